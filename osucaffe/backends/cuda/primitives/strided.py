@@ -11,12 +11,11 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from string import ascii_lowercase
 
 import numpy as np
 
 from ...formula import to_c
-from ...primitives.formulas import Broadcast, Reduce, ReduceGradient, Summation
+from ...primitives.formulas import OUTPUTS, Broadcast, Reduce, ReduceGradient, Summation
 from ...primitives.movement import Crop, CropBackward, Permute
 from ...tensor import Shape, Step, Tensor, sequence
 from ..layout import C_TYPES, dtype_of, strides
@@ -26,8 +25,6 @@ from ..registry import CudaCall, primitive
 from ..runtime import device
 from ..runtime.compile import kernel_from
 from ..runtime.launch import THREADS, blocks_for, launch
-
-OUTPUTS = "yz"
 
 
 @dataclass(frozen=True)
@@ -154,14 +151,10 @@ def broadcast(call: CudaCall, a: Broadcast) -> Step:
     call.choose_layouts(*a.inputs, *a.outputs)
     box = a.outputs[0].shape
     views = [
-        View(name, tensor, _broadcast_strides(tensor, box))
-        for name, tensor in zip(ascii_lowercase, a.inputs, strict=False)
+        View(name, tensor, _broadcast_strides(tensor, box), stored=name in OUTPUTS)
+        for name, tensor in a.operands.items()
     ]
-    views += [
-        View(name, tensor, strides(tensor), stored=True)
-        for name, tensor in zip(OUTPUTS, a.outputs, strict=False)
-    ]
-    return map_step(views, box, to_c(a.formula, [v.name for v in views], constants=a.constants))
+    return map_step(views, box, to_c(a.formula, list(a.operands), constants=a.constants))
 
 
 @primitive("own")
@@ -183,10 +176,9 @@ def _reduce(call: CudaCall, a: Summation, y: Tensor, *, accumulate: bool) -> Ste
     summed = sorted(a.axes)
     kept = [axis for axis in range(len(box)) if axis not in summed]
     views = [
-        View(name, tensor, _broadcast_strides(tensor, box))
-        for name, tensor in zip(ascii_lowercase, inputs, strict=False)
+        View(name, tensor, _broadcast_strides(tensor, box)) for name, tensor in a.operands.items()
     ]
-    body = to_c(a.formula, [*(view.name for view in views), "y"], constants=a.constants)
+    body = to_c(a.formula, [*a.operands, "y"], constants=a.constants)
     columns = math.prod(box[axis] for axis in kept)
     rows = math.prod(box[axis] for axis in summed)
     # Neighbouring threads read neighbouring elements: sums beside one another, or parts of one.
