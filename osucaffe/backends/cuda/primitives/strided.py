@@ -100,21 +100,9 @@ extern "C" __global__ void map({_declared(views)}) {{
     return launch(kernel_from(text, "map"), blocks_for(count), [view.tensor for view in views])
 
 
-def copy_step(
-    x: Tensor,
-    y: Tensor,
-    box: Shape,
-    *,
-    x_strides: Sequence[int] | None = None,
-    x_offset: int = 0,
-    y_offset: int = 0,
-) -> Step:
-    """A step that copies a box of x to y."""
-    views = [
-        View("x", x, tuple(x_strides or strides(x)), x_offset),
-        View("y", y, strides(y), y_offset, stored=True),
-    ]
-    return map_step(views, box, "y = x;")
+def _view(name: str, tensor: Tensor, offset: int = 0, stored: bool = False) -> View:
+    """A tensor, or a box of it that begins at this element."""
+    return View(name, tensor, strides(tensor), offset, stored)
 
 
 def _broadcast_strides(tensor: Tensor, box: Shape) -> tuple[int, ...]:
@@ -126,7 +114,8 @@ def _broadcast_strides(tensor: Tensor, box: Shape) -> tuple[int, ...]:
 def permute(call: CudaCall, a: Permute) -> Step:
     call.choose_layouts(a.x, a.y)
     from_x = strides(a.x)
-    return copy_step(a.x, a.y, a.y.shape, x_strides=[from_x[axis] for axis in a.axes])
+    x = View("x", a.x, tuple(from_x[axis] for axis in a.axes))
+    return map_step([x, _view("y", a.y, stored=True)], a.y.shape, "y = x;")
 
 
 def _corner(tensor: Tensor, offsets: Sequence[int]) -> int:
@@ -136,14 +125,15 @@ def _corner(tensor: Tensor, offsets: Sequence[int]) -> int:
 @primitive("own")
 def crop(call: CudaCall, a: Crop) -> Step:
     call.choose_layouts(a.x, a.y)
-    return copy_step(a.x, a.y, a.y.shape, x_offset=_corner(a.x, a.offsets))
+    x = _view("x", a.x, _corner(a.x, a.offsets))
+    return map_step([x, _view("y", a.y, stored=True)], a.y.shape, "y = x;")
 
 
 @primitive("own")
 def crop_backward(call: CudaCall, a: CropBackward) -> Step:
     call.choose_layouts(a.dy, a.dx)
-    copied = copy_step(a.dy, a.dx, a.dy.shape, y_offset=_corner(a.dx, a.offsets))
-    return sequence([fill_step(a.dx, 0.0), copied])
+    y = _view("y", a.dx, _corner(a.dx, a.offsets), stored=True)
+    return sequence([fill_step(a.dx, 0.0), map_step([_view("x", a.dy), y], a.dy.shape, "y = x;")])
 
 
 @primitive("own")
