@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
+from string import ascii_lowercase
 
+from ..tensor import Tensor
 from .recording import FusedRead, Gradient, Primitive, Read, Reads, Write, Writes, primitive
+
+OUTPUTS = ("y", "z")
+"""What the outputs are called in a formula."""
 
 
 @dataclass(kw_only=True)
@@ -27,14 +32,17 @@ class Elementwise(Evaluation):
     inputs: Reads
     outputs: Writes
 
+    @property
+    def operands(self) -> dict[str, Tensor]:
+        """All tensors by their names in the formula."""
+        inputs = dict(zip(ascii_lowercase, self.inputs, strict=False))
+        return inputs | dict(zip(OUTPUTS, self.outputs, strict=False))
+
 
 @primitive
-class Broadcast(Evaluation):
+class Broadcast(Elementwise):
     """`elementwise` over tensors of as many axes as the outputs, in which an input's extent
     may be 1 where the outputs' is not: it is repeated."""
-
-    inputs: Reads
-    outputs: Writes
 
 
 @dataclass
@@ -44,6 +52,11 @@ class Summation(Evaluation):
     inputs: Reads
     _: KW_ONLY
     axes: Sequence[int]
+
+    @property
+    def operands(self) -> dict[str, Tensor]:
+        """The inputs by their names in the formula."""
+        return dict(zip(ascii_lowercase, self.inputs, strict=False))
 
 
 @primitive

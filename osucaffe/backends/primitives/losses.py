@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..tensor import Tensor
 from .recording import Primitive, Read, Reads, Write, primitive
 
 FLT_MIN = 2.0**-126
@@ -26,6 +27,14 @@ class ClassLoss(Primitive):
     def __post_init__(self) -> None:
         if self.normalization not in ("FULL", "VALID", "BATCH_SIZE", "NONE"):
             raise ValueError(f"unknown normalization {self.normalization!r}")
+
+    def fixed_normalizer(self, scores: Tensor) -> int | None:
+        """What the loss is divided by (then at least 1); None: the number of labels that count."""
+        if self.normalization == "VALID" and self.ignore is not None:
+            return None
+        positions = scores.count // max(1, scores.shape[self.axis])
+        fixed = {"BATCH_SIZE": math.prod(scores.shape[: self.axis]), "NONE": 1}
+        return fixed.get(self.normalization, positions)
 
 
 @primitive

@@ -22,6 +22,8 @@ HEADERS = ("lockstep.h", "warps_lockstep.h")
 _KERNEL = re.compile(r"__global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\((.*?)\)", re.DOTALL)
 _OPTIONAL = re.compile(r"#ifdef (\w+)\n.*?#endif\n", re.DOTALL)
 """What is in a text only if a macro is defined."""
+_SUM = re.compile(r"^template <typename N> .*?^}\n", re.DOTALL | re.MULTILINE)
+"""Of common.cuh: sums over a warp and a block."""
 
 
 class Executed:
@@ -44,6 +46,7 @@ class _Module:
 
     def __init__(self, text: str) -> None:
         text = _OPTIONAL.sub(lambda part: part[0] * (f"#define {part[1]} " in text), text)
+        common = compile.read("common.cuh")
         found = _KERNEL.findall(text)
         self._names = [name for name, _ in found]
         cases = []
@@ -54,7 +57,8 @@ class _Module:
         with tempfile.TemporaryDirectory() as folder:
             self._run = compiled(
                 "".join((FOLDER / header).read_text() for header in HEADERS)
-                + text.removeprefix(compile.read("common.cuh"))
+                + "".join(_SUM.findall(common))
+                + text.removeprefix(common)
                 + 'extern "C" void run(int number, int blocks, int threads, void** values) {'
                 + " blockDim = {threads, 1, 1};"
                 + " run_blocks({blocks, 1, 1}, blockDim, [&] {"

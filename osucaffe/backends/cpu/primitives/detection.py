@@ -17,12 +17,13 @@ from ...primitives.detection import (
     MultiboxLossesBackward,
 )
 from ...primitives.losses import MOST_LOSS
-from ...tensor import Step
 from ..registry import CpuCall, primitive, unprepared
 
 
 @primitive()
-def detect_boxes(call: CpuCall, a: DetectBoxes) -> Step:
+@unprepared
+@without_warnings
+def detect_boxes(call: CpuCall, a: DetectBoxes) -> None:
     count, _, classes = a.confidence.shape
 
     def item_rows(item: int) -> np.ndarray:
@@ -42,17 +43,13 @@ def detect_boxes(call: CpuCall, a: DetectBoxes) -> Step:
             rows = rows[np.sort(np.argsort(-rows[:, 2], kind="stable")[: a.keep])]
         return rows
 
-    @without_warnings
-    def step() -> None:
-        rows = np.concatenate([item_rows(item) for item in range(count)])
-        if not len(rows):
-            rows = np.full((count, 7), -1.0)
-            rows[:, 0] = np.arange(count)
-        a.y.array.fill(-1)
-        a.y.array[: len(rows)] = rows
-        a.length.array.fill(len(rows))
-
-    return step
+    rows = np.concatenate([item_rows(item) for item in range(count)])
+    if not len(rows):
+        rows = np.full((count, 7), -1.0)
+        rows[:, 0] = np.arange(count)
+    a.y.array.fill(-1)
+    a.y.array[: len(rows)] = rows
+    a.length.array.fill(len(rows))
 
 
 @primitive()
@@ -123,29 +120,26 @@ def _match(
 
 
 @primitive()
-def match_boxes(call: CpuCall, a: MatchBoxes) -> Step:
+@unprepared
+@without_warnings
+def match_boxes(call: CpuCall, a: MatchBoxes) -> None:
     count, classes, _ = a.match.shape
-
-    @without_warnings
-    def step() -> None:
-        rows = a.truth.array
-        counts = np.ones(len(rows), bool) if a.difficult else rows[:, 7] == 0
-        places = np.broadcast_to(a.priors.array[0][:, None], (count, a.priors.shape[1], 1, 4))
-        if a.location is not None:
-            places = decoded(a.location.array, a.priors.array, a.coding, a.scaled)
-        a.match.array[...], a.overlap.array[...] = -2, 0
-        for item, number in np.ndindex(count, classes):
-            if classes > 1 and number == a.background:
-                continue
-            mine = counts & (rows[:, 0] == item)
-            if classes > 1:
-                mine &= rows[:, 1] == number
-            (indices,) = np.nonzero(mine)
-            found, best = _match(places[item, :, number], rows[indices, 3:7], a.threshold, a.inside)
-            whole = np.append(indices, [-2, -1])  # -2 and -1 pick themselves, from the end
-            a.match.array[item, number], a.overlap.array[item, number] = whole[found], best
-
-    return step
+    rows = a.truth.array
+    counts = np.ones(len(rows), bool) if a.difficult else rows[:, 7] == 0
+    places = np.broadcast_to(a.priors.array[0][:, None], (count, a.priors.shape[1], 1, 4))
+    if a.location is not None:
+        places = decoded(a.location.array, a.priors.array, a.coding, a.scaled)
+    a.match.array[...], a.overlap.array[...] = -2, 0
+    for item, number in np.ndindex(count, classes):
+        if classes > 1 and number == a.background:
+            continue
+        mine = counts & (rows[:, 0] == item)
+        if classes > 1:
+            mine &= rows[:, 1] == number
+        (indices,) = np.nonzero(mine)
+        found, best = _match(places[item, :, number], rows[indices, 3:7], a.threshold, a.inside)
+        whole = np.append(indices, [-2, -1])  # -2 and -1 pick themselves, from the end
+        a.match.array[item, number], a.overlap.array[item, number] = whole[found], best
 
 
 class _Boxes:
@@ -247,7 +241,9 @@ def multibox_losses_backward(call: CpuCall, a: MultiboxLossesBackward) -> None:
 
 
 @primitive()
-def mine_boxes(call: CpuCall, a: MineBoxes) -> Step:
+@unprepared
+@without_warnings
+def mine_boxes(call: CpuCall, a: MineBoxes) -> None:
     def pick(item: int) -> np.ndarray:
         """The priors of an item that are chosen."""
         losses, matches = a.loss.array[item], a.match.array[item]
@@ -264,15 +260,11 @@ def mine_boxes(call: CpuCall, a: MineBoxes) -> Step:
         order = order[large]
         return order[thin(places[order], losses[order], a.threshold)][: a.size]
 
-    @without_warnings
-    def step() -> None:
-        a.negative.array.fill(0)
-        for item in range(len(a.loss.array)):
-            chosen = np.zeros(a.loss.shape[1], bool)
-            chosen[pick(item)] = True
-            matches = a.match.array[item]
-            a.negative.array[item] = chosen & (matches == -1)
-            if a.hard:
-                matches[(matches > -1) & ~chosen] = -1
-
-    return step
+    a.negative.array.fill(0)
+    for item in range(len(a.loss.array)):
+        chosen = np.zeros(a.loss.shape[1], bool)
+        chosen[pick(item)] = True
+        matches = a.match.array[item]
+        a.negative.array[item] = chosen & (matches == -1)
+        if a.hard:
+            matches[(matches > -1) & ~chosen] = -1

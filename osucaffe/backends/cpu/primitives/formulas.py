@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...primitives.formulas import (
+    OUTPUTS,
     Broadcast,
     Dropout,
     DropoutBackward,
@@ -87,9 +88,6 @@ def formula(
     return over_chunks(call, size, worker)
 
 
-OUTPUTS = ("y", "z")
-
-
 def keeps_zeros(settings: dict[str, Any]) -> bool:
     """Whether all outputs of the formula are zero where all inputs are."""
     names = [*ascii_lowercase[: ascii_lowercase.index(OUTPUTS[0])], *OUTPUTS]
@@ -104,12 +102,7 @@ def keeps_zeros(settings: dict[str, Any]) -> bool:
 
 @primitive(agnostic=keeps_zeros)
 def elementwise(call: CpuCall, a: Elementwise) -> Step:
-    operands = dict(zip(ascii_lowercase, a.inputs, strict=False))
-    operands |= dict(zip(OUTPUTS, a.outputs, strict=False))
-    return _formula(call, a.formula, operands, a.constants)
-
-
-_formula = formula  # the setting of that name hides it in `elementwise`
+    return formula(call, a.formula, a.operands, a.constants)
 
 
 @primitive(agnostic=True)
@@ -205,8 +198,7 @@ def extents(box: Box) -> Shape:
 
 @primitive()
 def broadcast(call: CpuCall, a: Broadcast) -> Step:
-    tensors = [*a.inputs, *a.outputs]
-    operands = [*ascii_lowercase[: len(a.inputs)], *OUTPUTS[: len(a.outputs)]]
+    operands, tensors = list(a.operands), list(a.operands.values())
     pieces = [
         (extents(box), [clip(box, tensor.shape) for tensor in tensors])
         for box in boxes(a.outputs[0].shape)
@@ -236,7 +228,7 @@ def _reduce(call: CpuCall, a: Summation, y: Tensor) -> Step:
     full = np.broadcast_shapes(*(tensor.shape for tensor in inputs))
     summed = tuple(a.axes)
     kept = tuple(1 if axis in summed else extent for axis, extent in enumerate(full))
-    operands = [*ascii_lowercase[: len(inputs)], OUTPUTS[0]]
+    operands = [*a.operands, "y"]
     evaluate = Evaluate(a.formula, operands, (), a.constants, dtype=call.backend.dtype)
     length = min(CHUNK, math.prod(full))
     value, part = call.temporary((length,)), call.temporary((length,))

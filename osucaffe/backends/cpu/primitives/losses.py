@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 
 import numpy as np
 
@@ -20,17 +20,12 @@ class _Labels:
     """
 
     def __init__(
-        self,
-        call: CpuCall,
-        x: Tensor,
-        label: Tensor,
-        axis: int,
-        ignore: int | None,
-        weights: Sequence[float] | None = None,
+        self, call: CpuCall, a: SoftmaxLoss | SoftmaxLossBackward | Accuracy, x: Tensor
     ) -> None:
-        self.label, self.ignore, self.classes = label, ignore, x.shape[axis]
-        self.outer = int(np.prod(x.shape[:axis], dtype=int))
-        self.inner = int(np.prod(x.shape[axis + 1 :], dtype=int))
+        self.label, self.ignore, self.classes = a.label, a.ignore, x.shape[a.axis]
+        self.outer, self.inner = math.prod(x.shape[: a.axis]), math.prod(x.shape[a.axis + 1 :])
+        weights = None if isinstance(a, Accuracy) else a.weights
+        self.fixed = None if isinstance(a, Accuracy) else a.fixed_normalizer(x)
         shape = (self.outer, self.inner)
         self.value = call.temporary(shape, "int64")
         self.place = call.temporary(shape, "int64")
@@ -66,26 +61,14 @@ class _Labels:
             np.take(self.weights, self.value.array, out=self.weight.array, mode="clip")
             values *= self.weight.array
 
-    def normalizer(self, normalization: str) -> float:
+    def normalizer(self) -> float:
         """What the loss is divided by, at least 1."""
-        count: float
-        match normalization:
-            case "FULL":
-                count = self.outer * self.inner
-            case "VALID":
-                count = float(self.counted.array.sum())
-            case "BATCH_SIZE":
-                count = self.outer
-            case "NONE":
-                count = 1
-            case _:
-                raise ValueError(f"unknown normalization {normalization!r}")
-        return max(count, 1)
+        return max(float(self.counted.array.sum()) if self.fixed is None else self.fixed, 1)
 
 
 @primitive()
 def softmax_loss(call: CpuCall, a: SoftmaxLoss) -> Step:
-    labels = _Labels(call, a.x, a.label, a.axis, a.ignore, a.weights)
+    labels = _Labels(call, a, a.x)
     shape = (labels.outer, 1, labels.inner)
     largest, total = call.temporary(shape), call.temporary(shape)
     score = call.temporary((labels.outer, labels.inner))
@@ -106,7 +89,7 @@ def softmax_loss(call: CpuCall, a: SoftmaxLoss) -> Step:
         score.array -= total.array[:, 0]
         np.maximum(score.array, -MOST_LOSS, out=score.array)
         score.array *= labels.counted.array
-        divisor = labels.normalizer(a.normalization)
+        divisor = labels.normalizer()
         labels.weigh(score.array)
         value = -float(score.array.sum(dtype=np.float64)) / divisor
         a.loss.array.fill(np.nan if labels.wrong.array.any() else value)
@@ -116,13 +99,13 @@ def softmax_loss(call: CpuCall, a: SoftmaxLoss) -> Step:
 
 @primitive()
 def softmax_loss_backward(call: CpuCall, a: SoftmaxLossBackward) -> Step:
-    labels = _Labels(call, a.probability, a.label, a.axis, a.ignore, a.weights)
+    labels = _Labels(call, a, a.probability)
     score = call.temporary((labels.outer, labels.inner))
 
     def step() -> None:
         labels.look()
         weight = labels.counted.array
-        weight *= a.dloss.array.item() / labels.normalizer(a.normalization)
+        weight *= a.dloss.array.item() / labels.normalizer()
         labels.weigh(weight)
         np.multiply(planes(a.probability, a.axis), weight[:, None], out=planes(a.dx, a.axis))
         np.take(flat(a.dx), labels.place.array, out=score.array, mode="clip")
@@ -134,7 +117,7 @@ def softmax_loss_backward(call: CpuCall, a: SoftmaxLossBackward) -> Step:
 
 @primitive()
 def accuracy(call: CpuCall, a: Accuracy) -> Step:
-    labels = _Labels(call, a.x, a.label, a.axis, a.ignore)
+    labels = _Labels(call, a, a.x)
     score = call.temporary((labels.outer, labels.inner))
     reaching = call.temporary((labels.outer, labels.classes, labels.inner), "bool")
     rivals = call.temporary((labels.outer, labels.inner), "int64")

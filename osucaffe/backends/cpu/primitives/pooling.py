@@ -26,8 +26,39 @@ from ..windows import Windows
 from .formulas import flat
 
 
-class _Images:
-    """The padded image that the taps of a pooling read or add to, and scratch of one output.
+class PaddedImage:
+    """Where taps of windows read an image (channels, *extents) in its padding, or add to it."""
+
+    def __init__(self, call: CpuCall, channels: int, windows: Windows) -> None:
+        self.windows = windows
+        self._padded = None if windows.plain else call.temporary((channels, *windows.padded))
+
+    def surround(self, value: float) -> None:
+        """Fill the padding (scratch holds anything before a step)."""
+        if self._padded is not None:
+            self._padded.array.fill(value)
+
+    def pad(self, image: np.ndarray) -> np.ndarray:
+        """The image with its padding, which `surround` has filled."""
+        if self._padded is None:
+            return image
+        padded: np.ndarray = self._padded.array
+        np.copyto(padded[self.windows.interior], image)
+        return padded
+
+    def target(self, image: np.ndarray) -> np.ndarray:
+        """A zeroed padded image to add to; `finish` copies its interior to the image."""
+        target = image if self._padded is None else self._padded.array
+        target.fill(0)
+        return target
+
+    def finish(self, image: np.ndarray) -> None:
+        if self._padded is not None:
+            np.copyto(image, self._padded.array[self.windows.interior])
+
+
+class _Images(PaddedImage):
+    """The padded image of a pooling, and scratch of one output.
 
     starts: the flat index of each window's first corner. taps: each with how far it lies behind.
     """
@@ -35,39 +66,16 @@ class _Images:
     def __init__(
         self, call: CpuCall, x: Tensor, y: Tensor, a: PoolingWindow | StochasticPooling
     ) -> None:
-        self.windows = windows = Windows(x.shape[2:], y.shape[2:], a.kernel, a.stride, a.pad)
-        self.call, self.channels = call, (channels := x.shape[1])
+        windows = Windows(x.shape[2:], y.shape[2:], a.kernel, a.stride, a.pad)
+        super().__init__(call, x.shape[1], windows)
+        self.call, self.channels = call, x.shape[1]
         self.starts = windows.starts()
         self.taps = list(zip(windows.taps, windows.shifts(), strict=True))
-        self.padded = None if windows.plain else call.temporary((channels, *windows.padded))
         self.positions = np.zeros(windows.out, np.int32)
 
     def scratch(self, dtype: str = "float32") -> Tensor:
         """Memory for one value of each window of an image."""
         return self.call.temporary((self.channels, *self.windows.out), dtype)
-
-    def surround(self, value: float) -> None:
-        """Fill the padding (scratch holds anything before a step)."""
-        if self.padded is not None:
-            self.padded.array.fill(value)
-
-    def pad(self, image: np.ndarray) -> np.ndarray:
-        """The image with its padding."""
-        if self.padded is None:
-            return image
-        padded: np.ndarray = self.padded.array
-        np.copyto(padded[self.windows.interior], image)
-        return padded
-
-    def target(self, image: np.ndarray) -> np.ndarray:
-        """A zeroed padded image to add to; `finish` copies its interior to the image."""
-        target = image if self.padded is None else self.padded.array
-        target.fill(0)
-        return target
-
-    def finish(self, image: np.ndarray) -> None:
-        if self.padded is not None:
-            np.copyto(image, self.padded.array[self.windows.interior])
 
 
 @primitive()

@@ -22,34 +22,23 @@ from ...tensor import Step, Tensor, sequence
 from ..registry import CpuCall, primitive, unprepared
 from ..windows import Windows
 from .formulas import formula, matrix, relu_formula
+from .pooling import PaddedImage
 
 
-class _Unfolding:
+class _Unfolding(PaddedImage):
     """Copies an image (channels, *extents) into columns (channels, *kernel, *out), and back."""
 
-    def __init__(self, call: CpuCall, channels: int, windows: Windows) -> None:
-        self.windows = windows
-        self._padded = call.temporary((channels, *windows.padded))
-
-    def clear(self) -> None:
-        """Zero the padding (scratch holds anything before a step)."""
-        self._padded.array.fill(0)
-
     def unfold(self, image: np.ndarray, columns: np.ndarray) -> None:
-        """Write the windows of an image into columns. `clear` must have been called."""
-        if not self.windows.plain:
-            np.copyto(self._padded.array[self.windows.interior], image)
-            image = self._padded.array
-        np.copyto(columns, self.windows.unfold(image))
+        """Write the windows of an image into columns, in a padding of zeros."""
+        np.copyto(columns, self.windows.unfold(self.pad(image)))
 
     def fold(self, columns: np.ndarray, image: np.ndarray) -> None:
         """image = the sum of the columns where they came from."""
-        target = self._padded.array
-        target.fill(0)
+        target = self.target(image)
         pieces = columns.reshape(len(target), self.windows.area, *self.windows.out)
         for tap, place in enumerate(self.windows.taps):
             target[place] += pieces[:, tap]
-        np.copyto(image, target[self.windows.interior])
+        self.finish(image)
 
 
 class _Geometry:
@@ -73,7 +62,7 @@ class _Geometry:
     def clear(self) -> None:
         """Zero the padding: before the first `unfold` of a step."""
         if not self._direct:
-            self._unfolding.clear()
+            self._unfolding.surround(0)
 
     def unfold(self, image: np.ndarray) -> np.ndarray:
         """The columns of an image: (group, rows, places)."""
@@ -177,7 +166,7 @@ def im2col(call: CpuCall, a: Im2col) -> Step:
     columns = a.x.shape[0], a.x.shape[1], *a.kernel, *windows.out
 
     def step() -> None:
-        unfolding.clear()
+        unfolding.surround(0)
         for image, out in zip(a.x.array, a.y.array.reshape(columns), strict=True):
             unfolding.unfold(image, out)
 

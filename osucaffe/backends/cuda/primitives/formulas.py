@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from string import ascii_lowercase
-
 import numpy as np
 
 from ...primitives.formulas import (
@@ -23,14 +21,11 @@ from ..registry import CudaCall, primitive
 from ..runtime.compile import kernel_from
 from ..runtime.launch import blocks_for, launch
 
-OUTPUTS = "yz"
-
 
 @primitive("flat")
 def elementwise(call: CudaCall, a: Elementwise) -> Step:
-    named_inputs = list(zip(ascii_lowercase, a.inputs, strict=False))
-    named_outputs = list(zip(OUTPUTS, a.outputs, strict=False))
-    return formula_step(a.formula, named_inputs, named_outputs, a.constants)
+    named, inputs = list(a.operands.items()), len(a.inputs)
+    return formula_step(a.formula, named[:inputs], named[inputs:], a.constants)
 
 
 @primitive("flat")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from ...primitives.losses import Accuracy, ClassLoss, SoftmaxLoss, SoftmaxLossBackward, Total
-from ...tensor import Shape, Step, sequence
+from ...tensor import Step, sequence
 from ..layout import C_TYPES, dtype_of
 from ..registry import CudaCall, primitive
 from ..runtime.compile import kernel, kernel_from
@@ -29,12 +27,6 @@ def _weights(a: ClassLoss) -> dict[str, str]:
     return {"WEIGHTS": ", ".join(f"{float(weight)!r}f" for weight in a.weights)}
 
 
-def _fixed(a: ClassLoss, rows: Rows, shape: Shape) -> float:
-    """The normalizer, or 0 where it is the number of labels that count."""
-    fixed = {"FULL": rows.count, "BATCH_SIZE": math.prod(shape[: a.axis]), "NONE": 1}
-    return fixed.get(a.normalization, rows.count if a.ignore is None else 0)
-
-
 @primitive("own")
 def softmax_loss(call: CudaCall, a: SoftmaxLoss) -> Step:
     call.backend.choose_layout(a.probability, "float32")
@@ -42,7 +34,7 @@ def softmax_loss(call: CudaCall, a: SoftmaxLoss) -> Step:
     rows = Rows(call, a.axis, a.x, a.probability)
     x, probability = rows.tensors
     label, loss = call.row_major(a.label), call.row_major(a.loss)
-    fixed = _fixed(a, rows, x.shape)
+    fixed = a.fixed_normalizer(x) or 0
     sizes = [*rows.shape, *_ignored(a)]
     types = {"X": x, "P": probability}
     if rows.count <= SMALL_ROWS and rows.length <= SMALL_SCORES:
@@ -75,7 +67,7 @@ def softmax_loss_backward(call: CudaCall, a: SoftmaxLossBackward) -> Step:
     rows = Rows(call, a.axis, a.probability, a.dx)
     probability, dx = rows.tensors
     label = call.row_major(a.label)
-    fixed = _fixed(a, rows, dx.shape)
+    fixed = a.fixed_normalizer(dx) or 0
     steps, counted = [], None
     if not fixed:
         counted = call.temporary((1,))

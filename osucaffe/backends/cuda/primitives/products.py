@@ -19,6 +19,7 @@ from ...primitives.products import (
     InnerProductBackwardData,
     InnerProductBackwardFilter,
 )
+from ...primitives.recording import arguments
 from ...tensor import Step, Tensor
 from ..call import Candidate, Pending, Provider
 from ..convolution import providers
@@ -82,10 +83,10 @@ def _choose_layouts(
 
     Where x lies so, the columns of w do too, so that flattening x moves nothing.
     """
-    if axis % len(x.shape) > 1:
+    if axis > 1:
         choose_row_layout(x, call.backend.dtype)
     call.backend.choose_layout(x)
-    natural = not is_row_major(x) and axis % len(x.shape) == 1 and not transpose
+    natural = not is_row_major(x) and axis == 1 and not transpose
     if w is None:
         return natural
     root = w.root
@@ -104,8 +105,20 @@ def low_precision_weights(call: CudaCall, w: Tensor) -> Tensor:
     return call.in_layout(w, nhwc=not is_row_major(w), dtype=call.backend.dtype)
 
 
-def _in_precision(call: CudaCall, tensor: Tensor, nhwc: bool) -> Tensor:
-    return call.in_layout(tensor, nhwc=nhwc, dtype=call.backend.dtype)
+def _operands(call: CudaCall, nhwc: bool) -> Any:
+    """The arguments of an inner product's call, with blobs and weights as matrices in the type of
+    the precision. nhwc: images lie with the channels last."""
+
+    def wanted(name: str, tensor: Tensor) -> Tensor:
+        if name == "w":
+            return low_precision_weights(call, tensor)
+        if name in ("b", "dw", "db"):
+            return tensor
+        image = name in ("x", "dx", "relu_output")
+        return call.in_layout(tensor, nhwc=nhwc and image, dtype=call.backend.dtype)
+
+    tensors = {name: wanted(name, each) for name, each in (call.reads | call.writes).items()}
+    return arguments(call.name, call.settings, tensors)
 
 
 # -- outputs ---------------------------------------------------------------------------------------
@@ -133,13 +146,11 @@ def inner_product(call: CudaCall, a: InnerProduct) -> Pending:
 
 
 def _bind_outputs(nhwc: bool, fuses: bool, call: CudaCall) -> Bound:
-    x, w, y, b = call.needed("x"), call.needed("w"), call.needed("y"), call["b"]
-    outputs = _in_precision(call, y, False)
-    operands = _in_precision(call, x, nhwc), low_precision_weights(call, w), outputs
+    a: InnerProduct = _operands(call, nhwc)
     if fuses:
-        return Bound(*operands, b, [])
-    columns = w.shape[1 if call.settings["transpose"] else 0]
-    return Bound(*operands, None, [bias_step(outputs, b, call.settings["relu"], columns)])
+        return Bound(a.x, a.w, a.y, a.b, [])
+    columns = a.w.shape[1 if a.transpose else 0]
+    return Bound(a.x, a.w, a.y, None, [bias_step(a.y, a.b, a.relu, columns)])
 
 
 @dataclass(frozen=True)
@@ -155,20 +166,15 @@ class _SmallProduct(Provider):
         yield Candidate("product", self._make)
 
     def _make(self, call: CudaCall) -> Step:
-        x = _in_precision(call, call.needed("x"), self.nhwc)
-        w = low_precision_weights(call, call.needed("w"))
-        y = _in_precision(call, call.needed("y"), False)
+        a: InnerProduct = _operands(call, self.nhwc)
         m, n, k = self.size
-        vector = math.gcd(k, 16 // ITEM_BYTES[dtype_of(x)])
+        vector = math.gcd(k, 16 // ITEM_BYTES[dtype_of(a.x)])
         warps = min(MOST_WARPS, -(-k // (32 * vector)))
-        macros = {"T": C_TYPES[dtype_of(x)], "VEC": vector, "WARPS": warps}
+        macros = {"T": C_TYPES[dtype_of(a.x)], "VEC": vector, "WARPS": warps}
         function = kernel("inner_product", "product", **macros)
-        relu = call.settings.get("relu")
-        slope = np.float32(1.0 if relu is None else relu)
-        return launch(
-            function, (-(-n // TILE), -(-m // TILE)),
-            [x, w, call["b"], y, *map(np.int32, self.size), slope], block=(32, warps),
-        )  # fmt: skip
+        slope = np.float32(1.0 if a.relu is None else a.relu)
+        given = [a.x, a.w, a.b, a.y, *map(np.int32, self.size), slope]
+        return launch(function, (-(-n // TILE), -(-m // TILE)), given, block=(32, warps))
 
 
 # -- gradients -------------------------------------------------------------------------------------
@@ -176,12 +182,10 @@ class _SmallProduct(Provider):
 
 @primitive("own")
 def inner_product_backward_data(call: CudaCall, a: InnerProductBackwardData) -> Pending:
-    """relu_output: the output of a ReLU whose backward pass is fused (by the fusion pass)."""
     backend = call.backend
     nhwc = _choose_layouts(call, a.dx, a.w, a.axis, a.transpose)
     choose_row_layout(a.dy, backend.dtype)
-    if a.relu_output is not None:
-        backend.choose_layout(a.relu_output)
+    call.choose_layouts(a.relu_output)
     inside = math.prod(a.dx.shape[a.axis :])
     rows = a.dx.count // inside
     size = (rows, inside, a.dy.count // rows)
@@ -195,16 +199,9 @@ def inner_product_backward_data(call: CudaCall, a: InnerProductBackwardData) -> 
 
 
 def _bind_data(nhwc: bool, call: CudaCall) -> Bound:
-    dy = _in_precision(call, call.needed("dy"), False)
-    dx = _in_precision(call, call.needed("dx"), nhwc)
-    mask = _mask_of(call, nhwc)
-    behind = [] if mask is None else [mask_step(dx, mask)]
-    return Bound(dy, low_precision_weights(call, call.needed("w")), dx, None, behind)
-
-
-def _mask_of(call: CudaCall, nhwc: bool) -> Tensor | None:
-    relu_output = call["relu_output"]
-    return None if relu_output is None else _in_precision(call, relu_output, nhwc)
+    a: InnerProductBackwardData = _operands(call, nhwc)
+    behind = [] if a.relu_output is None else [mask_step(a.dx, a.relu_output)]
+    return Bound(a.dy, a.w, a.dx, None, behind)
 
 
 @primitive("own")
@@ -230,15 +227,14 @@ def inner_product_backward_filter(call: CudaCall, a: InnerProductBackwardFilter)
 
 
 def _bias_gradient(rows: int, call: CudaCall) -> Step:
-    dy, db = _in_precision(call, call.needed("dy"), False), call.needed("db")
-    return sum_rows(call, dy, db, rows, accumulate="db" in call.accumulates)
+    dy = call.in_layout(call.needed("dy"), nhwc=False, dtype=call.backend.dtype)
+    return sum_rows(call, dy, call.needed("db"), rows, accumulate="db" in call.accumulates)
 
 
 def _bind_filter(nhwc: bool, rows: int, call: CudaCall) -> Bound:
-    dy = _in_precision(call, call.needed("dy"), False)
-    x = _in_precision(call, call.needed("x"), nhwc)
-    left, right = (x, dy) if call.settings["transpose"] else (dy, x)
-    behind = [] if call["db"] is None else [_bias_gradient(rows, call)]
+    a: InnerProductBackwardFilter = _operands(call, nhwc)
+    left, right = (a.x, a.dy) if a.transpose else (a.dy, a.x)
+    behind = [] if a.db is None else [_bias_gradient(rows, call)]
     return Bound(left, right, call.needed("dw"), None, behind)
 
 
@@ -256,18 +252,14 @@ class _SmallGradient(Provider):
             yield Candidate(f"{height} {warps}", functools.partial(self._make, height, warps))
 
     def _make(self, height: int, warps: int, call: CudaCall) -> Step:
-        dy = _in_precision(call, call.needed("dy"), False)
+        a = _operands(call, self.nhwc)
         transposed = "dx" in call.writes
         tensors: list[Any]
         if transposed:
-            w = low_precision_weights(call, call.needed("w"))
-            dx = _in_precision(call, call.needed("dx"), self.nhwc)
-            tensors = [dy, w, _mask_of(call, self.nhwc), dx, None]
-            added = [False, False]
+            tensors = [a.dy, a.w, a.relu_output, a.dx, None]
         else:
-            x = _in_precision(call, call.needed("x"), self.nhwc)
-            tensors = [dy, x, None, call.needed("dw"), call["db"]]
-            added = [name in call.accumulates for name in ("dw", "db")]
+            tensors = [a.dy, a.x, None, a.dw, a.db]
+        added = [name in call.accumulates for name in ("dw", "db")]
         _, n, k = self.size
         given, result = dtype_of(tensors[1]), dtype_of(tensors[3])
         vector = math.gcd(k, 4)

@@ -11,12 +11,11 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from string import ascii_lowercase
 
 import numpy as np
 
 from ...formula import to_c
-from ...primitives.formulas import Broadcast, Reduce, ReduceGradient, Summation
+from ...primitives.formulas import OUTPUTS, Broadcast, Reduce, ReduceGradient, Summation
 from ...primitives.movement import Crop, CropBackward, Permute
 from ...tensor import Shape, Step, Tensor, sequence
 from ..layout import C_TYPES, dtype_of, strides
@@ -26,8 +25,6 @@ from ..registry import CudaCall, primitive
 from ..runtime import device
 from ..runtime.compile import kernel_from
 from ..runtime.launch import THREADS, blocks_for, launch
-
-OUTPUTS = "yz"
 
 
 @dataclass(frozen=True)
@@ -103,21 +100,9 @@ extern "C" __global__ void map({_declared(views)}) {{
     return launch(kernel_from(text, "map"), blocks_for(count), [view.tensor for view in views])
 
 
-def copy_step(
-    x: Tensor,
-    y: Tensor,
-    box: Shape,
-    *,
-    x_strides: Sequence[int] | None = None,
-    x_offset: int = 0,
-    y_offset: int = 0,
-) -> Step:
-    """A step that copies a box of x to y."""
-    views = [
-        View("x", x, tuple(x_strides or strides(x)), x_offset),
-        View("y", y, strides(y), y_offset, stored=True),
-    ]
-    return map_step(views, box, "y = x;")
+def _view(name: str, tensor: Tensor, offset: int = 0, stored: bool = False) -> View:
+    """A tensor, or a box of it that begins at this element."""
+    return View(name, tensor, strides(tensor), offset, stored)
 
 
 def _broadcast_strides(tensor: Tensor, box: Shape) -> tuple[int, ...]:
@@ -129,7 +114,8 @@ def _broadcast_strides(tensor: Tensor, box: Shape) -> tuple[int, ...]:
 def permute(call: CudaCall, a: Permute) -> Step:
     call.choose_layouts(a.x, a.y)
     from_x = strides(a.x)
-    return copy_step(a.x, a.y, a.y.shape, x_strides=[from_x[axis] for axis in a.axes])
+    x = View("x", a.x, tuple(from_x[axis] for axis in a.axes))
+    return map_step([x, _view("y", a.y, stored=True)], a.y.shape, "y = x;")
 
 
 def _corner(tensor: Tensor, offsets: Sequence[int]) -> int:
@@ -139,14 +125,15 @@ def _corner(tensor: Tensor, offsets: Sequence[int]) -> int:
 @primitive("own")
 def crop(call: CudaCall, a: Crop) -> Step:
     call.choose_layouts(a.x, a.y)
-    return copy_step(a.x, a.y, a.y.shape, x_offset=_corner(a.x, a.offsets))
+    x = _view("x", a.x, _corner(a.x, a.offsets))
+    return map_step([x, _view("y", a.y, stored=True)], a.y.shape, "y = x;")
 
 
 @primitive("own")
 def crop_backward(call: CudaCall, a: CropBackward) -> Step:
     call.choose_layouts(a.dy, a.dx)
-    copied = copy_step(a.dy, a.dx, a.dy.shape, y_offset=_corner(a.dx, a.offsets))
-    return sequence([fill_step(a.dx, 0.0), copied])
+    y = _view("y", a.dx, _corner(a.dx, a.offsets), stored=True)
+    return sequence([fill_step(a.dx, 0.0), map_step([_view("x", a.dy), y], a.dy.shape, "y = x;")])
 
 
 @primitive("own")
@@ -154,14 +141,10 @@ def broadcast(call: CudaCall, a: Broadcast) -> Step:
     call.choose_layouts(*a.inputs, *a.outputs)
     box = a.outputs[0].shape
     views = [
-        View(name, tensor, _broadcast_strides(tensor, box))
-        for name, tensor in zip(ascii_lowercase, a.inputs, strict=False)
+        View(name, tensor, _broadcast_strides(tensor, box), stored=name in OUTPUTS)
+        for name, tensor in a.operands.items()
     ]
-    views += [
-        View(name, tensor, strides(tensor), stored=True)
-        for name, tensor in zip(OUTPUTS, a.outputs, strict=False)
-    ]
-    return map_step(views, box, to_c(a.formula, [v.name for v in views], constants=a.constants))
+    return map_step(views, box, to_c(a.formula, list(a.operands), constants=a.constants))
 
 
 @primitive("own")
@@ -183,10 +166,9 @@ def _reduce(call: CudaCall, a: Summation, y: Tensor, *, accumulate: bool) -> Ste
     summed = sorted(a.axes)
     kept = [axis for axis in range(len(box)) if axis not in summed]
     views = [
-        View(name, tensor, _broadcast_strides(tensor, box))
-        for name, tensor in zip(ascii_lowercase, inputs, strict=False)
+        View(name, tensor, _broadcast_strides(tensor, box)) for name, tensor in a.operands.items()
     ]
-    body = to_c(a.formula, [*(view.name for view in views), "y"], constants=a.constants)
+    body = to_c(a.formula, [*a.operands, "y"], constants=a.constants)
     columns = math.prod(box[axis] for axis in kept)
     rows = math.prod(box[axis] for axis in summed)
     # Neighbouring threads read neighbouring elements: sums beside one another, or parts of one.

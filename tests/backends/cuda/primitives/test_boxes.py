@@ -46,10 +46,8 @@ def _runs(case: Case) -> bool:
 def test_kernels_in_lockstep(each: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     simulate(monkeypatch)
     execute(monkeypatch)
-    for module in (detection,):
-        monkeypatch.setattr(module, "WIDE_BLOCK", 64)
+    monkeypatch.setattr(detection, "WIDE_BLOCK", 64)
     monkeypatch.setattr(detection, "LIST_BLOCK", 32)
-    monkeypatch.setattr(detection, "blocks_for", lambda count: 1)
     monkeypatch.setattr(detection, "blocks_for", lambda count: 1)
     found = run_call(Cuda(precision="fp32"), each.name, each.tensors, each.settings, flexible=False)
     for argument, wanted in each.expected.items():
