@@ -109,6 +109,15 @@ class CudaCall(Call):
         return self._substitutes[key]
 
 
+def map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """What a function gives for a tensor of a call, or for each of a list; None stays."""
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, list | tuple):
+        return [map_tensors(function, each) for each in value]
+    return value
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A way to compute a call.
@@ -190,12 +199,16 @@ class Kernels(Provider):
             yield Candidate(str(config), make, self._estimate(config))
 
 
-def spares(providers: Iterable[Provider]) -> list[Provider]:
+def only_unless(milliseconds: float, providers: list[Provider]) -> list[Provider]:
+    """Providers that are asked, and build, only where candidates before them take longer."""
+    for each in providers:
+        each.eager, each.unless = False, max(each.unless, milliseconds)
+    return providers
+
+
+def spares(providers: list[Provider]) -> list[Provider]:
     """Providers that are to be asked only where none before them has a candidate that works."""
-    found = list(providers)
-    for each in found:
-        each.eager, each.unless = False, math.inf
-    return found
+    return only_unless(math.inf, providers)
 
 
 @dataclass(frozen=True)

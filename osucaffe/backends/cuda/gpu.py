@@ -15,7 +15,7 @@ from ..backend import Backend
 from ..random import RandomState, call_key
 from ..tensor import Tensor
 from .convolution.cudnn_search import CudnnPlans
-from .layout import ITEM_BYTES, Layout, dtype_of, from_bfloat16, to_bfloat16, with_layout
+from .layout import ITEM_BYTES, Layout, dtype_of, from_bfloat16, in_dtype, to_bfloat16
 from .libraries.cublaslt import Products
 from .passes.convert import convert
 from .runtime.compile import Kernel, kernel
@@ -174,10 +174,7 @@ class Gpu(Backend):
         if self.dtype == "float32":
             return parameter
         if id(parameter) not in self._copies:
-            layout = parameter.layout
-            shape, nhwc = (layout.shape, layout.nhwc) if layout else (parameter.shape, False)
-            copy = Tensor(parameter.shape, name=f"{parameter.name}.16")
-            with_layout(copy, Layout(shape, self.dtype, nhwc))
+            copy = in_dtype(parameter, self.dtype, f"{parameter.name}.16")
             self.give_memory(copy)
             self._copies[id(parameter)] = (parameter, copy)
             if parameter.array is not None:
@@ -198,9 +195,7 @@ class Gpu(Backend):
             return None
         for _, copy in inside:  # their memory can be had again
             copy.array = None
-        whole = with_layout(
-            Tensor(arena.shape, name="arena.16"), Layout(arena.shape, self.dtype, False)
-        )
+        whole = in_dtype(arena, self.dtype, "arena.16")
         memory = self.allocate(self.nbytes(whole))
         self.place(whole, memory, 0)
         for parameter, copy in inside:

@@ -91,6 +91,12 @@ def with_layout(tensor: Tensor, layout: Layout) -> Tensor:
     return tensor
 
 
+def in_dtype(tensor: Tensor, dtype: str, name: str = "") -> Tensor:
+    """A new tensor that lies as this one does, but for its type."""
+    nhwc = tensor.layout is not None and tensor.layout.nhwc
+    return with_layout(Tensor(tensor.shape, name=name), Layout(_shape(tensor), dtype, nhwc))
+
+
 def dtype_of(tensor: Tensor) -> str:
     """The element type in which the tensor lies in memory."""
     return tensor.dtype if tensor.layout is None else tensor.layout.dtype

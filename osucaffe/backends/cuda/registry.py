@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from ..primitives.recording import arguments
-from ..tensor import Call, Step, Tensor, sequence
-from .call import CudaCall, Pending, TuningGpu
+from ..tensor import Call, Step, sequence
+from .call import CudaCall, Pending, TuningGpu, map_tensors
 from .layout import Layout, is_nhwc, is_row_major
 
 __all__ = ["CudaCall", "primitive"]
@@ -84,7 +83,7 @@ def _begin(backend: TuningGpu, call: Call) -> Callable[[], Step]:
         deep = [tensor for tensor in tensors if not (is_nhwc(tensor) and is_row_major(tensor))]
         nhwc = order == "nhwc" or (order == "flat" and bool(deep) and is_nhwc(deep[0]))
         given = {
-            name: _map(
+            name: map_tensors(
                 lambda tensor: inner.in_layout(
                     tensor, nhwc=nhwc, dtype=tensor.dtype if order == "plain" else None
                 ),
@@ -100,11 +99,3 @@ def _begin(backend: TuningGpu, call: Call) -> Callable[[], Step]:
         return sequence([*inner.before, step, *inner.after])
 
     return finish
-
-
-def _map(function: Callable[[Tensor], Tensor], value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return function(value)
-    if isinstance(value, list | tuple):
-        return [None if each is None else _map(function, each) for each in value]
-    return value

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ...tensor import Step, Tensor, sequence
-from ..call import Candidate, CudaCall, TuningGpu
-from ..layout import C_TYPES, Layout, dtype_of, with_layout
+from ..call import Candidate, CudaCall, TuningGpu, map_tensors
+from ..layout import C_TYPES, dtype_of, in_dtype
 from ..passes.convert import convert
 from ..runtime.compile import kernel
 from ..runtime.launch import blocks_for, launch
@@ -55,8 +55,10 @@ class Trial:
         self._backend = call.backend
         self._stand_ins: dict[int, tuple[Tensor, Tensor]] = {}
         self._low: dict[int, Tensor] = {}
-        reads = {name: self._map(value) for name, value in call.reads.items()}
-        writes = {name: self._map(value) for name, value in call.writes.items()}
+        reads, writes = (
+            {name: map_tensors(self._stand_in, value) for name, value in tensors.items()}
+            for tensors in (call.reads, call.writes)
+        )
         self._like = replace(call, reads=reads, writes=writes, trial=self)
         self._targets: list[Tensor] = []
         self._sampling: list[Step] = []
@@ -67,13 +69,6 @@ class Trial:
             arguments = [tensor, target, np.int64(tensor.size), np.int32(SAMPLES)]
             self._sampling.append(launch(function, blocks_for(SAMPLES), arguments))
             self._targets.append(target)
-
-    def _map(self, value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return self._stand_in(value)
-        if isinstance(value, list | tuple):
-            return [self._map(each) for each in value]
-        return value
 
     def _stand_in(self, tensor: Tensor) -> Tensor:
         if id(tensor) not in self._stand_ins:
@@ -93,9 +88,7 @@ class Trial:
         """What stands for the 16-bit copy of a parameter (see `Cuda.low_precision`): the same
         numbers, or candidates that read the one would not agree with those that read the other."""
         if id(w) not in self._low:
-            layout = w.layout
-            shape, nhwc = (layout.shape, layout.nhwc) if layout else (w.shape, False)
-            copy = with_layout(Tensor(w.shape), Layout(shape, self._backend.dtype, nhwc))
+            copy = in_dtype(w, self._backend.dtype)
             self._place(copy)
             convert(w, copy)()
             self._low[id(w)] = copy

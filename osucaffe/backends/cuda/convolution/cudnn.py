@@ -18,7 +18,7 @@ WORKSPACE_ALIGNMENT = 256
 class Cudnn(Provider):
     """cuDNN's plans for a convolution.
 
-    make: makes a step that runs a plan. unless, eager: see `Provider`.
+    make: makes a step that runs a plan.
     """
 
     def __init__(
@@ -27,14 +27,11 @@ class Cudnn(Provider):
         name: str,
         convolution: Convolution,
         make: Callable[[CudaCall, Plan], Step],
-        *,
-        unless: float = 0.0,
-        eager: bool = True,
     ) -> None:
         self._plans = gpu.cudnn
         self._convolution = convolution
         self._make = make
-        self.name, self.unless, self.eager = name, unless, eager
+        self.name = name
 
     def build(self, call: CudaCall) -> None:
         self._plans.search(self._convolution)

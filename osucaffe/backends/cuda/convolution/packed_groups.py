@@ -44,18 +44,15 @@ class PackedGroups(Cudnn):
     convolution: of all groups, alone; the bias and ReLU of the call, or its mask, come with copies.
     """
 
-    def __init__(
-        self, call: CudaCall, convolution: Convolution, group: int, *, unless: float, eager: bool
-    ) -> None:
+    def __init__(self, call: CudaCall, convolution: Convolution, group: int) -> None:
         x, y = convolution.x.nbytes, convolution.y.nbytes
         copied = 2 * (x + y) + (x if call["relu_output"] is not None else 0)
         copying = copied / call.backend.properties.copies_a_millisecond + 2 * group * LAUNCH
         self._group = group
         self._whole = convolution
-        super().__init__(
-            call.backend, "cudnn on packed groups", packed(convolution, group), self._step,
-            unless=max(unless, copying / MOST_COPYING), eager=eager,
-        )  # fmt: skip
+        part = packed(convolution, group)
+        super().__init__(call.backend, "cudnn on packed groups", part, self._step)
+        self.unless = copying / MOST_COPYING
 
     def _step(self, call: CudaCall, plan: Plan) -> Step:
         part, operation = self._convolution, self._whole.operation

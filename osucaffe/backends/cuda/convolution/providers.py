@@ -8,7 +8,7 @@ import math
 from dataclasses import replace
 
 from ...tensor import Step, sequence
-from ..call import CudaCall, Provider, spares
+from ..call import CudaCall, Provider, only_unless, spares
 from ..libraries.cublaslt import Product
 from ..libraries.cudnn_plans import Plan
 from . import space_to_depth
@@ -55,10 +55,10 @@ def filter_gradient(call: CudaCall, problem: Problem) -> list[Provider]:
         bias_gradient(call.copy())  # of all candidates: its kernel begins to be compiled
     if space_to_depth.pays(problem):
         return _by_space_to_depth(call, problem, "filter")
-    large = wgrad_tf32(call, problem)
-    unless = good_enough(call.backend.properties, problem) if large else 0.0
-    plans = _cudnn(call, problem, "filter", unless=unless, eager=not large)
-    return _own_alone_if_odd(call, small_mma_wgrad(call, problem), [*large, *plans])
+    others = _unless_good_enough(
+        call, problem, wgrad_tf32(call, problem), _cudnn(call, problem, "filter")
+    )
+    return _own_alone_if_odd(call, small_mma_wgrad(call, problem), others)
 
 
 def _own_alone_if_odd(
@@ -77,34 +77,34 @@ def _by_space_to_depth(call: CudaCall, problem: Problem, operation: str) -> list
     forms = space_to_depth.forms(call.backend.dtype, problem)
     kernels = implicit_gemm_tf32 if operation == "forward" else wgrad_tf32
     own = kernels(call, forms[0].folded, forms[0])
-    unless = good_enough(call.backend.properties, problem) if own else 0.0
-    others = [
-        SpaceToDepthCudnn(call, form, operation, unless=unless, eager=not own) for form in forms
-    ]
-    return [*own, *others, *spares(_cudnn(call, problem, operation))]
+    plans: list[Provider] = [SpaceToDepthCudnn(call, form, operation) for form in forms]
+    others = _unless_good_enough(call, problem, own, plans)
+    return [*others, *spares(_cudnn(call, problem, operation))]
 
 
 def _by_libraries(call: CudaCall, problem: Problem, operation: str) -> list[Provider]:
     """Libraries, and the kernel for large convolutions: where there are groups, libraries are slow,
     and asked only if it is, too."""
     large = implicit_gemm_tf32(call, problem)
-    if problem.group > 1 and large:
-        unless = good_enough(call.backend.properties, problem)
-        return [*large, *_cudnn(call, problem, operation, unless=unless, eager=False)]
+    if problem.group > 1:
+        return _unless_good_enough(call, problem, large, _cudnn(call, problem, operation))
     return [*_cudnn(call, problem, operation, own=bool(large)), *large]
 
 
+def _unless_good_enough(
+    call: CudaCall, problem: Problem, own: list[Provider], others: list[Provider]
+) -> list[Provider]:
+    """A kernel of ours, if there is one, and others where it is not good enough."""
+    if own:
+        only_unless(good_enough(call.backend.properties, problem), others)
+    return [*own, *others]
+
+
 def _cudnn(
-    call: CudaCall,
-    problem: Problem,
-    operation: str,
-    *,
-    own: bool = False,
-    unless: float = 0.0,
-    eager: bool = True,
+    call: CudaCall, problem: Problem, operation: str, *, own: bool = False
 ) -> list[Provider]:
     """cuDNN in its variants, and cuBLASLt where it is a product. own: a kernel of ours does it,
-    too. unless, eager: see `Cudnn`."""
+    too."""
     backend = call.backend
     plain = Convolution.of(problem, operation, backend.precision, backend.dtype)
     fused = _fused(call, plain, own=own)
@@ -116,7 +116,7 @@ def _cudnn(
     for each in asked:
         kind = "fused" if each is fused else "alone"
         step = functools.partial(_step, operation, each is fused)
-        providers.append(Cudnn(backend, f"cudnn {kind}", each, step, unless=unless, eager=eager))
+        providers.append(Cudnn(backend, f"cudnn {kind}", each, step))
     if asked == [fused]:
         step = functools.partial(_step, operation, False)
         providers += spares([Cudnn(backend, "cudnn alone", plain, step)])
@@ -124,7 +124,7 @@ def _cudnn(
         light = operation == "forward" or problem.work < LIGHT
         return [_gemm(call, problem, operation), *(spares(providers) if light else providers)]
     if 1 < problem.group <= MOST_GROUPS and can_pack(plain, problem.group):
-        providers.append(PackedGroups(call, plain, problem.group, unless=unless, eager=eager))
+        providers.append(PackedGroups(call, plain, problem.group))
     return providers
 
 

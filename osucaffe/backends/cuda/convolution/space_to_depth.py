@@ -160,23 +160,12 @@ def forms(dtype: str, problem: Problem) -> list[SpaceToDepth]:
 class SpaceToDepthCudnn(Cudnn):
     """cuDNN on a convolution in this form: "forward" its y, "filter" the gradient of its w."""
 
-    def __init__(
-        self,
-        call: CudaCall,
-        form: SpaceToDepth,
-        operation: str,
-        *,
-        unless: float = 0.0,
-        eager: bool = True,
-    ) -> None:
+    def __init__(self, call: CudaCall, form: SpaceToDepth, operation: str) -> None:
         self._form = form
         self._operation = operation
-        backend = call.backend
-        super().__init__(
-            backend, f"cudnn by space to depth, {form}",
-            Convolution.of(form.folded, operation, backend.precision, backend.dtype), self._run,
-            unless=unless, eager=eager,
-        )  # fmt: skip
+        gpu = call.backend
+        folded = Convolution.of(form.folded, operation, gpu.precision, gpu.dtype)
+        super().__init__(gpu, f"cudnn by space to depth, {form}", folded, self._run)
 
     def _run(self, call: CudaCall, plan: Plan) -> Step:
         w = call.needed("w" if self._operation == "forward" else "dw")

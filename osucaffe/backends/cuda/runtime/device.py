@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,10 +94,16 @@ class Device:
             )
 
 
-def of_properties(
-    number: int, properties: Mapping[str, Any], clock: int, memory_clock: int
-) -> Device:
-    """The device that CUDA describes so: cudaDeviceProp, and the clocks in kHz."""
+_CLOCK_RATE, _MEMORY_CLOCK_RATE = 13, 36
+"""cudaDevAttrClockRate, cudaDevAttrMemoryClockRate: in kHz."""
+
+
+def describe(runtime: Any, number: int) -> Device:
+    """The GPU of this number, by CuPy's module `cupy.cuda.runtime`."""
+    clock, memory_clock = (
+        runtime.deviceGetAttribute(each, number) for each in (_CLOCK_RATE, _MEMORY_CLOCK_RATE)
+    )
+    properties = runtime.getDeviceProperties(number)  # cudaDeviceProp
     name = properties["name"]
     return Device(
         number=number,
@@ -114,18 +119,6 @@ def of_properties(
         memory_rate=memory_clock * 2e3 * properties["memoryBusWidth"] / 8,
         total_memory=properties["totalGlobalMem"],
     )
-
-
-_CLOCK_RATE, _MEMORY_CLOCK_RATE = 13, 36
-"""cudaDevAttrClockRate, cudaDevAttrMemoryClockRate"""
-
-
-def describe(runtime: Any, number: int) -> Device:
-    """The GPU of this number, by CuPy's module `cupy.cuda.runtime`."""
-    clocks = [
-        runtime.deviceGetAttribute(each, number) for each in (_CLOCK_RATE, _MEMORY_CLOCK_RATE)
-    ]
-    return of_properties(number, runtime.getDeviceProperties(number), *clocks)
 
 
 @functools.cache
