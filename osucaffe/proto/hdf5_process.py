@@ -149,11 +149,11 @@ def main() -> None:
             if question == "read":
                 assert file is not None
                 memory.seek(0)
-                answer = file.read(*arguments, memory)
+                answer = file.read(arguments[0], memory)
             elif file is not None:
                 file.close()
             if question == "open":
-                file = _File(*arguments, most_values)
+                file = _File(arguments[0], most_values)
                 answer = file.tree()
         except Exception as error:  # of any kind: the file is damaged
             answer = str(error) or type(error).__name__

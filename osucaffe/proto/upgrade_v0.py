@@ -17,64 +17,41 @@ _TYPES |= {
     "innerproduct": "INNER_PRODUCT",
     "pool": "POOLING",
 }
-# V0 type: its message of parameters in V1, and the V0 fields that go there under which name.
-_WEIGHTS = {
-    "num_output": "num_output",
-    "biasterm": "bias_term",
-    "weight_filler": "weight_filler",
-    "bias_filler": "bias_filler",
+
+
+def _fields(text: str) -> dict[str, str]:
+    """Names of fields in V0, and what they are called now: "name" or "name:now"."""
+    return {name: now or name for name, _, now in (word.partition(":") for word in text.split())}
+
+
+_WEIGHTS = "num_output biasterm:bias_term weight_filler bias_filler "
+_WINDOW = "pad kernelsize:kernel_size stride "
+_RECORDS = "source batchsize:batch_size "
+_IMAGES = "rand_skip shuffle_images:shuffle new_height new_width"
+_WINDOWS = (
+    "det_fg_threshold:fg_threshold det_bg_threshold:bg_threshold det_fg_fraction:fg_fraction "
+    "det_context_pad:context_pad det_crop_mode:crop_mode"
+)
+_PARAMETERS = {
+    "conv": ("convolution_param", _fields(_WEIGHTS + _WINDOW + "group")),
+    "innerproduct": ("inner_product_param", _fields(_WEIGHTS)),
+    "pool": ("pooling_param", _fields(_WINDOW + "pool")),
+    "dropout": ("dropout_param", _fields("dropout_ratio")),
+    "lrn": ("lrn_param", _fields("local_size alpha beta k")),
+    "concat": ("concat_param", _fields("concat_dim")),
+    "infogain_loss": ("infogain_loss_param", _fields("source")),
+    "data": ("data_param", _fields(_RECORDS + "rand_skip")),
+    "hdf5_data": ("hdf5_data_param", _fields(_RECORDS)),
+    "images": ("image_data_param", _fields(_RECORDS + _IMAGES)),
+    "window_data": ("window_data_param", _fields(_RECORDS + _WINDOWS)),
+    "hdf5_output": ("", _fields("hdf5_output_param")),
 }
-_WINDOW = {"pad": "pad", "kernelsize": "kernel_size", "stride": "stride"}
-_PARAMETERS: dict[str, tuple[str, dict[str, str]]] = {
-    "conv": ("convolution_param", {**_WEIGHTS, **_WINDOW, "group": "group"}),
-    "innerproduct": ("inner_product_param", _WEIGHTS),
-    "pool": ("pooling_param", {**_WINDOW, "pool": "pool"}),
-    "dropout": ("dropout_param", {"dropout_ratio": "dropout_ratio"}),
-    "lrn": ("lrn_param", {name: name for name in ("local_size", "alpha", "beta", "k")}),
-    "concat": ("concat_param", {"concat_dim": "concat_dim"}),
-    "infogain_loss": ("infogain_loss_param", {"source": "source"}),
-    "data": (
-        "data_param",
-        {"source": "source", "batchsize": "batch_size", "rand_skip": "rand_skip"},
-    ),
-    "hdf5_data": ("hdf5_data_param", {"source": "source", "batchsize": "batch_size"}),
-    "images": (
-        "image_data_param",
-        {
-            "source": "source",
-            "batchsize": "batch_size",
-            "rand_skip": "rand_skip",
-            "shuffle_images": "shuffle",
-            "new_height": "new_height",
-            "new_width": "new_width",
-        },
-    ),
-    "window_data": (
-        "window_data_param",
-        {
-            "source": "source",
-            "batchsize": "batch_size",
-            "det_fg_threshold": "fg_threshold",
-            "det_bg_threshold": "bg_threshold",
-            "det_fg_fraction": "fg_fraction",
-            "det_context_pad": "context_pad",
-            "det_crop_mode": "crop_mode",
-        },
-    ),
-    "hdf5_output": ("", {"hdf5_output_param": "hdf5_output_param"}),
-}
-# Fields that any layer may have, and where they go.
+"""By V0 type: its message of parameters in V1, and the V0 fields that go there."""
 _COMMON = {
-    "scale": "transform_param",
-    "meanfile": "transform_param",
-    "cropsize": "transform_param",
-    "mirror": "transform_param",
-    "name": "",
-    "blobs": "",
-    "blobs_lr": "",
-    "weight_decay": "",
+    "transform_param": _fields("scale meanfile:mean_file cropsize:crop_size mirror"),
+    "": _fields("name blobs blobs_lr weight_decay"),
 }
-_COMMON_NAMES = {"meanfile": "mean_file", "cropsize": "crop_size"}
+"""By message: fields that any layer may have."""
 
 
 def is_v0(net: NetParameter) -> bool:
@@ -153,11 +130,10 @@ def _type_name(layer: V0LayerParameter) -> str:
 
 def _place(layer: V0LayerParameter, field: str) -> tuple[str, str]:
     """The message within the new layer where a V0 field goes, and its name there."""
-    if field in _COMMON:
-        return _COMMON[field], _COMMON_NAMES.get(field, field)
-    place, names = _PARAMETERS.get(layer.type, ("", {}))
-    if field not in names:
-        raise UserError(
-            f'old layer "{layer.name}" of type "{layer.type}" cannot have a field "{field}"'
-        )
-    return place, names[field]
+    own = _PARAMETERS.get(layer.type, ("", {}))
+    for message, names in (*_COMMON.items(), own):
+        if field in names:
+            return message, names[field]
+    raise UserError(
+        f'old layer "{layer.name}" of type "{layer.type}" cannot have a field "{field}"'
+    )

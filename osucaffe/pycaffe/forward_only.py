@@ -9,10 +9,12 @@ import weakref
 from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 
 from .. import net as engine
+from ..arena import ALIGNMENT
 from ..backends.cores import usable_cores
 from ..backends.cpu.workers import Workers
 from ..backends.tensor import Tensor
@@ -108,11 +110,14 @@ class ForwardOnly:
         memory of all of them can become such that the kernel tells what is written."""
         if not self._may_watch or not any(each in self._parameters for each in self._named(tensor)):
             return
-        spans = [(each.address, each.address + each.array.nbytes) for each in self._parameters]
-        begin, end = min(spans)[0], max(end for _, end in spans)
-        in_one_piece = end - begin < 2 * sum(stop - start for start, stop in spans)
+        sizes = {each.address: each.array.nbytes for each in self._parameters}
+        spans = sorted((address, address + size) for address, size in sizes.items())
+        begin, end = spans[0][0], spans[-1][1]
+        in_one_arena = all(
+            start - stop < 4 * ALIGNMENT for (_, stop), (start, _) in pairwise(spans)
+        )
         lent = any(begin <= address < end for address, _ in list(self._store.leases))
-        if in_one_piece and not lent:
+        if in_one_arena and not lent:
             self._may_watch = False
             with contextlib.suppress(OSError):
                 self._pages = WrittenPages(begin, end)

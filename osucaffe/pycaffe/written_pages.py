@@ -72,8 +72,9 @@ class WrittenPages:
             return [EVERYTHING]
         copied = (entries & _PRESENT_OR_SWAPPED != 0) & (entries & _OF_A_FILE == 0)
         bounds = np.flatnonzero(np.diff(copied, prepend=False, append=False))
-        found = (self._begin + bounds * mmap.PAGESIZE).reshape(-1, 2)
-        return [(0, self._begin), *map(tuple, found.tolist()), (self._end, EVERYTHING[1])]
+        found = (self._begin + bounds * mmap.PAGESIZE).tolist()
+        written = zip(found[::2], found[1::2], strict=True)
+        return [(0, self._begin), *written, (self._end, EVERYTHING[1])]
 
     def close(self) -> None:
         """Let others watch the range: the values stay where they are."""

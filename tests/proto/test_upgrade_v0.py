@@ -84,7 +84,8 @@ def test_the_tables_name_real_fields() -> None:
         assert kind in _TYPES
         assert set(names) <= set(old)
         assert set(names.values()) <= set(target)
-    reached = set(_COMMON).union({"type"}, *(names for _, names in _PARAMETERS.values()))
+    own = [names for _, names in _PARAMETERS.values()]
+    reached = {"type"}.union(*_COMMON.values(), *own)
     # Two fields of a layer type that V0 nets never had a name for; pad also serves "padding".
     assert set(old) - reached == {"new_num", "new_channels"}
 

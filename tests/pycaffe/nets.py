@@ -84,3 +84,12 @@ def same(net: caffe.Net, plain: caffe.Net, names: list[str]) -> None:
     for name in names:
         found, wanted = net.blobs[name].data, plain.blobs[name].data
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def two_nets(folder: Path, text: str) -> list[caffe.Net]:
+    """A net, and one of the same parameters that never takes the fast way."""
+    nets = [caffe.Net(write(folder, text), caffe.TEST) for _ in range(2)]
+    nets[0].save(str(folder / "weights"))
+    nets[1].copy_from(str(folder / "weights"))
+    nets[1]._forward_only = None
+    return nets

@@ -13,7 +13,7 @@ from osucaffe.pycaffe.forward_only import MOST_WANTED
 from tests.differential.sessions import TOWERS
 
 from .nets import FUSED as NET
-from .nets import SIMPLE, SOLVER, feed, label, same, write
+from .nets import SIMPLE, SOLVER, feed, label, same, two_nets, write
 
 
 def test_a_net_that_samples_computes_all_its_blobs_by_the_same_draws(tmp_path: Path) -> None:
@@ -232,15 +232,6 @@ def test_a_solver_trains_what_a_net_shares(tmp_path: Path) -> None:
         assert np.abs(nets[0].blobs["ip_blob"].data - before).max() > 1e-3
 
 
-def two_nets(folder: Path, text: str) -> list[caffe.Net]:
-    """A net, and one of the same parameters that never takes the fast way."""
-    nets = [caffe.Net(write(folder, text), caffe.TEST) for _ in range(2)]
-    nets[0].save(str(folder / "weights"))
-    nets[1].copy_from(str(folder / "weights"))
-    nets[1]._forward_only = None
-    return nets
-
-
 def test_blobs_that_a_reshape_does_not_reach_are_kept(tmp_path: Path) -> None:
     nets = two_nets(tmp_path, TOWERS)
     for net in nets:
@@ -251,9 +242,23 @@ def test_blobs_that_a_reshape_does_not_reach_are_kept(tmp_path: Path) -> None:
     same(nets[0], nets[1], ["left", "square", "right"])
 
 
-def test_nets_whose_passes_gather_statistics_run_as_they_are(tmp_path: Path) -> None:
-    text = NET.replace('top: "bn"', 'top: "bn" batch_norm_param { use_global_stats: false }')
-    assert caffe.Net(write(tmp_path, text), caffe.TEST)._forward_only is None
+STATISTICS = 'top: "bn" batch_norm_param { use_global_stats: false }'
+OWN_DATA = """layer { name: "d" type: "DummyData" top: "data" dummy_data_param {
+  shape { dim: 4 dim: 3 dim: 6 dim: 7 } data_filler { type: "gaussian" } } }"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        NET.replace('top: "bn"', STATISTICS),
+        NET.replace('input: "data" input_shape { dim: 4 dim: 3 dim: 6 dim: 7 }', OWN_DATA),
+    ],
+    ids=["gather statistics", "bring data"],
+)
+def test_nets_whose_passes_do_more_run_as_they_are(tmp_path: Path, text: str) -> None:
+    net = caffe.Net(write(tmp_path, text), caffe.TEST)
+    assert net._forward_only is None
+    net.forward()
 
 
 def test_who_is_called_back_sees_the_blobs_of_the_pass_before(
@@ -331,17 +336,6 @@ def test_parameters_of_another_net(nets: tuple[caffe.Net, caffe.Net]) -> None:
         feed(1, net, plain)
         net.forward(), plain.forward()
         same(net, plain, ["prob"])
-
-
-def test_nets_that_bring_their_data_run_as_they_are(tmp_path: Path) -> None:
-    text = NET.replace(
-        'input: "data" input_shape { dim: 4 dim: 3 dim: 6 dim: 7 }',
-        'layer { name: "d" type: "DummyData" top: "data" dummy_data_param { '
-        'shape { dim: 4 dim: 3 dim: 6 dim: 7 } data_filler { type: "gaussian" } } }',
-    )
-    net = caffe.Net(write(tmp_path, text), caffe.TEST)
-    assert net._forward_only is None
-    net.forward()
 
 
 def test_an_unknown_precision_is_refused():

@@ -260,40 +260,34 @@ def choice(rules):
     return data + "".join(layer(name, rule) for name, rule in rules.items())
 
 
-@pytest.mark.parametrize(
-    ("level", "names"),
-    [(0, ["NoLevel", "Level0"]), (1, ["NoLevel", "GreaterEq1"])],
-)
-def test_levels(tmp_path, level, names):
-    rules = {
-        "NoLevel": "",
-        "Level0": "include { max_level: 0 }",
-        "GreaterEq1": "include { min_level: 1 }",
-    }
-    path = write(tmp_path, choice(rules))
-    for net in (caffe.Net(path, caffe.TEST, level=level), caffe.Net(path, caffe.TEST, level)):
-        assert [name for name in net.blobs if "data" not in name] == names
+RULES = {
+    "Any": "",
+    "Level0": "include { max_level: 0 }",
+    "Level1": "include { min_level: 1 }",
+    "NotA": 'include { not_stage: "A" }',
+    "A": 'include { stage: "A" }',
+    "B": 'include { stage: "B" }',
+    "AandB": 'include { stage: "A" stage: "B" }',
+}
 
 
 @pytest.mark.parametrize(
-    ("stages", "names"),
+    ("level", "stages", "names"),
     [
-        (None, ["None", "NotA"]),
-        (["A"], ["None", "A"]),
-        (["B"], ["None", "NotA", "B"]),
-        (["A", "B"], ["None", "A", "B", "AandB"]),
+        (0, None, ["Any", "Level0", "NotA"]),
+        (1, None, ["Any", "Level1", "NotA"]),
+        (0, ["A"], ["Any", "Level0", "A"]),
+        (0, ["B"], ["Any", "Level0", "NotA", "B"]),
+        (1, ["A", "B"], ["Any", "Level1", "A", "B", "AandB"]),
     ],
 )
-def test_stages(tmp_path, stages, names):
-    rules = {
-        "None": "",
-        "NotA": 'include { not_stage: "A" }',
-        "A": 'include { stage: "A" }',
-        "B": 'include { stage: "B" }',
-        "AandB": 'include { stage: "A" stage: "B" }',
-    }
-    net = caffe.Net(write(tmp_path, choice(rules)), caffe.TEST, stages=stages)
-    assert [name for name in net.blobs if "data" not in name] == names
+def test_levels_and_stages(tmp_path, level, stages, names):
+    path = write(tmp_path, choice(RULES))
+    for net in (
+        caffe.Net(path, caffe.TEST, level=level, stages=stages),
+        caffe.Net(path, caffe.TEST, level, stages),
+    ):
+        assert [name for name in net.blobs if "data" not in name] == names
 
 
 def test_train_test_and_deployment_in_one_file(tmp_path):

@@ -12,11 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import osucaffe.pycaffe as caffe
 from osucaffe.pycaffe import forward_only
 from osucaffe.pycaffe.written_pages import WrittenPages
 
-from .nets import FUSED, feed, write
+from .nets import FUSED, feed, two_nets
 
 PAGE = mmap.PAGESIZE
 PAGEMAP = Path("/proc/self/pagemap")
@@ -104,12 +103,10 @@ def test_weights_that_are_held_may_change_at_any_time(
 
     if not is_told:
         monkeypatch.setattr(forward_only, "WrittenPages", refuse)
-    path = write(tmp_path, FUSED.replace("num_output: 5", "num_output: 500"))
-    net, plain = caffe.Net(path, caffe.TEST), caffe.Net(path, caffe.TEST)
-    plain._forward_only = None
-    net.params["bn"][2].data[...] = 1
-    net.save(str(tmp_path / "w.caffemodel"))
-    plain.copy_from(str(tmp_path / "w.caffemodel"))
+    net, plain = two_nets(tmp_path, FUSED.replace("num_output: 5", "num_output: 500"))
+    plain.params["bn"][2].data[...] = 1
+    plain.save(str(tmp_path / "statistics"))
+    net.copy_from(str(tmp_path / "statistics"))
     feed(1, net, plain)
     net.forward()
     held = [[blob.data for row in each.params.values() for blob in row] for each in (net, plain)]
