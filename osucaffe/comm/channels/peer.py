@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import UserError
-from .channel import lost, unlike
+from .channel import Request, Run, lost, unlike, views_of
 from .direct import Mapped, Place, Registered, write
-from .runs import Request, Run, views_of
 
 EAGER = 128 << 10
 """Bytes of the largest message that is not waited for."""

@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from .driver import FLAG_BYTES, exchange, require_flags
 from .ipc import Ipc
 from .kernels import kernel, launch_over
 from .on_stream import PRIORITY, OnStream
-from .peers import Peers
+from .peers import FLAG_BYTES, Peers, exchange, require_flags
 
 SMALL = 1 << 20
 """The bytes of the largest array that `ipc` moves instead: its kernel takes 2 to 12 us, meetings

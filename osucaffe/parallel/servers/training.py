@@ -116,7 +116,7 @@ class ServerExchange(Exchange):
             ]
             for bucket in buckets
         ]
-        self._pushed = 0
+        super().__init__(buckets)
         self.agreed()
 
     def agreed(self) -> None:
@@ -130,7 +130,7 @@ class ServerExchange(Exchange):
             wait = partial(self._wait, index)
             before[bucket.layer] = sequence([*filter(None, [before.get(bucket.layer)]), wait])
             if update and self._layerwise:
-                after[bucket.layer] = partial(self._push, bucket.layer)
+                after[bucket.layer] = partial(self.send, bucket.layer)
         return {} if accumulate else before, after
 
     def finish(self, after: Hooks) -> list[Step]:
@@ -157,17 +157,13 @@ class ServerExchange(Exchange):
                     self._link.read(1 + number, flat)
                 self._history_differs = False
 
-    def _push(self, layer: int) -> None:
-        """Backward has run this layer and all above it."""
-        count = len(self._buckets)
-        while self._pushed < count and layer <= self._buckets[self._pushed].layer:
-            self._link.push(self._pushed, self._optimizer.rate, self._net.backend.current)
-            self._pushed += 1
+    def send_bucket(self, bucket: int) -> None:
+        self._link.push(bucket, self._optimizer.rate, self._net.backend.current)
 
     def _push_rest(self) -> None:
         """Backward has run all layers."""
-        self._push(0)
-        self._pushed = 0
+        self.send(0)
+        self._sent = 0
         self._weights_differ = self._history_differs = True
 
     def _wait(self, bucket: int) -> None:
