@@ -52,6 +52,8 @@ class CopyEngine(OnStream):
     come and go are not for it. UserError where memory cannot be mapped, or the driver is too old.
     """
 
+    kind = "copy"
+
     def __init__(self, comm: Any) -> None:
         super().__init__(comm.rank, comm.size)
         require_flags()
@@ -171,10 +173,6 @@ class CopyEngine(OnStream):
     def _copy(self, to: int, source: int, nbytes: int, stream: Any) -> None:
         if nbytes > 0:
             self._runtime.memcpyAsync(to, source, nbytes, _DEVICE_TO_DEVICE, stream.ptr)
-
-    def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
-        """It has no send and receive between two ranks: every call is one of all ranks."""
-        raise ValueError("copy has no send and recv: use the communicator of all ranks")
 
     def close(self) -> None:
         """Unmap the others' memory and give back this rank's. All ranks call it together."""
