@@ -28,6 +28,14 @@ Hooks = dict[int, Step]
 """By layer, what to run ahead of its forward, or behind its backward."""
 
 
+def add_hook(hooks: Hooks, layer: int, step: Step, *, first: bool = False) -> None:
+    """Let a step run for a layer, too: behind what does already, or (first) ahead of it."""
+    there = hooks.get(layer)
+    if there is not None:
+        step = sequence([step, there] if first else [there, step])
+    hooks[layer] = step
+
+
 class Update(Protocol):
     """What an exchange asks of an optimizer (`solvers.update.optimizer` says what they are)."""
 
@@ -176,7 +184,7 @@ class Collectives(Exchange):
         if not (self.enqueues and after and len(changes) > 1):
             return [send_rest, *changes]
         for layer, change in self._updates[:-1]:
-            after[layer] = sequence([after[layer], self._backend.low_priority(change)])
+            add_hook(after, layer, self._backend.low_priority(change))
         return [send_rest, changes[-1], self._backend.join_low_priority]
 
     def exchange(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...backends.backend import Backend
-from ...backends.tensor import Step, Tensor, sequence
+from ...backends.tensor import Step, Tensor
 from ...comm.channels.channel import Channel, MpiChannel
 from ...comm.create import CommConfig
 from ...comm.job.job import Job, MpiJob, Subset
@@ -25,7 +25,7 @@ from ...solvers.solver import Solver
 from ..buckets import ITEM, Bucket, NetLayout
 from ..config import ParallelConfig
 from ..data_parallel import DataParallel
-from ..exchange import Exchange, Hooks, Update
+from ..exchange import Exchange, Hooks, Update, add_hook
 from .server import Server
 from .shards import Consistency, describe_part, divide_net
 from .worker import Pushing
@@ -127,8 +127,7 @@ class ServerExchange(Exchange):
         before: Hooks = {}
         after: Hooks = {}
         for index, bucket in enumerate(self._buckets):
-            wait = partial(self._wait, index)
-            before[bucket.layer] = sequence([*filter(None, [before.get(bucket.layer)]), wait])
+            add_hook(before, bucket.layer, partial(self._wait, index))
             if update and self._layerwise:
                 after[bucket.layer] = partial(self.send, bucket.layer)
         return {} if accumulate else before, after
