@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.backends.tensor import Step, sequence
 from osucaffe.comm.create import CommConfig
 from osucaffe.comm.job.job import find_job
 from osucaffe.comm.job.topology import Topology, discover
 from osucaffe.comm.tuning.table import Selection
 from osucaffe.parallel.batch import readers
+from osucaffe.parallel.exchange import Hooks, add_hook
 from osucaffe.parallel.profile import Profiled, Records, summarize
 from osucaffe.predict.cluster import Cluster
 from osucaffe.predict.iteration import DESIGNS, Simulation
@@ -86,18 +86,14 @@ def lenet(file: str) -> caffe_pb2.SolverParameter:
 class Asleep(Profiled):
     """The ranks of a job as a solver's group, where layers with weights sleep."""
 
-    def overlap_hooks(
-        self, *, accumulate: bool, update: bool
-    ) -> tuple[dict[int, Step], dict[int, Step]]:
+    def overlap_hooks(self, *, accumulate: bool, update: bool) -> tuple[Hooks, Hooks]:
         """A layer sleeps behind what its forward waits for, and ahead of what its backward
         sends."""
         before, after = super().overlap_hooks(accumulate=accumulate, update=update)
         for number, layer in enumerate(self._solver.net.layers):
             if layer.parameters:
-                waits, sends = before.get(number), after.get(number)
-                naps = [partial(_nap, each) for each in (FORWARD, BACKWARD)]
-                before[number] = sequence([waits, naps[0]] if waits else naps[:1])
-                after[number] = sequence([naps[1], sends] if sends else naps[1:])
+                add_hook(before, number, partial(_nap, FORWARD))
+                add_hook(after, number, partial(_nap, BACKWARD), first=True)
         return before, after
 
 

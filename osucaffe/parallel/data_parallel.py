@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ..backends.tensor import Step, sequence
+from ..backends.tensor import Step
 from ..comm.create import CommConfig, make_communicator
 from ..comm.job.job import Job
 from ..comm.job.topology import Topology
@@ -32,7 +32,7 @@ from .agreement import (
 )
 from .batch import describe, divide_batches
 from .config import ParallelConfig, choose_propagation
-from .exchange import Collectives, Exchange, Hooks
+from .exchange import Collectives, Exchange, Hooks, add_hook
 
 logger = logging.getLogger("osucaffe")
 
@@ -133,14 +133,11 @@ class DataParallel(ProcessGroup):
         net = solver.net
         before, after = self.overlap_hooks(accumulate=accumulate, update=update)
         if update and self._exchange.updates_weights:
-            before[0] = sequence(
-                [solver.optimizer.take_rate, *([before[0]] if 0 in before else [])]
-            )
+            add_hook(before, 0, solver.optimizer.take_rate, first=True)
         then = self._finish(after) if update else []
         if any(layer.reshapes for layer in net.layers):
             # The losses may have new memory.
-            behind = filter(None, [before.get(len(net.layers)), self._scale_gradients])
-            before[len(net.layers)] = sequence([*behind])
+            add_hook(before, len(net.layers), self._scale_gradients)
         run = net.whole(
             accumulate=accumulate,
             before=before,

@@ -28,6 +28,14 @@ Hooks = dict[int, Step]
 """By layer, what to run ahead of its forward, or behind its backward."""
 
 
+def add_hook(hooks: Hooks, layer: int, step: Step, *, first: bool = False) -> None:
+    """Let a step run for a layer, too: behind what does already, or (first) ahead of it."""
+    there = hooks.get(layer)
+    if there is not None:
+        step = sequence([step, there] if first else [there, step])
+    hooks[layer] = step
+
+
 class Update(Protocol):
     """What an exchange asks of an optimizer (`solvers.update.optimizer` says what they are)."""
 
@@ -52,6 +60,21 @@ class Exchange(ABC):
     """Whether this rank makes updates."""
     enqueues = False
     """Whether the host waits for no operation: a stream does."""
+
+    def __init__(self, buckets: Sequence[Bucket]) -> None:
+        """buckets: of gradients, in the order in which backward completes them."""
+        self._layers = [bucket.layer for bucket in buckets]
+        self._sent = 0
+
+    def send(self, layer: int) -> None:
+        """Backward has run this layer and all above it: send the gradients that are complete."""
+        while self._sent < len(self._layers) and layer <= self._layers[self._sent]:
+            self.send_bucket(self._sent)
+            self._sent += 1
+
+    @abstractmethod
+    def send_bucket(self, bucket: int) -> None:
+        """Send gradients that are complete."""
 
     @abstractmethod
     def hooks(self, *, accumulate: bool, update: bool) -> tuple[Hooks, Hooks]:
@@ -107,7 +130,7 @@ class Collectives(Exchange):
         if config.propagation == "sharded":
             buckets = align(buckets, GRAIN * comm.size)
         operations = sums_of(buckets, config.propagation)
-        self._layers = [bucket.layer for bucket in buckets]
+        super().__init__(buckets)
         self._sends = [
             partial(getattr(comm, operation), gradients[bucket.start : bucket.stop])
             for bucket, operation in zip(buckets, operations, strict=True)
@@ -148,7 +171,7 @@ class Collectives(Exchange):
                 before = {each.layer: partial(self._wait, each.layer) for each in self._travelling}
             before[0] = partial(self._send_weights, None if blocking else 0)
         if update and self._config.aggregation == "layerwise":
-            after = {layer: partial(self._send, layer) for layer in self._layers}
+            after = {layer: partial(self.send, layer) for layer in self._layers}
         return before, after
 
     def finish(self, after: Hooks) -> list[Step]:
@@ -157,15 +180,15 @@ class Collectives(Exchange):
         if not self._updates:
             return [self.exchange, *(self._optimizer.steps if self.updates_weights else [])]
         changes = [change for _, change in self._updates]
-        send_rest = partial(self._send, 0)
+        send_rest = partial(self.send, 0)
         if not (self.enqueues and after and len(changes) > 1):
             return [send_rest, *changes]
         for layer, change in self._updates[:-1]:
-            after[layer] = sequence([after[layer], self._backend.low_priority(change)])
+            add_hook(after, layer, self._backend.low_priority(change))
         return [send_rest, changes[-1], self._backend.join_low_priority]
 
     def exchange(self) -> None:
-        self._send(0)
+        self.send(0)
         for bucket in range(len(self._layers)):
             self._arrive(bucket)
 
@@ -184,17 +207,15 @@ class Collectives(Exchange):
                 self._send_weights(None, tensor)
             self._history_differs = False
 
-    def _send(self, layer: int) -> None:
-        """Backward has run this layer and all above it: send the gradients that are complete."""
-        while len(self._sums) < len(self._layers) and layer <= self._layers[len(self._sums)]:
-            send = self._sends[len(self._sums)]
-            self._sums.append(send(stream=self._backend.current))
+    def send_bucket(self, bucket: int) -> None:
+        self._sums.append(self._sends[bucket](stream=self._backend.current))
 
     def _arrive(self, bucket: int) -> None:
         """Wait for the sums of a bucket; all are to be waited for, in their order."""
         self._sums[bucket].wait(self._backend.current)
         if bucket == len(self._layers) - 1:
             self._sums.clear()
+            self._sent = 0
 
     def _send_weights(self, layer: int | None, tensor: Tensor | None = None) -> None:
         """Send what forward reads, or another tensor that lies as it does, and `_wait`."""

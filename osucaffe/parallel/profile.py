@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from ..backends.tensor import Step, sequence
+from ..backends.tensor import Step
 from ..comm.create import CommConfig
 from ..comm.job.job import Job
 from ..comm.job.topology import Topology
@@ -26,6 +26,7 @@ from ..solvers.process_group import Trained
 from .buckets import ITEM, lowest_layers
 from .config import ParallelConfig
 from .data_parallel import DataParallel
+from .exchange import Hooks, add_hook
 
 WARM_UP = 3
 """Iterations that are left out, where there are more."""
@@ -104,15 +105,13 @@ class Profiled(DataParallel):
 
         return step
 
-    def overlap_hooks(
-        self, *, accumulate: bool, update: bool
-    ) -> tuple[dict[int, Step], dict[int, Step]]:
+    def overlap_hooks(self, *, accumulate: bool, update: bool) -> tuple[Hooks, Hooks]:
         before, after = super().overlap_hooks(accumulate=accumulate, update=update)
         layers = len(self._solver.net.layers)
         for index, name in ((0, "forward"), (layers, "middle")):
-            before[index] = _joined(partial(self._note, name), before.get(index))
+            add_hook(before, index, partial(self._note, name), first=True)
         for layer in lowest_layers(self._solver.net).values() if update else ():
-            after[layer] = _joined(partial(self._note_ready, layer), after.get(layer))
+            add_hook(after, layer, partial(self._note_ready, layer), first=True)
         return before, after
 
     def _finish(self, after: dict[int, Step]) -> list[Step]:
@@ -191,10 +190,6 @@ class Profiled(DataParallel):
             else 0.0
             for host in hosts
         ]
-
-
-def _joined(step: Step, other: Step | None) -> Step:
-    return step if other is None else sequence([step, other])
 
 
 SIZES = (4 << 10, 128 << 10, 1 << 20, 16 << 20, 32 << 20, 64 << 20)

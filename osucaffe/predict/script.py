@@ -118,25 +118,30 @@ class NotedUpdate:
 
 
 def play(sketch: Sketch, exchange: Exchange, script: Script, passes: int) -> Script:
-    """The script of an iteration of so many passes, with others before it. script: to which the
-    exchange adds what it does."""
-    steps: list[Step] = []
+    """The script of an iteration of so many passes, with others before it: hooks in their order, as
+    `Net.whole` runs them, and each layer's turn.
+
+    script: to which the exchange adds what it does.
+    """
+    hooks = []
     for number in range(passes):
         update = number == passes - 1
         before, after = exchange.hooks(accumulate=number > 0, update=update)
-        then = [*exchange.finish(after), exchange.updated] if update else []
-        steps.append(
-            sketch.whole(
-                lambda direction, layer: script.append(Compute(direction, layer)),
-                before,
-                after,
-                then,
-            )
-        )
+        hooks.append((before, after, [*exchange.finish(after), exchange.updated] if update else []))
+    layers = range(len(sketch.layers))
     for _ in range(2):  # behind the first one weights are to be sent
         script.clear()
-        for step in steps:
-            step()
+        for before, after, then in hooks:
+            for layer in layers:
+                if layer in before:
+                    before[layer]()
+                script.append(Compute("forward", layer))
+            for layer in reversed(layers):
+                script.append(Compute("backward", layer))
+                if layer in after:
+                    after[layer]()
+            for step in then:
+                step()
     return script
 
 

@@ -1,19 +1,18 @@
 """Owns sketches: nets that are laid out and counted, but have no memory and compute nothing.
 
-A sketch has what exchanges ask of a net. Its `whole` runs the hooks of a pass in their order and
-tells of each layer when its turn comes.
+A sketch has what exchanges ask of a net.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..arena import Arena
 from ..backends.cpu import Cpu
-from ..backends.tensor import Call, Step, Tensor
+from ..backends.tensor import Call, Tensor
 from ..data.config import DataConfig
 from ..errors import UserError
 from ..graph.assembly import assemble
@@ -75,33 +74,6 @@ class Sketch:
                 data.layout = _Padded(sizes[parameter.name])
         self.backend = Nowhere()
         self.arena = Arena(self.backend, self.parameters[::-1], gradients=True)
-
-    def whole(
-        self,
-        turn: Callable[[str, int], None],
-        before: Mapping[int, Step],
-        after: Mapping[int, Step],
-        then: Iterable[Step],
-    ) -> Step:
-        """As `Net.whole`: the hooks in the order of a pass. turn: called with "forward" or
-        "backward" and each layer's number in its turn."""
-        then = list(then)
-        count = len(self.layers)
-
-        def step() -> None:
-            for layer in range(count + 1):
-                if layer in before:
-                    before[layer]()
-                if layer < count:
-                    turn("forward", layer)
-            for layer in reversed(range(count)):
-                turn("backward", layer)
-                if layer in after:
-                    after[layer]()
-            for each in then:
-                each()
-
-        return step
 
 
 class _Padded(NamedTuple):

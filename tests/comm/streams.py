@@ -114,7 +114,7 @@ class Event:
 
 
 def exchange(stream: Stream, raised: Sequence[int], awaited: Sequence[int]) -> None:
-    """Stands for `driver.exchange`. A flag that is raised must have been seen before."""
+    """Stands for `peers.exchange`. A flag that is raised must have been seen before."""
 
     def flag(address: int) -> Any:
         return ctypes.c_uint64.from_address(address)

@@ -26,59 +26,45 @@ from osucaffe.solvers import Solver
 from .equivalence import BATCH, FEW, NET, OTHER, ROUNDING, SGD, flatten, job_with_data, weights
 
 CLIPPED, TWICE = SGD + " clip_gradients: 0.5", SGD + " iter_size: 2"
+BOTH = TWICE + " clip_gradients: 0.5"
+LAYERWISE, OVERLAPPED, SHARDED, AUTO = (
+    ParallelConfig("layerwise", propagation, bucket=512)
+    for propagation in ("none", "overlapped", "sharded", "auto")
+)
+GROUPS = CommConfig("hierarchical", group=2)
 CASES = [
-    (ParallelConfig(propagation="auto", bucket=512), CommConfig(), SGD),
-    (ParallelConfig(propagation="auto", bucket=512), CommConfig(), CLIPPED),
+    (AUTO, CommConfig(), SGD),
+    (AUTO, CommConfig(), CLIPPED),
     (ParallelConfig("blocking"), CommConfig("nccl"), SGD),
-    (ParallelConfig(bucket=512), CommConfig("nccl"), SGD + " iter_size: 2 clip_gradients: 0.5"),
-    (ParallelConfig(bucket=512), CommConfig("ipc"), SGD),
-    (ParallelConfig(bucket=512), CommConfig("nccl+ipc"), CLIPPED),
-    (ParallelConfig(bucket=512), CommConfig("mpi"), SGD),
+    (LAYERWISE, CommConfig("nccl"), BOTH),
+    (LAYERWISE, CommConfig("ipc"), SGD),
+    (LAYERWISE, CommConfig("nccl+ipc"), CLIPPED),
+    (LAYERWISE, CommConfig("mpi"), SGD),
     (ParallelConfig("blocking", "blocking"), CommConfig("nccl"), SGD),
-    (
-        ParallelConfig("layerwise", "overlapped", bucket=512),
-        CommConfig("mpi"),
-        SGD + " iter_size: 2",
-    ),
-    (
-        ParallelConfig("layerwise", "overlapped", bucket=512),
-        CommConfig("nccl"),
-        SGD + " clip_gradients: 0.5",
-    ),
-    (ParallelConfig(bucket=512), CommConfig("copy"), TWICE),
-    (ParallelConfig("layerwise", "overlapped", bucket=512), CommConfig("copy"), SGD),
-    (ParallelConfig("layerwise", "sharded", bucket=512), CommConfig("copy"), SGD),
+    (OVERLAPPED, CommConfig("mpi"), TWICE),
+    (OVERLAPPED, CommConfig("nccl"), CLIPPED),
+    (LAYERWISE, CommConfig("copy"), TWICE),
+    (OVERLAPPED, CommConfig("copy"), SGD),
+    (SHARDED, CommConfig("copy"), SGD),
     (ParallelConfig("blocking", "sharded"), CommConfig("nccl"), TWICE),
-    (ParallelConfig("layerwise", "sharded", bucket=512), CommConfig("nccl"), SGD),
-    (ParallelConfig("layerwise", "sharded", bucket=512), CommConfig("mpi"), SGD),
-    (ParallelConfig(bucket=512), CommConfig("auto", group=2), SGD),
-    (ParallelConfig("layerwise", "sharded", bucket=512), CommConfig("hierarchical", group=2), SGD),
-    (
-        ParallelConfig(bucket=512),
-        CommConfig("nccl", gradient_dtype="float16"),
-        SGD + " iter_size: 2",
-    ),
+    (SHARDED, CommConfig("nccl"), SGD),
+    (SHARDED, CommConfig("mpi"), SGD),
+    (LAYERWISE, CommConfig("auto", group=2), SGD),
+    (SHARDED, GROUPS, SGD),
+    (LAYERWISE, CommConfig("nccl", gradient_dtype="float16"), TWICE),
     (ParallelConfig("blocking"), CommConfig("ipc", gradient_dtype="bfloat16"), SGD),
-    (
-        ParallelConfig("layerwise", "overlapped", bucket=512),
-        CommConfig("auto", gradient_dtype="float16"),
-        SGD,
-    ),
-    (
-        ParallelConfig("layerwise", "sharded", bucket=512),
-        CommConfig("nccl", gradient_dtype="bfloat16"),
-        SGD,
-    ),
-    (ParallelConfig(bucket=512), CommConfig("mpi", gradient_dtype="float16"), SGD),
+    (OVERLAPPED, CommConfig("auto", gradient_dtype="float16"), SGD),
+    (SHARDED, CommConfig("nccl", gradient_dtype="bfloat16"), SGD),
+    (LAYERWISE, CommConfig("mpi", gradient_dtype="float16"), SGD),
 ]
 
 TURNS = [
-    (ParallelConfig(bucket=512), CommConfig("nccl")),
-    (ParallelConfig("layerwise", "sharded", bucket=512), CommConfig("nccl")),
-    (ParallelConfig(bucket=512), CommConfig("copy")),
-    (ParallelConfig("layerwise", "sharded", bucket=512), CommConfig("copy")),
+    (LAYERWISE, CommConfig("nccl")),
+    (SHARDED, CommConfig("nccl")),
+    (LAYERWISE, CommConfig("copy")),
+    (SHARDED, CommConfig("copy")),
     (ParallelConfig("layerwise", "sharded", bucket=2048), CommConfig("copy")),
-    (ParallelConfig(bucket=512), CommConfig("nccl+ipc")),
+    (LAYERWISE, CommConfig("nccl+ipc")),
 ]
 """What lives at the same time: graphs, streams and shared memory of several communicators."""
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from osucaffe.cli import _parser
-from osucaffe.proto import read_weights
 from tests.comm.ranks import ROOT, mpiexec, needs_mpi
 
 from .equivalence import NET, make_data
+from .program import saved
 
 pytestmark = needs_mpi
 
@@ -53,8 +53,7 @@ def told(text: str) -> list[str]:
 
 
 def weights(folder: Path, iteration: int) -> list[float]:
-    net = read_weights(str(folder / f"run_iter_{iteration}.caffemodel"))
-    return [value for layer in net.layer for blob in layer.blobs for value in blob.data]
+    return saved(folder / f"run_iter_{iteration}.caffemodel")
 
 
 def test_strong_scaling_trains_as_one_rank_does(folder: Path) -> None:

@@ -28,12 +28,13 @@ from osucaffe.parallel.profile import (
     size_bucket,
     summarize,
 )
-from osucaffe.proto import SolverParameter, parse_text, read_weights
+from osucaffe.proto import SolverParameter, parse_text
 from osucaffe.solvers import Solver
 from tests.comm.ranks import mpiexec, needs_mpi
 from tests.comm.test_profile import Silent
 
 from .equivalence import NET, make_data
+from .program import saved, train
 
 SOLVER = """
 net: "net.prototxt" base_lr: 0.05 momentum: 0.9 lr_policy: "fixed" display: 0 max_iter: 7
@@ -154,18 +155,6 @@ def test_options_are_left_as_they_were(tmp_path: Path) -> None:
         assert vars(args) == given | {"gpu": gpu}
 
 
-def train(folder: Path, ranks: int, *options: str) -> str:
-    command = ["-m", "osucaffe", "train", "--solver", "solver.prototxt", "--ranks", str(ranks)]
-    done = mpiexec(ranks, *command, *options, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    return done.stderr
-
-
-def weights(folder: Path, prefix: str) -> list[list[float]]:
-    net = read_weights(str(folder / f"{prefix}_iter_7.caffemodel"))
-    return [list(blob.data) for layer in net.layer for blob in layer.blobs]
-
-
 @needs_mpi
 def test_a_run(tmp_path: Path) -> None:
     design = ["--propagation", "overlapped", "--bucket_mb", "0"]
@@ -174,9 +163,11 @@ def test_a_run(tmp_path: Path) -> None:
     found: dict[str, Any] = {}
     for prefix, more in (("plain", []), ("noted", ["--comm_profile", "out.json"])):
         (tmp_path / "solver.prototxt").write_text(SOLVER.format(prefix=prefix))
-        log = train(tmp_path, 2, *design, *more)
+        log = train(tmp_path, 2, "--ranks", "2", *design, *more)
         assert ("Communication of 4 iterations on 2 ranks" in log) == (prefix == "noted")
-    assert weights(tmp_path, "plain") == weights(tmp_path, "noted")
+    assert saved(tmp_path / "plain_iter_7.caffemodel") == saved(
+        tmp_path / "noted_iter_7.caffemodel"
+    )
     found = json.loads((tmp_path / "out.json").read_text())
     assert sum(found["parts_ms"].values()) == pytest.approx(found["wall_ms"], rel=0.02)
     rows, calls = found["operations"], Counter[str]()

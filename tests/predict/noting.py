@@ -20,6 +20,7 @@ from osucaffe.comm.job.job import find_job
 from osucaffe.comm.job.topology import discover
 from osucaffe.comm.profile import composed
 from osucaffe.parallel.data_parallel import DataParallel
+from osucaffe.parallel.exchange import Hooks, add_hook
 from osucaffe.predict.iteration import DESIGNS
 from osucaffe.predict.times import sizes_of
 from osucaffe.proto import caffe_pb2
@@ -75,17 +76,15 @@ class Noting(DataParallel):
         run = super().step(solver, accumulate=accumulate, update=update)
         return sequence([self._note_iteration, run, self._note_iteration])
 
-    def overlap_hooks(
-        self, *, accumulate: bool, update: bool
-    ) -> tuple[dict[int, Step], dict[int, Step]]:
+    def overlap_hooks(self, *, accumulate: bool, update: bool) -> tuple[Hooks, Hooks]:
         """Each layer's turn is noted between what is waited for and what is sent."""
         before, after = super().overlap_hooks(accumulate=accumulate, update=update)
         for number in range(len(self._solver.net.layers)):
             first, last = (
                 partial(self.events.append, [way, number]) for way in ("forward", "backward")
             )
-            before[number] = sequence([*filter(None, [before.get(number)]), first])
-            after[number] = sequence([last, *filter(None, [after.get(number)])])
+            add_hook(before, number, first)
+            add_hook(after, number, last, first=True)
         return before, after
 
 

@@ -20,10 +20,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .channel import Channel
+from .channel import Channel, Request
 from .direct import Registered
 from .peer import Peer
-from .runs import Request
 from .ucx import Ucx, UcxPeer
 
 _NAP = 5e-3

@@ -88,7 +88,7 @@ def _host() -> str:
     return os.uname().nodename + (boot.read_text().strip() if boot.exists() else "") + where
 
 
-class Place(NamedTuple):
+class Region(NamedTuple):
     """Where so many bytes are wanted: their address in the process that wants them; and if they are
     registered, the file that holds them there, and where in it (else file is -1)."""
 
@@ -113,17 +113,17 @@ class Registered:
         self._blocks.append((start, start + len(memory), file))
         return memory[:nbytes]
 
-    def places(self, views: Sequence[memoryview]) -> list[Place]:
+    def places(self, views: Sequence[memoryview]) -> list[Region]:
         """Where they lie."""
         found = []
         for view in views:
             at = np.frombuffer(view, np.uint8).ctypes.data
             for start, stop, file in self._blocks:
                 if start <= at < stop:
-                    found.append(Place(at, len(view), file, at - start))
+                    found.append(Region(at, len(view), file, at - start))
                     break
             else:
-                found.append(Place(at, len(view), -1, 0))
+                found.append(Region(at, len(view), -1, 0))
         return found
 
     def close(self) -> None:
@@ -140,7 +140,7 @@ class Mapped:
         self._process = process
         self._files: dict[int, np.ndarray] = {}
 
-    def write(self, sources: Sequence[memoryview], places: Sequence[Place]) -> None:
+    def write(self, sources: Sequence[memoryview], places: Sequence[Region]) -> None:
         """Copy these bytes to those places, all registered. OSError."""
         source, left = np.empty(0, np.uint8), iter(sources)
         for place in places:

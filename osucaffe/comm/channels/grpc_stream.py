@@ -20,8 +20,7 @@ import numpy as np
 
 from ...errors import UserError
 from ..job.links import Gather
-from .channel import Channel, lost, unlike
-from .runs import Run, views_of
+from .channel import Channel, Run, lost, unlike, views_of
 
 OPTIONS = [
     ("grpc.max_send_message_length", -1),

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import UserError
-from .channel import lost, unlike
-from .direct import Mapped, Place, Registered, write
-from .runs import Request, Run, views_of
+from .channel import Request, Run, lost, unlike, views_of
+from .direct import Mapped, Region, Registered, write
 
 EAGER = 128 << 10
 """Bytes of the largest message that is not waited for."""
@@ -85,7 +84,7 @@ class Peer:
         if self._process is None or self._mapped is None:
             self._large.append(request)
             return
-        places = [Place(*each) for each in told.view(np.int64).reshape(-1, 4).tolist()]
+        places = [Region(*each) for each in told.view(np.int64).reshape(-1, 4).tolist()]
         sources = list(request.views)
         try:
             if all(place.file >= 0 for place in places):

@@ -21,9 +21,8 @@ import numpy as np
 from ...errors import UserError
 from ..job.links import Gather
 from . import ucp
-from .channel import lost, unlike
+from .channel import Request, lost, unlike
 from .peer import COPIED
-from .runs import Request
 
 _TAG_BITS, _RANK_BITS = 16, 16
 _WHOLE = (1 << 64) - 1

@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from .driver import FLAG_BYTES, exchange, require_flags
 from .ipc import Ipc
 from .kernels import kernel, launch_over
 from .on_stream import PRIORITY, OnStream
-from .peers import Peers
+from .peers import FLAG_BYTES, Peers, exchange, require_flags
 
 SMALL = 1 << 20
 """The bytes of the largest array that `ipc` moves instead: its kernel takes 2 to 12 us, meetings
@@ -52,6 +51,8 @@ class CopyEngine(OnStream):
     An array that others write is mapped when it is first seen, and kept from then on: arrays that
     come and go are not for it. UserError where memory cannot be mapped, or the driver is too old.
     """
+
+    kind = "copy"
 
     def __init__(self, comm: Any) -> None:
         super().__init__(comm.rank, comm.size)
@@ -172,10 +173,6 @@ class CopyEngine(OnStream):
     def _copy(self, to: int, source: int, nbytes: int, stream: Any) -> None:
         if nbytes > 0:
             self._runtime.memcpyAsync(to, source, nbytes, _DEVICE_TO_DEVICE, stream.ptr)
-
-    def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
-        """It has no send and receive between two ranks: every call is one of all ranks."""
-        raise ValueError("copy has no send and recv: use the communicator of all ranks")
 
     def close(self) -> None:
         """Unmap the others' memory and give back this rank's. All ranks call it together."""

@@ -59,6 +59,8 @@ class Ipc(OnStream):
     UserError where memory cannot be mapped.
     """
 
+    kind = "ipc"
+
     def __init__(self, comm: Any) -> None:
         super().__init__(comm.rank, comm.size)
         if comm.size > MOST_RANKS:
@@ -137,10 +139,6 @@ class Ipc(OnStream):
         blocks = min(self._blocks, -(-packets // threads))
         rank = np.int32(self.rank)
         return function, blocks, threads, (pointer, *numbers, self._slots, self._calls, rank)
-
-    def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
-        """It has no send and receive between two ranks: every call is one of all ranks."""
-        raise ValueError("ipc has no send and recv: use the communicator of all ranks")
 
     def close(self) -> None:
         """Unmap the peers' memory and give back this rank's. All ranks call it together."""

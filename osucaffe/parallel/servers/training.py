@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...backends.backend import Backend
-from ...backends.tensor import Step, Tensor, sequence
+from ...backends.tensor import Step, Tensor
 from ...comm.channels.channel import Channel, MpiChannel
 from ...comm.create import CommConfig
 from ...comm.job.job import Job, MpiJob, Subset
@@ -25,7 +25,7 @@ from ...solvers.process_group import Trained
 from ..buckets import ITEM, Bucket, NetLayout
 from ..config import ParallelConfig
 from ..data_parallel import DataParallel
-from ..exchange import Exchange, Hooks, Update
+from ..exchange import Exchange, Hooks, Update, add_hook
 from .server import Server
 from .shards import Consistency, describe_part, divide_net
 from .worker import Pushing
@@ -116,7 +116,7 @@ class ServerExchange(Exchange):
             ]
             for bucket in buckets
         ]
-        self._pushed = 0
+        super().__init__(buckets)
         self.agreed()
 
     def agreed(self) -> None:
@@ -127,10 +127,9 @@ class ServerExchange(Exchange):
         before: Hooks = {}
         after: Hooks = {}
         for index, bucket in enumerate(self._buckets):
-            wait = partial(self._wait, index)
-            before[bucket.layer] = sequence([*filter(None, [before.get(bucket.layer)]), wait])
+            add_hook(before, bucket.layer, partial(self._wait, index))
             if update and self._layerwise:
-                after[bucket.layer] = partial(self._push, bucket.layer)
+                after[bucket.layer] = partial(self.send, bucket.layer)
         return {} if accumulate else before, after
 
     def finish(self, after: Hooks) -> list[Step]:
@@ -157,17 +156,13 @@ class ServerExchange(Exchange):
                     self._link.read(1 + number, flat)
                 self._history_differs = False
 
-    def _push(self, layer: int) -> None:
-        """Backward has run this layer and all above it."""
-        count = len(self._buckets)
-        while self._pushed < count and layer <= self._buckets[self._pushed].layer:
-            self._link.push(self._pushed, self._optimizer.rate, self._net.backend.current)
-            self._pushed += 1
+    def send_bucket(self, bucket: int) -> None:
+        self._link.push(bucket, self._optimizer.rate, self._net.backend.current)
 
     def _push_rest(self) -> None:
         """Backward has run all layers."""
-        self._push(0)
-        self._pushed = 0
+        self.send(0)
+        self._sent = 0
         self._weights_differ = self._history_differs = True
 
     def _wait(self, bucket: int) -> None:

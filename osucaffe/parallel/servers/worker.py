@@ -17,7 +17,7 @@ import numpy as np
 
 from ...backends.tensor import Tensor
 from ...comm.channels.channel import Channel, Pause, Pending
-from ...comm.mirror import from_host, mirror, to_host
+from ...comm.staged import from_host, mirror, to_host
 from ..buckets import Bucket
 from .server import CONTROL, END, LAGS, PUSH, READ, SETUP
 from .shards import Part, Piece

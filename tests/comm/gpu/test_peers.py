@@ -11,21 +11,21 @@ from typing import Any
 
 import pytest
 
-from osucaffe.comm.gpu import driver, peers
+from osucaffe.comm.gpu import peers
 from osucaffe.errors import UserError
 
 WAIT_64, WRITE_64 = 4, 5
 
 
 def _use(monkeypatch: pytest.MonkeyPatch, **calls: Any) -> None:
-    monkeypatch.setattr(driver, "cuda_driver", lambda: SimpleNamespace(**calls))
+    monkeypatch.setattr(peers, "cuda_driver", lambda: SimpleNamespace(**calls))
 
 
 def test_operations_lie_as_the_driver_reads_them() -> None:
     """CUstreamBatchMemOpParams is a union of 6 words of 8 bytes."""
     fields = ("kind", "address", "value", "flags")
-    assert [getattr(driver.Operation, name).offset for name in fields] == [0, 8, 16, 24]
-    assert ctypes.sizeof(driver.Operation) == 48
+    assert [getattr(peers.Operation, name).offset for name in fields] == [0, 8, 16, 24]
+    assert ctypes.sizeof(peers.Operation) == 48
 
 
 def test_flags_are_raised_then_awaited_then_reset(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +37,7 @@ def test_flags_are_raised_then_awaited_then_reset(monkeypatch: pytest.MonkeyPatc
         return 0
 
     _use(monkeypatch, cuStreamBatchMemOp_v2=enqueue)
-    driver.exchange(SimpleNamespace(ptr=9), [100, 200], [300, 400])
+    peers.exchange(SimpleNamespace(ptr=9), [100, 200], [300, 400])
     assert seen == [
         (WRITE_64, 100, 1), (WRITE_64, 200, 1), (WAIT_64, 300, 1), (WAIT_64, 400, 1),
         (WRITE_64, 300, 0), (WRITE_64, 400, 0),
@@ -50,13 +50,13 @@ def test_where_an_allocation_begins(monkeypatch: pytest.MonkeyPatch) -> None:
         return 0
 
     _use(monkeypatch, cuMemGetAddressRange_v2=query)
-    assert driver.allocation((1 << 40) + 24) == 1 << 40
+    assert peers.allocation((1 << 40) + 24) == 1 << 40
 
 
 def test_the_drivers_errors_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     _use(monkeypatch, cuStreamBatchMemOp_v2=lambda *given: 1)
     with pytest.raises(RuntimeError, match="the CUDA driver says error 1"):
-        driver.exchange(SimpleNamespace(ptr=9), [100], [])
+        peers.exchange(SimpleNamespace(ptr=9), [100], [])
 
 
 @pytest.mark.parametrize("able", [0, 1])
@@ -70,16 +70,16 @@ def test_a_gpu_without_memory_operations_is_refused(
     calls = {"cuCtxGetDevice": lambda device: 0, "cuDeviceGetAttribute": attribute}
     _use(monkeypatch, cuStreamBatchMemOp_v2=None, **calls)
     if able:
-        driver.require_flags()
+        peers.require_flags()
         return
     with pytest.raises(UserError, match=r"no stream memory operations.*--comm nccl or ipc"):
-        driver.require_flags()
+        peers.require_flags()
 
 
 def test_a_driver_without_them_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     _use(monkeypatch)
     with pytest.raises(UserError, match="no stream memory operations"):
-        driver.require_flags()
+        peers.require_flags()
 
 
 class Refused(Exception):

@@ -9,14 +9,16 @@ import pytest
 
 from osucaffe.data.databases.database import record_key, write_database
 from osucaffe.data.databases.datum import make_datum
-from osucaffe.proto import read_weights
-from tests.comm.ranks import mpiexec, needs_mpi
+from tests.comm.ranks import needs_mpi
+
+from ..program import saved, train
 
 pytestmark = needs_mpi
 
 RECORDS = 53  # a prime: batches cross the end of the data
 BATCH = 6
 STAGES = [(1, 5), (2, 11), (3, 18)]  # ranks, and the iteration to train to: 30, 66, 108 records
+LAST = f"run_iter_{STAGES[-1][1]}.caffemodel"
 
 NET = f"""
 layer {{ name: "data" type: "Data" top: "x" top: "label" transform_param {{ scale: 0.01 }}
@@ -43,22 +45,15 @@ class Note(caffe.Layer):
 """
 
 
-def train(folder: Path, ranks: int, *options: str) -> list[list[int]]:
+def train_noting(folder: Path, ranks: int, *options: str) -> list[list[int]]:
     """Train, and return the records of each iteration: those of all ranks, sorted."""
     for path in folder.glob("seen_*"):
         path.unlink()
-    command = ["-m", "osucaffe", "train", "--solver", "solver.prototxt", "--scal", "strong"]
-    done = mpiexec(ranks, *command, *options, cwd=folder)
-    assert done.returncode == 0, done.stderr
+    train(folder, ranks, "--scal", "strong", *options)
     noted = [path.read_text().splitlines() for path in folder.glob("seen_*")]
     assert len(noted) == ranks
     iterations = [" ".join(lines).split() for lines in zip(*noted, strict=True)]
     return [sorted(map(int, records)) for records in iterations]
-
-
-def weights(folder: Path) -> list[float]:
-    net = read_weights(str(folder / f"run_iter_{STAGES[-1][1]}.caffemodel"))
-    return [value for layer in net.layer for blob in layer.blobs for value in blob.data]
 
 
 @pytest.mark.parametrize("shuffle", [[], ["--shuffle", "4"]], ids=["in order", "shuffled"])
@@ -69,16 +64,16 @@ def test_each_record_comes_once_whatever_ranks_go_on(tmp_path: Path, shuffle: li
     for name, text in (("net.prototxt", NET), ("solver.prototxt", SOLVER), ("noting.py", NOTE)):
         (tmp_path / name).write_text(text)
 
-    alone = train(tmp_path, 1, "--max_iter", str(STAGES[-1][1]), *shuffle)
-    reference = weights(tmp_path)
+    alone = train_noting(tmp_path, 1, "--max_iter", str(STAGES[-1][1]), *shuffle)
+    reference = saved(tmp_path / LAST)
     found: list[list[int]] = []
     for ranks, last in STAGES:
         state = ["--snapshot", f"run_iter_{len(found)}.solverstate"] if found else []
-        found += train(tmp_path, ranks, "--max_iter", str(last), *state, *shuffle)
+        found += train_noting(tmp_path, ranks, "--max_iter", str(last), *state, *shuffle)
         assert len(found) == last
 
     assert found == alone
-    assert weights(tmp_path) == pytest.approx(reference, rel=1e-4, abs=1e-6)
+    assert saved(tmp_path / LAST) == pytest.approx(reference, rel=1e-4, abs=1e-6)
     in_order = [
         sorted(at % RECORDS for at in range(start, start + BATCH))
         for start in range(0, BATCH * len(found), BATCH)

@@ -10,12 +10,13 @@ import pytest
 from osucaffe.errors import UserError
 from osucaffe.parallel.buckets import Bucket
 from osucaffe.parallel.servers.shards import WHOLE, Consistency, divide
-from osucaffe.proto import read_state, read_weights
+from osucaffe.proto import read_state
 from tests.comm.hosts import hosts
 from tests.comm.ranks import all_say, mpiexec, needs_mpi
 
 from ..equivalence import NET, make_data
 from ..failures import kills
+from ..program import saved, train
 
 SOLVER = """
 net: "net.prototxt" test_iter: 3 test_interval: 10 base_lr: 0.01 type: "Adam" momentum: 0.9
@@ -97,18 +98,6 @@ def test_all_end_with_the_one_that_fails(mode: str, told: str, tmp_path: Path) -
     assert "done" not in done.stdout
 
 
-def train(folder: Path, ranks: int, *options: str) -> str:
-    command = ["-m", "osucaffe", "train", "--solver", "solver.prototxt", *options]
-    done = mpiexec(ranks, *command, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    return done.stderr
-
-
-def weights(path: Path) -> list[float]:
-    net = read_weights(str(path))
-    return [value for layer in net.layer for blob in layer.blobs for value in blob.data]
-
-
 @needs_mpi
 def test_the_state_is_in_the_snapshots_and_goes_on_bit_for_bit(tmp_path: Path) -> None:
     source = make_data(tmp_path)
@@ -128,9 +117,9 @@ def test_the_state_is_in_the_snapshots_and_goes_on_bit_for_bit(tmp_path: Path) -
     state = read_state(tmp_path / names[1])
     assert any(value for blob in state.history for value in blob.data)
     assert resumed[1] == whole[1]
-    before = weights(tmp_path / names[0])
+    before = saved(tmp_path / names[0])
     train(tmp_path, 2, "--snapshot", "run_iter_6.solverstate")  # both train, none serves
-    assert weights(tmp_path / names[0]) == pytest.approx(before, rel=1e-4, abs=1e-6)
+    assert saved(tmp_path / names[0]) == pytest.approx(before, rel=1e-4, abs=1e-6)
 
 
 @pytest.mark.long
