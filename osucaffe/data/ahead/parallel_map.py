@@ -77,17 +77,17 @@ class BadRecords:
         for _ in range(count):
             at = self._instead.get(at, at)
             try:
-                found = read(at)
+                item = read(at)
             except UserError as error:
-                self.found(error, at)
+                self.report(error, at)
                 passed.append(at)
                 at = (at + 1) % count
                 continue
             self._instead.update({each: at for each in passed if each != at})
-            return found, at
+            return item, at
         raise UserError(none)
 
-    def found(self, error: UserError, record: int | None = None) -> None:
+    def report(self, error: UserError, record: int | None = None) -> None:
         """Raise the error, or note it. record: its number, if it may be found again."""
         if not self.skip:
             raise error
@@ -129,6 +129,6 @@ def map_usable(
     for item, result in zip(items, map_ahead(attempt, items, threads), strict=True):
         advance()
         if isinstance(result, UserError):
-            bad.found(result)
+            bad.report(result)
         else:
             yield item, result

@@ -140,7 +140,7 @@ class Processes:
                 level, _, message = text.partition(" ")
                 _log.log(int(level), "%s", message)
             elif kind == SKIPPED:
-                self._fill.__self__.bad.found(UserError(text), number)  # type: ignore[attr-defined]
+                self._fill.__self__.bad.report(UserError(text), number)  # type: ignore[attr-defined]
             elif kind == ENDED:
                 raise self._running.ended(text)
             elif part := self._parts.pop(number, None):
@@ -210,8 +210,8 @@ class _Running:
         """Those that have come since; at least one. UserError when readers have died."""
         if self.dead:
             raise self.dead
-        found: list[tuple[int, int, str]] = []
-        while not found:
+        messages: list[tuple[int, int, str]] = []
+        while not messages:
             if not (content := os.read(self._replies, 1 << 16)):
                 code = self._process.wait()
                 raise self.ended(f"the processes that read data have ended (exit code {code})")
@@ -222,12 +222,12 @@ class _Running:
                 end = at + REPLY.size + length
                 if end > len(content):
                     break
-                found.append(
+                messages.append(
                     (number, kind, content[at + REPLY.size : end].decode(errors="replace"))
                 )
                 at = end
             self._rest = content[at:]
-        return found
+        return messages
 
     def ended(self, why: str) -> UserError:
         """The error that is raised from now on."""

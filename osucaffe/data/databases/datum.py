@@ -157,8 +157,8 @@ def _decode_other(data: memoryview, colour: bool | None, red_first: bool) -> np.
     try:
         image = Image.open(io.BytesIO(data), formats=_FORMATS)
         if image.width * image.height > _LARGE + len(data) * _PIXELS_A_BYTE:
-            told = f"{image.width} x {image.height} pixels in {len(data)} bytes"
-            raise ValueError(f"its image has {told}: it is damaged")
+            size = f"{image.width} x {image.height} pixels in {len(data)} bytes"
+            raise ValueError(f"its image has {size}: it is damaged")
         image.load()
     except UnidentifiedImageError as error:
         raise ValueError("it is no image of a known format") from error

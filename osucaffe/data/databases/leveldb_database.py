@@ -59,8 +59,8 @@ class LevelDatabase(Database):
         self.check_range(start, stop)
         skip = start % _MARK_EVERY
         with self._reading(start=self._marks[start // _MARK_EVERY]) as records:
-            found = itertools.islice(records, skip, skip + stop - start)
-            return [(memoryview(key), memoryview(value)) for key, value in found]
+            part = itertools.islice(records, skip, skip + stop - start)
+            return [(memoryview(key), memoryview(value)) for key, value in part]
 
     def keys(self) -> Iterator[bytes]:
         with self._reading(include_value=False) as keys:

@@ -37,7 +37,7 @@ class LmdbDatabase(Database):
         self.count = self._tree.entries
         self._lock = threading.RLock()
         self._walk = self._tree.leaves()
-        self._found: list[Leaves] = []
+        self._leaves: list[Leaves] = []
         """The leaves that were read, some at a time, in the order of their keys,"""
         self._ends: list[int] = []
         """and the numbers of the records behind them."""
@@ -66,37 +66,37 @@ class LmdbDatabase(Database):
                     self._tree.damaged(
                         f"its pages hold other than the {self.count:,} records it says"
                     )
-                self._found.append(leaves)
+                self._leaves.append(leaves)
                 self._ends.append(end)
         parts = []
         for each in range(bisect.bisect_right(self._ends, start), len(self._ends)):
-            first = self._ends[each] - len(self._found[each].keys)
+            first = self._ends[each] - len(self._leaves[each].keys)
             if first >= stop:
                 break
             parts.append(
-                [field[max(start - first, 0) : stop - first] for field in self._found[each]]
+                [field[max(start - first, 0) : stop - first] for field in self._leaves[each]]
             )
         if len(parts) == 1:
             return Leaves(*parts[0])
         return Leaves(*map(np.concatenate, zip(*parts, strict=True)))
 
     def read(self, start: int, stop: int) -> list[Record]:
-        found = self._select(start, stop)
-        keys = self._views(found.keys, found.key_sizes)
-        if not found.elsewhere.any():
-            return list(zip(keys, self._views(found.values, found.sizes), strict=True))
-        before = np.where(found.elsewhere, HEADER, 0)
-        values = self._views(found.values - before, found.sizes + before)
-        for i in np.flatnonzero(found.elsewhere).tolist():
+        leaves = self._select(start, stop)
+        keys = self._views(leaves.keys, leaves.key_sizes)
+        if not leaves.elsewhere.any():
+            return list(zip(keys, self._views(leaves.values, leaves.sizes), strict=True))
+        before = np.where(leaves.elsewhere, HEADER, 0)
+        values = self._views(leaves.values - before, leaves.sizes + before)
+        for i in np.flatnonzero(leaves.elsewhere).tolist():
             values[i] = self._without_header(
-                values[i], int(found.values[i]) // self._tree.page_size
+                values[i], int(leaves.values[i]) // self._tree.page_size
             )
         return list(zip(keys, values, strict=True))
 
     def keys(self) -> Iterator[bytes]:
         for first in range(0, self.count, _AT_ONCE):
-            found = self._select(first, min(first + _AT_ONCE, self.count))
-            yield from map(bytes, self._views(found.keys, found.key_sizes))
+            leaves = self._select(first, min(first + _AT_ONCE, self.count))
+            yield from map(bytes, self._views(leaves.keys, leaves.key_sizes))
 
     def value(self, number: int) -> memoryview:
         with self._lock:
@@ -120,18 +120,18 @@ class LmdbDatabase(Database):
         return value[HEADER:]
 
     def rows(self, start: int, stop: int) -> np.ndarray | None:
-        found = self._select(start, stop)
-        length = int(found.sizes[0])
-        if not length or (found.sizes != length).any():
+        leaves = self._select(start, stop)
+        length = int(leaves.sizes[0])
+        if not length or (leaves.sizes != length).any():
             return None
-        whole, offsets = self._tree.fetch(found.values, found.sizes)
+        whole, offsets = self._tree.fetch(leaves.values, leaves.sizes)
         # Rows that may begin at any byte: to pick among them takes half the time of bytes' numbers.
         rows = np.ndarray((len(whole) - length + 1,), f"V{length}", whole, strides=(1,))[offsets]
         return rows.view(np.uint8).reshape(-1, length)
 
     def ranges(self, start: int, stop: int) -> ValueRanges:
-        found = self._select(start, stop)
-        return ValueRanges(self._tree.stream, found.values, found.sizes)
+        leaves = self._select(start, stop)
+        return ValueRanges(self._tree.stream, leaves.values, leaves.sizes)
 
     def _views(self, begins: np.ndarray, sizes: np.ndarray) -> list[memoryview]:
         whole, offsets = self._tree.fetch(begins, sizes)

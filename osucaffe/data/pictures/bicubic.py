@@ -29,9 +29,9 @@ def shrink(image: np.ndarray, scale: int, box: tuple[slice, slice] | None = None
     return values.astype(image.dtype)
 
 
-def _sources(wanted: slice, count: int, scale: int) -> slice | np.ndarray:
-    """The large pixels that go into the wanted ones of `count`: two of these to either side too."""
-    start, stop, extent = ((at * scale) for at in (wanted.start - 2, wanted.stop + 2, count))
+def _sources(target: slice, count: int, scale: int) -> slice | np.ndarray:
+    """The large pixels that go into the targets of `count`: two of these to either side too."""
+    start, stop, extent = ((at * scale) for at in (target.start - 2, target.stop + 2, count))
     if start >= 0 and stop <= extent:
         return slice(start, stop)
     beyond = np.arange(start, stop) % (2 * extent)

@@ -83,8 +83,8 @@ def find_preprocessing(net: AnyWeights, file: str | Path, blob: str = "") -> Pre
     readers: list[_Layer] = [layer for layer in net.layer if reads_images(layer)]
     readers = [layer for layer in readers if layer.top[0] == blob] or readers
     readers = [layer for layer in readers if _tests(layer)] or readers
-    found = [_read(layer, file) for layer in readers]
-    return found[0] if found and all(each.is_like(found[0]) for each in found) else None
+    said = [_read(layer, file) for layer in readers]
+    return said[0] if said and all(each.is_like(said[0]) for each in said) else None
 
 
 def _tests(layer: _Layer) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import numpy as np
 
@@ -15,6 +14,8 @@ from ...backends.backend import Backend
 from ...backends.rows_ahead import RowsAhead
 from ...backends.tensor import Tensor
 from ..ahead.pipeline import Buffer, Fill, Pipeline
+from ..streams.hdf5 import Hdf5Source
+from ..streams.images import ImageStream
 from .sharded import Neighbours, ShardedSlots
 from .slots import Form, RecordSlots
 
@@ -29,15 +30,6 @@ _RECORDS_OF_A_PIECE = 1 << 12
 _PATIENCE = 8
 """How often that is read of which nothing lacked, before only what lacks is: to read elsewhere than
 behind the last batch costs those that were made ahead."""
-
-
-class Cacheable(Protocol):
-    """What gives records, and tells in which order they come: see DatumSource."""
-
-    def __len__(self) -> int: ...
-    def rows(self, positions: np.ndarray) -> np.ndarray: ...
-    def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None: ...
-    def fill_whole(self, position: int, arrays: Sequence[np.ndarray]) -> None: ...
 
 
 class CachedBatches:
@@ -63,7 +55,7 @@ class CachedBatches:
     def __init__(
         self,
         backend: Backend,
-        source: Cacheable,
+        source: ImageStream | Hdf5Source,
         forms: Sequence[Form],
         *,
         batch: int,
@@ -177,8 +169,8 @@ class CachedBatches:
         """Read the next records, which have these numbers, and send those that lack. False if they
         cannot stay."""
         arrays = self._read(self._source.fill_whole, self._whole(len(numbers)), len(numbers))
-        parts, told = arrays[: len(self.parts)], arrays[len(self.parts) :]
-        if told and told[1].any():
+        parts, rest = arrays[: len(self.parts)], arrays[len(self.parts) :]
+        if rest and rest[1].any():
             self._stop_reading()
             self._stays, self._behind = False, self._uploads.mark()
             self.slots.refuse()
@@ -186,19 +178,19 @@ class CachedBatches:
                 "%s: its records are read anew in each epoch: the one with number %d has another "
                 "shape than the first (--cache)",
                 self._title,
-                numbers[np.argmax(told[1])],
+                numbers[np.argmax(rest[1])],
             )
             return False
         new, at = np.unique(np.where(self.slots.has[numbers], -1, numbers), return_index=True)
         new, at = new[new >= 0], at[new >= 0]
-        self.slots.put(new, at, parts, told[0] if told else None)
+        self.slots.put(new, at, parts, rest[0] if rest else None)
         self._in_vain = 0 if len(new) else self._in_vain + 1
         return True
 
     def _whole(self, count: int) -> list[Form]:
         """What `fill_whole` writes of so many records."""
-        told = [] if self.slots.labels is None else [((), "int32"), ((), "uint8")]
-        return [((count, *shape), dtype) for shape, dtype in (*self._forms, *told)]
+        rest = [] if self.slots.labels is None else [((), "int32"), ((), "uint8")]
+        return [((count, *shape), dtype) for shape, dtype in (*self._forms, *rest)]
 
     def _read(self, fill: Fill, forms: Sequence[Form], records: int) -> list[np.ndarray]:
         """The next records as a Pipeline gives them."""
@@ -236,9 +228,9 @@ class CachedBatches:
             self._uploads.send(array, part, first, behind=behind)
         rows = np.zeros((1, *self.ahead.table.shape[1:]), np.int32)
         rows[0, :, 0] = self.slots.rows_of(first + np.arange(self._batch))
-        told = arrays[len(self.parts) :]
-        if told:
-            rows[0, :, 1:4] = told[0]
-        if len(told) > 1:
-            rows[0, :, 4] = told[1]
+        rest = arrays[len(self.parts) :]
+        if rest:
+            rows[0, :, 1:4] = rest[0]
+        if len(rest) > 1:
+            rows[0, :, 4] = rest[1]
         self.ahead.write(rows)

@@ -64,7 +64,7 @@ def convert_images(
                     f"image {root + entry.name} is {shape_text(extent)}, but the first one is "
                     f"{shape_text(first)} (height x width): resize them, or leave out check_size"
                 )
-                bad.found(error)
+                bad.report(error)
                 continue
             written.append(entry)
             yield record_key(index, entry.name), value

@@ -38,10 +38,10 @@ def find_photos(folder: str, suffixes: Collection[str]) -> tuple[list[Entry], li
     """
     root = Path(folder)
     try:
-        found = [each for each in root.iterdir() if each.is_dir() and each.name[0] != "."]
+        folders = [each for each in root.iterdir() if each.is_dir() and each.name[0] != "."]
     except OSError as error:
         raise UserError(f"{folder}: cannot read this folder: {error.strerror}") from None
-    classes = sorted(each.name for each in found)
+    classes = sorted(each.name for each in folders)
     if len(classes) < 2:
         raise UserError(
             f"{folder}: has {len(classes)} folders, but needs one for each class, with its "

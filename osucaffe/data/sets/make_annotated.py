@@ -120,12 +120,12 @@ def read_voc(folder: Path, split: str, labels: dict[str, int]) -> list[Entry]:
 
 def _voc_entry(tree: ElementTree.Element, image: Path, labels: dict[str, int]) -> Entry:
     width, height = (float(_text(tree, f"size/{side}")) for side in ("width", "height"))
-    found = []
+    objects = []
     for each in tree.iter("object"):
         box = [float(_text(each, f"bndbox/{side}")) for side in ("xmin", "ymin", "xmax", "ymax")]
         difficult = int(each.findtext("difficult") or 0)
-        found.append((labels[_text(each, "name")], box, difficult))
-    return _entry(image, found, width, height)
+        objects.append((labels[_text(each, "name")], box, difficult))
+    return _entry(image, objects, width, height)
 
 
 def _text(element: ElementTree.Element, path: str) -> str:
@@ -136,9 +136,9 @@ def _text(element: ElementTree.Element, path: str) -> str:
 
 
 def _entry(
-    image: Path, found: Iterable[tuple[int, list[float], int]], width: float, height: float
+    image: Path, objects: Iterable[tuple[int, list[float], int]], width: float, height: float
 ) -> Entry:
-    labels, boxes, difficult = zip(*found, strict=True) if found else ((), (), ())
+    labels, boxes, difficult = zip(*objects, strict=True) if objects else ((), (), ())
     if not (width > 0 and height > 0 and np.isfinite(boxes).all()):
         raise ValueError(f"{image.name} is {width:g}x{height:g}, with boxes {listed(boxes)}")
     shares = np.array(boxes, np.float64).reshape(-1, 4) / [width, height, width, height]
@@ -157,9 +157,9 @@ def read_coco(images: Path, annotations: Path) -> tuple[list[Entry], list[tuple[
         objects = defaultdict(list)
         for each in content["annotations"]:
             x, y, width, height = each["bbox"]
-            found = (numbers[each["category_id"]], [x, y, x + width, y + height],
+            item = (numbers[each["category_id"]], [x, y, x + width, y + height],
                      each.get("iscrowd", 0))  # fmt: skip
-            objects[each["image_id"]].append(found)
+            objects[each["image_id"]].append(item)
         entries = [
             _entry(images / each["file_name"], objects[each["id"]], each["width"], each["height"])
             for each in content["images"]

@@ -42,7 +42,7 @@ def compute_mean(
     starts = range(0, len(database), _BLOCK)
     for part in map_ahead(lambda start: _sum(database, start, shape), starts, threads):
         for number, error in part.errors:
-            bad.found(error, number)
+            bad.report(error, number)
         total += part.total
         count += part.images
         advance(part.images + len(part.errors))

@@ -127,13 +127,13 @@ def _from_files(folder: Path) -> Mnist:
         # The files' own names; some archives write a dot where others write a hyphen.
         plain = name.removesuffix(".gz")
         names = (name, plain, plain.replace("-idx", ".idx"))
-        found = next((folder / each for each in names if (folder / each).is_file()), None)
-        if found is None:
+        path = next((folder / each for each in names if (folder / each).is_file()), None)
+        if path is None:
             raise UserError(f"{folder} has no file {name} (or {plain}): all four are needed")
         try:
-            contents[name] = read_file(found)
+            contents[name] = read_file(path)
         except OSError as error:
-            raise UserError(f"cannot read {found}: {error.strerror}") from error
+            raise UserError(f"cannot read {path}: {error.strerror}") from error
     return _parse(contents, f"files of {folder}")
 
 

@@ -49,15 +49,15 @@ def find_settings(folder: Path) -> PhotoSettings | None:
     if not path.is_file():
         return None
     try:
-        found = PhotoSettings(**json.loads(read_bytes(path)))
-        known = found.fit in FITS and found.encoding in ("", *ENCODINGS)
-        if not known or not isinstance(found.size, int) or found.size < 1:
+        settings = PhotoSettings(**json.loads(read_bytes(path)))
+        known = settings.fit in FITS and settings.encoding in ("", *ENCODINGS)
+        if not known or not isinstance(settings.size, int) or settings.size < 1:
             raise ValueError("size, fit or encoding is none that there is")
     except (ValueError, TypeError) as error:
         raise UserError(
             f"{path}: cannot read it ({reason(error)}): let osucaffe data folder write it anew"
         ) from None
-    return found
+    return settings
 
 
 def read_labels(path: Path) -> list[str]:

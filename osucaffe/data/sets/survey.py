@@ -62,11 +62,11 @@ def survey(
 
 
 def _look(database: Database, start: int, decode: bool, classes: int | None) -> Survey:
-    found = Survey()
+    result = Survey()
     records = database.read(start, min(start + _BLOCK, len(database)))
     for key, value in records:
-        found.records += 1
-        found.nbytes += len(value)
+        result.records += 1
+        result.nbytes += len(value)
         try:
             datum, labels = _parse(value)
             shape = pixels(datum).shape if decode else _shape(datum)
@@ -74,12 +74,12 @@ def _look(database: Database, start: int, decode: bool, classes: int | None) -> 
                 if classes is not None and not 0 <= label < classes:
                     raise ValueError(f"label {label} is not in 0..{classes - 1}")
         except ValueError as error:
-            found.bad.append((bytes(key).decode(errors="replace"), str(error)))
+            result.bad.append((bytes(key).decode(errors="replace"), str(error)))
             continue
-        found.shapes[shape] += 1
-        found.forms[_form(datum) + " with boxes" * is_annotated(value)] += 1
-        found.labels.update(labels)
-    return found
+        result.shapes[shape] += 1
+        result.forms[_form(datum) + " with boxes" * is_annotated(value)] += 1
+        result.labels.update(labels)
+    return result
 
 
 def _parse(value: memoryview) -> tuple[Datum, list[int]]:
@@ -114,13 +114,13 @@ def sample(database: Database, count: int) -> list[tuple[np.ndarray, int]]:
     Drawn at random, the same ones each time: of classes that take turns in a database, evenly
     spaced records might show only some.
     """
-    found = []
+    samples = []
     chosen = random.Random(0).sample(range(len(database)), min(count, len(database)))
     for number in sorted(chosen):
         [(_, value)] = database.read(number, number + 1)
         try:
             datum, labels = _parse(value)
-            found.append((pixels(datum).copy(), labels[0] if len(labels) == 1 else len(labels)))
+            samples.append((pixels(datum).copy(), labels[0] if len(labels) == 1 else len(labels)))
         except ValueError:
             continue
-    return found
+    return samples

@@ -51,15 +51,15 @@ def parse_annotated(value: bytes | memoryview) -> tuple[Datum, Annotations]:
     values = np.array(inner.float_data, np.float32) if inner.float_data else None
     shape = (inner.channels, inner.height, inner.width)
     datum = Datum(shape, inner.label, memoryview(inner.data), 0, inner.encoded, values)
-    found = [
+    objects = [
         (group.group_label, each.instance_id, each.bbox)
         for group in message.annotation_group for each in group.annotation
     ]  # fmt: skip
-    boxes = [(box.xmin, box.ymin, box.xmax, box.ymax) for *_, box in found]
+    boxes = [(box.xmin, box.ymin, box.xmax, box.ymax) for *_, box in objects]
     return datum, Annotations(
-        np.array([each[:2] for each in found], np.float64).reshape(-1, 2),
+        np.array([each[:2] for each in objects], np.float64).reshape(-1, 2),
         np.array(boxes, np.float64).reshape(-1, 4),
-        np.array([box.difficult for *_, box in found], bool),
+        np.array([box.difficult for *_, box in objects], bool),
     )
 
 

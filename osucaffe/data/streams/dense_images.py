@@ -64,8 +64,8 @@ def read_edges(path: str, size: tuple[int, int] | None) -> np.ndarray:
 def nearest(labels: np.ndarray, height: int, width: int) -> np.ndarray:
     """Labels (height, width) at another size: of each place that of the pixel that it falls on."""
     rows, columns = (
-        np.arange(wanted) * extent // wanted
-        for wanted, extent in zip((height, width), labels.shape, strict=True)
+        np.arange(target) * extent // target
+        for target, extent in zip((height, width), labels.shape, strict=True)
     )
     return labels[rows[:, None], columns]
 

@@ -117,7 +117,7 @@ class Hdf5Source:
         """The number of rows of a file, and the shapes of a row of each data set."""
         try:
             with reading_hdf5(file, _WHAT) as opened:
-                found: list[Shape] = []
+                shapes: list[Shape] = []
                 for name in self._names:
                     dataset = opened.get(name)
                     if not isinstance(dataset, Dataset):
@@ -125,12 +125,12 @@ class Hdf5Source:
                         raise UserError(
                             f'{file} has no data set "{name}", which a top names; it has {there}'
                         )
-                    found.append(dataset.shape)
+                    shapes.append(dataset.shape)
                     if not dataset.shape or dataset.dtype.kind not in "fiu":
                         raise UserError(f'data set "{name}" of {file} is not an array of numbers')
         except UserError as error:
             raise UserError(f"{error} (it is listed in {self._path})") from None
-        if len({shape[0] for shape in found}) != 1:
-            rows = listed(f"{n} {s[0]}" for n, s in zip(self._names, found, strict=True))
+        if len({shape[0] for shape in shapes}) != 1:
+            rows = listed(f"{n} {s[0]}" for n, s in zip(self._names, shapes, strict=True))
             raise UserError(f"the data sets of {file} differ in their number of rows: {rows}")
-        return found[0][0], [shape[1:] for shape in found]
+        return shapes[0][0], [shape[1:] for shape in shapes]

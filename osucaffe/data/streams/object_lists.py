@@ -32,7 +32,7 @@ def read_object_list(path: str, root: str, *, difficult: bool) -> list[Listed]:
     """
     lines = read_lines(path, "the list of images")
     words = iter([word for line in lines for word in line.split()])
-    found: list[Listed] = []
+    images: list[Listed] = []
     try:
         for word in words:
             if word != "#":
@@ -46,13 +46,13 @@ def read_object_list(path: str, root: str, *, difficult: bool) -> list[Listed]:
             if (objects[:, 0] < 1).any():
                 raise ValueError("an object's label must be above 0")
             listed = Listed(root + name, channels, (height, width), objects, _table(words, 4))
-            found.append(listed)
+            images.append(listed)
     except (ValueError, StopIteration, RuntimeError) as error:
         said = str(error) if isinstance(error, ValueError) else "the file ends in the midst of it"
-        raise UserError(f"{path}, image {len(found)}: {said}") from error
-    if not found:
+        raise UserError(f"{path}, image {len(images)}: {said}") from error
+    if not images:
         raise UserError(f"the list of images {path} is empty")
-    return found
+    return images
 
 
 def _table(words: Iterator[str], columns: int) -> np.ndarray:

@@ -151,8 +151,8 @@ class DecodedBatches(Pipeline):
 
     def _decode(self, position: int, arrays: Sequence[Any]) -> None:
         images, *others = arrays
-        raw, *told, about = self._take(position)
-        for target, array in zip(others, told, strict=True):
+        raw, *rest, about = self._take(position)
+        for target, array in zip(others, rest, strict=True):
             target[...] = array
         self._decoder.pin(raw)
         sizes = about[:, 0]

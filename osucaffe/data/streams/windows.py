@@ -170,12 +170,12 @@ class WindowSource(RecordStream[Sample]):
             raise UserError(f"{path}: a foreground window of {name} has label {wrong[0].label}")
         self._batch_size = batch_size
         self._first_foreground = batch_size - int(np.float32(batch_size) * np.float32(fraction))
-        for kind, found, wanted in (
+        for kind, drawn, needed in (
             ("foreground", self._foreground, batch_size - self._first_foreground),
             ("background", self._background, self._first_foreground),
         ):
-            if wanted and not found:
-                raise UserError(f"{path} has no {kind} windows, and a batch needs {wanted}")
+            if needed and not drawn:
+                raise UserError(f"{path} has no {kind} windows, and a batch needs {needed}")
         count = len(self._foreground) + len(self._background)  # to draw from
         super().__init__(count, f"{path} has no windows", seed=seed)
         self.shape: Shape = (self._file.channels, transform.crop, transform.crop)
