@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
+import pytest
 from google.protobuf import text_format
 
+from osucaffe.backends.cpu import Cpu
+from osucaffe.errors import UserError
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2
 
@@ -35,6 +38,51 @@ def inputs(shapes: Mapping[str, tuple[int, ...]]) -> str:
 def layer(net: Net, name: str):
     """The layer of a net that has this name."""
     return next(each for each in net.layers if each.name == name)
+
+
+def one_layer(
+    text: str,
+    given: Mapping[str, np.ndarray],
+    backend=None,
+    *,
+    parameters=(),
+    seeds: Mapping[str, np.ndarray] | None = None,
+    **options,
+) -> Net:
+    """A net of one layer, `op`, which has run forward over these values and, with seeds, the
+    gradients of tops, backward. text: type, tops and settings."""
+    shapes = {name: np.shape(values) for name, values in given.items()}
+    bottoms = "".join(f'bottom: "{name}" ' for name in given)
+    text = inputs(shapes) + f'layer {{ name: "op" {bottoms}{text} }}'
+    if seeds is not None:
+        text, options = "force_backward: true\n" + text, options | {"inspectable": True}
+    net = build(text, backend or Cpu(), **options)
+    for blob, values in zip(layer(net, "op").parameters, parameters, strict=False):
+        net.backend.write(blob.data, values)
+    for name, values in given.items():
+        net.write(name, np.asarray(values))
+    net.forward()
+    if seeds is not None:
+        for name, values in seeds.items():
+            net.backend.write(net.blobs[name].diff, values)
+        net.backward()
+    return net
+
+
+def gradient(net: Net, name: str) -> np.ndarray:
+    """Of a blob."""
+    return net.backend.read(net.blobs[name].diff)
+
+
+def parameter_gradient(net: Net, index: int = 0) -> np.ndarray:
+    """Of a parameter of the layer `op`."""
+    return net.backend.read(layer(net, "op").parameters[index].diff)
+
+
+def refuse(text: str, shapes: Iterable[tuple[int, ...]], message: str) -> None:
+    """Check that a layer of this text over blobs of these shapes is refused by this message."""
+    with pytest.raises(UserError, match=message):
+        one_layer(text, {f"x{i}": np.zeros(shape) for i, shape in enumerate(shapes)})
 
 
 def error(found: np.ndarray, wanted: np.ndarray) -> float:

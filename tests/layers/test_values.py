@@ -11,23 +11,17 @@ from osucaffe.backends.cpu.backend import Cpu
 from osucaffe.errors import UserError
 from osucaffe.proto import array_to_blob
 
-from .nets import build, error, inputs, layer
+from .nets import build, error, inputs, one_layer
 
 random = np.random.default_rng(3)
 
 
 def run(type_, values, settings="", *, tops=1, phase="TEST", parameters=(), passes=1):
     """The tops of one layer whose bottoms have these values, in double precision."""
-    backend = Cpu(dtype="float64")
     names = dict(zip("abcde", values, strict=False))
-    text = inputs({name: value.shape for name, value in names.items()})
-    text += f'layer {{ name: "op" type: "{type_}" {settings}'
-    text += "".join(f' bottom: "{name}"' for name in names)
-    text += "".join(f' top: "y{i}"' for i in range(tops)) + " }"
-    net = build(text, backend, phase=phase)
-    for blob, value in zip(layer(net, "op").parameters, parameters, strict=False):
-        backend.write(blob.data, value)
-    for _ in range(passes):
+    text = f'type: "{type_}" {settings}' + "".join(f' top: "y{i}"' for i in range(tops))
+    net = one_layer(text, names, Cpu(dtype="float64"), phase=phase, parameters=parameters)
+    for _ in range(passes - 1):
         for name, value in names.items():
             net.write(name, value)
         net.forward()

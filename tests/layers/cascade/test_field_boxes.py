@@ -7,28 +7,14 @@ import math
 import numpy as np
 import pytest
 
-from osucaffe.backends.cpu import Cpu
-from osucaffe.errors import UserError
 from osucaffe.layers import anchors
 
-from ..nets import build, inputs
+from ..nets import one_layer, refuse
 
 random = np.random.default_rng(17)
 
 NORMALIZED = "bbox_reg_param { bbox_mean: [0.1, -0.1, 0, 0.2] bbox_std: [0.5, 0.4, 0.3, 0.6] } "
 MEAN, DEVIATION = (0.1, -0.1, 0, 0.2), (0.5, 0.4, 0.3, 0.6)
-
-
-def run(text: str, given: dict[str, np.ndarray], *, phase: str = "TEST", **options):
-    """A net of the given inputs and this layer, which has run."""
-    shapes = {name: each.shape for name, each in given.items()}
-    bottoms = "".join(f'bottom: "{name}" ' for name in given)
-    net = build(inputs(shapes) + f'layer {{ name: "op" {bottoms}{text} }}', Cpu(), phase=phase,
-                **options)  # fmt: skip
-    for name, values in given.items():
-        net.write(name, values)
-    net.forward()
-    return net
 
 
 def decoded(code, x: int, y: int, width: float, height: float, stride: int, xyr, whr):
@@ -68,7 +54,7 @@ def test_boxes_of_maps_with_one_field_each(mode: str) -> None:
         f'iou_thr: 0.3 nms_type: "{mode}" field_w: [20, 40] field_h: [16, 30] downsample_rate: '
         "[8, 16] field_whr: 2 field_xyr: 3 max_nms_num: 20 max_post_nms_num: 6 min_size: 9 }"
     )
-    net = run(text, given)
+    net = one_layer(text, given)
     wanted = []
     for image in range(2):
         found = []
@@ -99,7 +85,7 @@ def test_boxes_of_maps_with_several_fields() -> None:
         "fg_thr: 0.3 iou_thr: 0.4 field_whr: 3 field_xyr: 2 max_nms_num: 60 max_post_nms_num: 9 "
         "min_size: 10 box_group_param { field_w: [20, 30] field_h: [16, 24] stride: 8 } }"
     )
-    net = run(text, {"p": chances, "c": codes})
+    net = one_layer(text, {"p": chances, "c": codes})
     wanted = []
     for image in range(2):
         found = []
@@ -127,7 +113,7 @@ def test_no_box_is_one_of_the_forks() -> None:
         "field_h: 16 downsample_rate: 16 min_size: 4 }"
     )
     maps = np.zeros((1, 6, 3, 4))
-    net = run(text, {"x": maps})
+    net = one_layer(text, {"x": maps})
     np.testing.assert_array_equal(net.read("y")[:, :, 0, 0], [[0, 1, 1, 10, 10]])
     np.testing.assert_array_equal(net.read("s"), np.zeros((1, 6, 1, 1)))
     maps[0, 1, 0, :2] = [2, 3]
@@ -154,7 +140,7 @@ def test_regions_of_the_next_stage(phase: str) -> None:
     if phase == "TRAIN":
         given["m"] = matches
     text = f'type: "DecodeBBox" top: "y" {NORMALIZED} decode_bbox_param {{ gt_iou_thr: 0.75 }}'
-    net = run(text, given, phase=phase)
+    net = one_layer(text, given, phase=phase)
     wanted = [
         [image, *decode(region, codes[i, 4:])]
         for i, (image, *region) in enumerate(rois)
@@ -188,7 +174,7 @@ def test_accuracy_of_boxes(aware: bool) -> None:
     matches[:6, 1:5] = rois[:6, 1:] + 3
     matches[:6, 5] = [0.5, 0.6, 0.99, 0.7, 0.8, 0.9]
     normalized = NORMALIZED.replace("{", "{ cls_aware: " + str(aware).lower())
-    net = run(
+    net = one_layer(
         f'type: "BboxAccuracy" top: "y" top: "z" {normalized}',
         {"c": codes, "r": rois, "m": matches[:, :, None, None]},
     )
@@ -212,7 +198,7 @@ def test_boxes_to_report(aware: bool) -> None:
     rois[:, 0] = 0
     chances, codes = random.random((30, 3)), random.standard_normal((30, 12 if aware else 8)) * 0.3
     normalized = NORMALIZED.replace("{", "{ cls_aware: " + str(aware).lower())
-    net = run(
+    net = one_layer(
         f'type: "FrcnnOutput" top: "y" {normalized} frcnn_output_param {{ conf_thr: 0.3 '
         "iou_thr: 0.25 max_det_num: 12 }",
         {"p": chances, "c": codes, "r": rois, "s": np.array([[70, 60]])},
@@ -243,46 +229,27 @@ def test_boxes_less_than_a_pixel_apart() -> None:
     assert anchors.overlaps(boxes, boxes, whole=True)[0, 1] == 0
 
 
+MAP = 'type: "BoxOutput" top: "y" box_output_param { field_w: 3 '
+GROUP = 'type: "BoxGroupOutput" top: "y" box_group_output_param { '
+DECODE = 'type: "DecodeBBox" top: "y" '
+
+
 @pytest.mark.parametrize(
     ("text", "shapes", "message"),
     [
-        (
-            'type: "BoxOutput" top: "y" box_output_param { field_w: 3 field_h: [1, 2] }',
-            [(1, 6, 3, 3)],
-            r"box_output_param\.field_h: needs 1, one for each",
-        ),
-        (
-            'type: "BoxOutput" top: "y" box_output_param { field_w: 3 field_h: 2 '
-            'downsample_rate: 8 nms_type: "MAX" }',
-            [(1, 6, 3, 3)],
-            r'box_output_param\.nms_type: is "MAX": IOU, IOMU or IOFU',
-        ),
-        (
-            'type: "BoxOutput" top: "y" box_output_param { field_w: 3 field_h: 2 '
-            "downsample_rate: 8 }",
-            [(1, 5, 3, 3)],
-            r"bottom\[0\]: has shape .* two classes",
-        ),
-        (
-            'type: "BoxGroupOutput" top: "y" box_group_output_param { box_group_param { '
-            "field_w: [8, 9] field_h: [8, 9] stride: 8 } }",
-            [(4, 2, 3, 3), (2, 4, 3, 3)],
-            r"bottom\[1\]: has shape .* 2 images of 2 fields",
-        ),
-        (
-            'type: "BoxGroupOutput" top: "y" box_group_output_param { }',
-            [(4, 2, 3, 3), (4, 4, 3, 3)],
-            r"box_group_param: there are 0, but 2 bottoms",
-        ),
-        (
-            'type: "DecodeBBox" top: "y" bbox_reg_param { bbox_mean: 0 bbox_std: 1 }',
-            [(4, 8), (4, 5)],
-            "bbox_reg_param: needs four",
-        ),
-        ('type: "DecodeBBox" top: "y"', [(4, 8), (3, 5)], r"bottom\[1\]: .* must be 4 x 5"),
-        ('type: "DecodeBBox" top: "y"', [(4, 8), (4, 5), (4, 6)], r"bottom\[2\]: is for training"),
+        (MAP + "field_h: [1, 2] }", [(1, 6, 3, 3)], r"_param\.field_h: needs 1, one for each"),
+        (MAP + 'field_h: 2 downsample_rate: 8 nms_type: "MAX" }', [(1, 6, 3, 3)],
+         r'box_output_param\.nms_type: is "MAX": IOU, IOMU or IOFU'),
+        (MAP + "field_h: 2 downsample_rate: 8 }", [(1, 5, 3, 3)],
+         r"bottom\[0\]: has shape .* two classes"),
+        (GROUP + "box_group_param { field_w: [8, 9] field_h: [8, 9] stride: 8 } }",
+         [(4, 2, 3, 3), (2, 4, 3, 3)], r"bottom\[1\]: has shape .* 2 images of 2 fields"),
+        (GROUP + "}", [(4, 2, 3, 3), (4, 4, 3, 3)], r"group_param: there are 0, but 2 bottoms"),
+        (DECODE + "bbox_reg_param { bbox_mean: 0 bbox_std: 1 }", [(4, 8), (4, 5)],
+         "bbox_reg_param: needs four"),
+        (DECODE, [(4, 8), (3, 5)], r"bottom\[1\]: .* must be 4 x 5"),
+        (DECODE, [(4, 8), (4, 5), (4, 6)], r"bottom\[2\]: is for training"),
     ],
-)
+)  # fmt: skip
 def test_messages(text: str, shapes: list[tuple[int, ...]], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        run(text, {f"x{i}": np.zeros(shape) for i, shape in enumerate(shapes)})
+    refuse(text, shapes, message)

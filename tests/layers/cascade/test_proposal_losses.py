@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.errors import UserError
 
-from ..nets import build, inputs
+from ..nets import gradient, one_layer, refuse
 from .test_field_boxes import DEVIATION, MEAN, NORMALIZED, decoded, overlap
-from .test_field_boxes import run as forward
 
 random = np.random.default_rng(31)
 FIELDS = [(30, 20), (44, 36)]
@@ -61,23 +59,10 @@ def expected(conf, box, maps, weights, *, xyr, whr, smooth, part, fields):
 
 def run(type_: str, given: dict[str, np.ndarray], text: str, backend=None):
     """The net after forward and backward, the first number's gradient being 3, the other's 5."""
-    bottoms = "".join(f'bottom: "{name}" ' for name in given)
-    shapes = {name: each.shape for name, each in given.items()}
-    net = build(
-        "force_backward: true\n" + inputs(shapes)
-        + f'layer {{ name: "op" type: "{type_}" {bottoms} top: "y" loss_weight: 1 {text} }}',
-        backend or Cpu(), phase="TRAIN", inspectable=True,
-    )  # fmt: skip
-    for name, values in given.items():
-        net.write(name, values)
-    net.forward()
-    net.backend.write(net.blobs["y"].diff, np.array([[[[3.0, 5.0]]]]))
-    net.backward()
+    seeds = {"y": np.array([[[[3.0, 5.0]]]])}
+    text = f'type: "{type_}" top: "y" loss_weight: 1 {text}'
+    net = one_layer(text, given, backend, phase="TRAIN", seeds=seeds)
     return net, net.read("y").ravel()
-
-
-def gradient(net, name: str) -> np.ndarray:
-    return net.backend.read(net.blobs[name].diff)
 
 
 def weights_of(maps, chosen, *, multiple=None, iou=False):
@@ -210,7 +195,7 @@ def test_accuracy_of_maps_with_one_field(top_k: int) -> None:
         f"cls_num: 3 field_w: 30 field_h: 20 downsample_rate: 8 bg_threshold: 0.4 top_k: {top_k} "
         "field_xyr: 3 }"
     )
-    net = forward(text, {"x": x, "t": maps})
+    net = one_layer(text, {"x": x, "t": maps})
     found = [*net.read("y").ravel(), net.read("z").item()]
     wanted = quality(x[:, :3], x[:, 3:], maps, FIELDS[:1], top_k)
     assert min(wanted) > 0
@@ -228,7 +213,7 @@ def test_accuracy_of_maps_with_several_fields() -> None:
         "detection_group_accuracy_param { cls_num: 3 field_w: [30, 44] field_h: [20, 36] stride: 8 "
         "bg_threshold: 0.4 field_xyr: 3 }"
     )
-    net = forward(text, {"c": conf, "b": box, "t": maps})
+    net = one_layer(text, {"c": conf, "b": box, "t": maps})
     found = [*net.read("y").ravel(), net.read("z").item()]
     np.testing.assert_allclose(found, quality(conf, box, maps, FIELDS, 1), atol=1e-5)
 
@@ -259,22 +244,15 @@ def test_gradients_are_slopes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("type_", "text", "message"),
+    ("settings", "message"),
     [
-        ("DetectionLoss", "detection_loss_param { cls_num: 3 }", "needs as many field_w"),
-        (
-            "DetectionLoss",
-            "detection_loss_param { cls_num: 2 field_w: 8 field_h: 8 downsample_rate: 8 }",
-            r"bottom\[0\]: has shape \(2, 7, 4, 5\), but must have \(2, 6, 4, 5\)",
-        ),
-        (
-            "DetectionLoss",
-            "detection_loss_param { cls_num: 3 field_w: 8 field_h: 8 downsample_rate: 8 "
-            "objectness: true }",
-            "cls_num: must be at least 2, and 2 where objectness",
-        ),
+        ("cls_num: 3", "needs as many field_w"),
+        ("cls_num: 2 field_w: 8 field_h: 8 downsample_rate: 8",
+         r"bottom\[0\]: has shape \(2, 7, 4, 5\), but must have \(2, 6, 4, 5\)"),
+        ("cls_num: 3 field_w: 8 field_h: 8 downsample_rate: 8 objectness: true",
+         "cls_num: must be at least 2, and 2 where objectness"),
     ],
-)
-def test_messages(type_: str, text: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        run(type_, {"x": np.zeros((2, 7, 4, 5)), "t": np.zeros((2, 6, 4, 5))}, text)
+)  # fmt: skip
+def test_messages(settings: str, message: str) -> None:
+    text = f'type: "DetectionLoss" top: "y" detection_loss_param {{ {settings} }}'
+    refuse(text, [(2, 7, 4, 5), (2, 6, 4, 5)], message)

@@ -7,9 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from osucaffe.errors import UserError
-
-from .test_field_boxes import DEVIATION, MEAN, NORMALIZED, overlap, pixels, regions, run
+from ..nets import one_layer, refuse
+from .test_field_boxes import DEVIATION, MEAN, NORMALIZED, overlap, pixels, regions
 
 random = np.random.default_rng(23)
 
@@ -51,7 +50,7 @@ def test_targets_of_regions(columns: int, aware: bool) -> None:
     truths = objects(columns)
     rois = candidates(truths, 12)
     normalized = NORMALIZED.replace("{", "{ cls_aware: " + str(aware).lower())
-    net = run(
+    net = one_layer(
         f'type: "ProposalTarget" {TOPS} {normalized} proposal_target_param {{ cls_num: 3 '
         "batch_size: -1 fg_thr: 0.5 bg_thr_hg: 0.4 bg_thr_lw: 0.1 iou_weighted: true "
         "bbox_thr_lw: 0.55 bbox_thr_hg: 0.95 num_img_per_batch: 2 }",
@@ -97,7 +96,7 @@ def test_a_batch_of_regions() -> None:
         f'type: "ProposalTarget" {TOPS} proposal_target_param {{ cls_num: 3 batch_size: 16 '
         "num_img_per_batch: 2 bg_thr_lw: %g %s }"
     )
-    net = run(text % (0.1, ""), {"rois": rois, "gt": truths}, phase="TRAIN")
+    net = one_layer(text % (0.1, ""), {"rois": rois, "gt": truths}, phase="TRAIN")
     draws = []
     for _ in range(2):
         labels = net.read("l").ravel()
@@ -112,16 +111,16 @@ def test_a_batch_of_regions() -> None:
         draws.append(net.read("r"))
         net.forward()
     assert (draws[0] != draws[1]).any()
-    few = run(text % (0.45, "pickup_discard: false append_gtbox: false"),
+    few = one_layer(text % (0.45, "pickup_discard: false append_gtbox: false"),
               {"rois": rois, "gt": truths}, phase="TRAIN").read("l")  # fmt: skip
-    many = run(text % (0.45, ""), {"rois": rois, "gt": truths}, phase="TRAIN").read("l")
+    many = one_layer(text % (0.45, ""), {"rois": rois, "gt": truths}, phase="TRAIN").read("l")
     assert len(few) < 16 == len(many)
 
 
 @pytest.mark.parametrize(("columns", "count"), [(7, 8), (8, 1)])
 def test_regions_that_lack_are_drawn(columns: int, count: int) -> None:
     """MS-CNN fills its batch; Cascade R-CNN draws one where there is none."""
-    net = run(
+    net = one_layer(
         f'type: "ProposalTarget" {TOPS} proposal_target_param {{ cls_num: 3 batch_size: 8 '
         "pickup_discard: false num_img_per_batch: 3 img_width: 200 img_height: 100 }",
         {"rois": np.array([[0, 1, 1, 10, 10]]), "gt": np.full((1, columns), -1)}, phase="TRAIN",
@@ -137,7 +136,7 @@ def test_the_hardest_of_each_image() -> None:
     rois, loss = regions(9), random.random((9, 1, 1, 1))
     rois[:, 0] = [0, 0, 0, 0, 0, 0, 1, 1, 0]
     values = random.random((9, 2, 3, 1))
-    net = run(
+    net = one_layer(
         'type: "HardMining" top: "y" top: "z" '
         "hard_mining_param { num_roi_per_image: 3 num_image: 2 }",
         {"l": loss, "r": rois, "x": values},
@@ -162,7 +161,7 @@ def test_the_hardest_of_each_image() -> None:
 def test_regions_go_by_their_size(text: str, wanted: list[int]) -> None:
     rois = np.array([[0, 0, 0, 9, 9], [0, 5, 5, 44, 44], [1, 0, 0, 39, 9], [1, 9, 9, 9, 9.0]])
     values = random.random((4, 3))
-    net = run(
+    net = one_layer(
         f'type: "ScaleRoute" top: "y" top: "z" scale_route_param {{ {text} }}',
         {"r": rois, "x": values},
     )
@@ -180,6 +179,4 @@ def test_regions_go_by_their_size(text: str, wanted: list[int]) -> None:
     ],
 )
 def test_messages(text: str, shapes: list[tuple[int, ...]], message: str) -> None:
-    given = {f"x{i}": np.zeros(shape) for i, shape in enumerate(shapes)}
-    with pytest.raises(UserError, match=message):
-        run(f'type: "{text}" {TOPS}', given)
+    refuse(f'type: "{text}" {TOPS}', shapes, message)

@@ -6,21 +6,16 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cpu.backend import Cpu
-from osucaffe.errors import UserError
 
-from ..nets import build, inputs, layer
-from ..test_values import run
+from ..nets import gradient, one_layer, parameter_gradient, refuse
 
 random = np.random.default_rng(11)
 N, K = 8, 5
 
 
-def net(settings: str = "", norms: bool = False, inspectable: bool = True):
-    shapes = {"x": (N, K), "l": (N,), **({"n": (N, 1)} if norms else {})}
-    text = inputs(shapes) + 'layer { name: "op" type: "GlobalLSEMargin" bottom: "x" bottom: "l" '
-    text += ('bottom: "n" ' if norms else "") + f'top: "y" top: "s" scale_param {{ {settings} }} }}'
-    backend = Cpu(dtype="float64")
-    return build(text + " force_backward: true", backend, phase="TRAIN", inspectable=inspectable)
+def net(given, settings: str = "", seeds=None):
+    text = f'type: "GlobalLSEMargin" top: "y" top: "s" scale_param {{ {settings} }}'
+    return one_layer(text, given, Cpu(dtype="float64"), phase="TRAIN", seeds=seeds)
 
 
 def softened(row, own, scale):
@@ -35,17 +30,18 @@ def shifted(values, at):
 
 @pytest.mark.parametrize("norms", [False, True])
 def test_scores_and_margin(norms: bool) -> None:
-    made = net("filler { value: 12 } max_value: 10", norms)
-    margin = 0.0
+    made, margin = None, 0.0
     for _ in range(3):
         x, label = random.uniform(-0.1, 0.1, (N, K)), random.integers(0, K, N)
         x[np.arange(N), label] = 0.7 + random.uniform(-0.02, 0.02, N)
         scales = random.uniform(5, 9, N) if norms else np.full(N, 10.0)
-        made.write("x", x)
-        made.write("l", label)
-        if norms:
-            made.write("n", scales[:, None])
-        made.forward()
+        given = {"x": x, "l": label} | ({"n": scales[:, None]} if norms else {})
+        if made is None:
+            made = net(given, "filler { value: 12 } max_value: 10")
+        else:
+            for name, values in given.items():
+                made.write(name, values)
+            made.forward()
         own = x[np.arange(N), label]
         soft = [softened(*each) for each in zip(x, label, scales, strict=True)]
         gaps = own - soft
@@ -68,28 +64,20 @@ def test_scores_and_margin(norms: bool) -> None:
 @pytest.mark.parametrize("norms", [False, True])
 def test_gradients(norms: bool) -> None:
     """Of the margin as it stands."""
-    made = net(norms=norms)
     x, dy, scales = (random.uniform(0.1, 0.9, (N, K)) for _ in range(3))
-    made.write("x", x)
-    made.write("l", np.zeros(N))
-    if norms:
-        made.write("n", scales[:, :1])
-    made.forward()
-    y, backend = made.read("y"), made.backend
-    backend.write(made.blobs["y"].diff, dy)
-    made.backward()
+    given = {"x": x, "l": np.zeros(N)} | ({"n": scales[:, :1]} if norms else {})
+    made = net(given, seeds={"y": dy})
+    y = made.read("y")
     scale = scales[:, :1] if norms else 30.0
-    np.testing.assert_allclose(backend.read(made.blobs["x"].diff), dy * scale)
+    np.testing.assert_allclose(gradient(made, "x"), dy * scale)
     if norms:
         wanted = (dy * y).sum(axis=1, keepdims=True) / scale
-        np.testing.assert_allclose(backend.read(made.blobs["n"].diff), wanted)
+        np.testing.assert_allclose(gradient(made, "n"), wanted)
     else:
-        found = backend.read(layer(made, "op").parameters[0].diff)
-        np.testing.assert_allclose(found, [(dy * y).sum() / 30])
+        np.testing.assert_allclose(parameter_gradient(made), [(dy * y).sum() / 30])
 
 
 def test_bad_input_is_named() -> None:
-    with pytest.raises(UserError, match=r"bottom\[0\]: has shape \(2, 3, 1\)"):
-        run("GlobalLSEMargin", [np.zeros((2, 3, 1)), np.zeros(2)])
-    with pytest.raises(UserError, match=r"bottom\[1\]: has shape \(3,\): it must hold 2"):
-        run("GlobalLSEMargin", [np.zeros((2, 3)), np.zeros(3)])
+    text = 'type: "GlobalLSEMargin" top: "y"'
+    refuse(text, [(2, 3, 1), (2,)], r"bottom\[0\]: has shape \(2, 3, 1\)")
+    refuse(text, [(2, 3), (3,)], r"bottom\[1\]: has shape \(3,\): it must hold 2")

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cpu.backend import Cpu
-from osucaffe.errors import UserError
 
-from ..nets import build, inputs, layer
-from ..test_values import run
+from ..nets import build, gradient, inputs, layer, one_layer, parameter_gradient, refuse
 
 random = np.random.default_rng(8)
 MARGINS = {"SINGLE": 1, "DOUBLE": 2, "TRIPLE": 3, "QUADRUPLE": 4}
@@ -22,16 +20,11 @@ def psi(cosine: float, margin: int) -> float:
     return (-1) ** k * np.cos(margin * angle) - 2 * k
 
 
-def net(margin: str, x, weight, label, settings="base: 5 gamma: 0.5 power: 2"):
-    text = inputs({"x": x.shape, "l": label.shape})
-    text += f"""layer {{ name: "op" type: "MarginInnerProduct" bottom: "x" bottom: "l" top: "y"
-        top: "lambda" margin_inner_product_param {{ num_output: {len(weight)} type: {margin}
-        {settings} }} }} force_backward: true"""
-    made = build(text, Cpu(dtype="float64"), phase="TRAIN", inspectable=True)
-    made.backend.write(layer(made, "op").parameters[0].data, weight)
-    made.write("x", x)
-    made.write("l", label)
-    return made
+def net(margin: str, x, weight, label, settings="base: 5 gamma: 0.5 power: 2", seeds=None):
+    text = f"""type: "MarginInnerProduct" top: "y" top: "lambda" margin_inner_product_param {{
+        num_output: {len(weight)} type: {margin} {settings} }}"""
+    given, backend = {"x": x, "l": label}, Cpu(dtype="float64")
+    return one_layer(text, given, backend, phase="TRAIN", parameters=[weight], seeds=seeds)
 
 
 @pytest.mark.parametrize("margin", list(MARGINS))
@@ -44,7 +37,6 @@ def test_scores(margin: str) -> None:
     length = np.linalg.norm(flat, axis=1)
     made = net(margin, x, weight, label)
     for iteration in (1, 2):
-        made.forward()
         mixture = 5 * (1 + 0.5 * iteration) ** -2
         assert made.read("lambda")[0] == pytest.approx(mixture)
         wanted = plain.copy()
@@ -52,10 +44,10 @@ def test_scores(margin: str) -> None:
             own = length[i] * psi(plain[i, j] / length[i], MARGINS[margin])
             wanted[i, j] = (own + mixture * plain[i, j]) / (1 + mixture)
         np.testing.assert_allclose(made.read("y"), wanted, rtol=1e-6)  # lambda is float32
+        made.forward()
     kept = made.backend.read(layer(made, "op").parameters[0].data)
     np.testing.assert_allclose(kept, unit)
     least = net(margin, x, weight, label, "base: 5 gamma: 0.5 power: 2 lambda_min: 3 iteration: 9")
-    least.forward()
     assert least.read("lambda")[0] == 3
 
 
@@ -66,12 +58,8 @@ def test_gradients(margin: str) -> None:
     x, weight = random.standard_normal((7, 5)), random.standard_normal((4, 5))
     label, dy = random.integers(0, 4, 7).astype(float), random.standard_normal((7, 4))
     unit = weight / np.linalg.norm(weight, axis=1, keepdims=True)
-    made = net(margin, x, weight, label)
-    made.forward()
+    made = net(margin, x, weight, label, seeds={"y": dy})
     mixture = float(made.read("lambda")[0])
-    backend, made_layer = made.backend, layer(made, "op")
-    backend.write(made.blobs["y"].diff, dy)
-    made.backward()
     wanted = np.zeros(x.shape)
     for i, own in enumerate(label.astype(int)):
         length = np.linalg.norm(x[i])
@@ -91,9 +79,8 @@ def test_gradients(margin: str) -> None:
             slopes /= np.linalg.norm(slopes)
             by_margin = slopes[0] * unit[j] + slopes[1] * x[i]
             wanted[i] += dy[i, j] * (by_margin + mixture * unit[j]) / (1 + mixture)
-    np.testing.assert_allclose(backend.read(made.blobs["x"].diff), wanted, atol=1e-6)
-    dw = backend.read(made_layer.parameters[0].diff)
-    np.testing.assert_allclose(dw, dy.T @ x)
+    np.testing.assert_allclose(gradient(made, "x"), wanted, atol=1e-6)
+    np.testing.assert_allclose(parameter_gradient(made), dy.T @ x)
 
 
 def test_in_a_net_whose_tensors_share_memory() -> None:
@@ -122,8 +109,7 @@ def test_in_a_net_whose_tensors_share_memory() -> None:
 
 
 def test_bad_input_is_named() -> None:
-    x, label = np.ones((2, 3)), np.zeros(2)
-    with pytest.raises(UserError, match="num_output: must be at least 1"):
-        run("MarginInnerProduct", [x, label])
-    with pytest.raises(UserError, match=r"bottom\[1\]: has shape \(3,\): 2 items need"):
-        run("MarginInnerProduct", [x, np.zeros(3)], "margin_inner_product_param { num_output: 2 }")
+    text = 'type: "MarginInnerProduct" top: "y" '
+    refuse(text, [(2, 3), (2,)], "num_output: must be at least 1")
+    text += "margin_inner_product_param { num_output: 2 }"
+    refuse(text, [(2, 3), (3,)], r"bottom\[1\]: has shape \(3,\): 2 items need")

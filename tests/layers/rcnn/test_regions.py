@@ -5,10 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from osucaffe.backends.cpu import Cpu
-from osucaffe.errors import UserError
-
-from ..nets import build, inputs
+from ..nets import refuse
 from ..test_values import run, softmax
 
 
@@ -89,7 +86,4 @@ def test_resized_masks_weigh_features() -> None:
 )  # fmt: skip
 def test_what_does_not_fit_is_refused(type_: str, settings: str, message: str) -> None:
     rois = (3, 4) if type_ == "ROIAlign" else (3, 5)
-    text = inputs({"x": (1, 4, 6, 6), "r": rois})
-    text += f'layer {{ name: "op" type: "{type_}" bottom: "x" bottom: "r" top: "y" {settings} }}'
-    with pytest.raises(UserError, match=message):
-        build(text, Cpu())
+    refuse(f'type: "{type_}" top: "y" {settings}', [(1, 4, 6, 6), rois], message)

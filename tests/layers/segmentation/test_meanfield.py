@@ -12,7 +12,7 @@ from osucaffe.backends.cpu import Cpu
 from osucaffe.errors import UserError
 from osucaffe.layers.segmentation.crf import Lattice
 
-from ..nets import build, inputs
+from ..nets import build, inputs, refuse
 from ..test_values import run, softmax
 
 random = np.random.default_rng(4)
@@ -185,10 +185,7 @@ def test_what_parameters_begin_with(settings: str, spatial, bilateral) -> None:
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused(settings: str, shapes, message: str) -> None:
-    text = inputs(dict(zip("uqi", shapes, strict=True)))
-    text += 'layer { name: "op" type: "MultiStageMeanfield" bottom: "u" bottom: "q" bottom: "i" '
-    with pytest.raises(UserError, match=message):
-        build(f'{text} top: "y" {settings} }}', Cpu())
+    refuse(f'type: "MultiStageMeanfield" top: "y" {settings}', shapes, message)
 
 
 def test_colours_that_no_lattice_can_hold_are_named() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ..cascade.test_field_boxes import run
+from ..nets import one_layer
 
 random = np.random.default_rng(37)
 
@@ -28,7 +28,7 @@ def test_true_boxes_in_pixels(difficult: bool, tmp_path) -> None:
         [0, 1, 1, 20, 20, 1, 0, 0], [0, 50, 50, 60, 60, 1, 0, 1], [0, 40, 5, 43, 8, 2, 0, 0],
         [-1] * 8,
     ])  # fmt: skip
-    net = run(text, {"d": found, "t": truth, "s": np.array([[80, 60]])})
+    net = one_layer(text, {"d": found, "t": truth, "s": np.array([[80, 60]])})
     odd = [1, 0] if difficult else [0, 0]
     wanted = [
         [-1, 1, 1 + difficult, -1, -1], [-1, 2, 1, -1, -1], [0, 1, 0.9, 1, 0], [0, 1, 0.6, 0, 1],
@@ -51,16 +51,16 @@ def test_sizes_count_where_they_are_small(caplog: pytest.LogCaptureFixture, tmp_
         'type: "DetectionEvaluate" top: "y" detection_evaluate_param { num_classes: 2 '
         f'overlap_threshold: 0.52 name_size_file: "{sizes}" }}'
     )
-    assert run(text, given).read("y")[0, 0, 1].tolist() == [0, 1, 0.5, 1, 0]
+    assert one_layer(text, given).read("y")[0, 0, 1].tolist() == [0, 1, 0.5, 1, 0]
     assert "boxes are compared as they are in the net's input" in caplog.text
     sizes.write_text("a 20 20\n")  # 25 / 49
-    assert run(text, given).read("y")[0, 0, 1].tolist() == [0, 1, 0.5, 0, 1]
+    assert one_layer(text, given).read("y")[0, 0, 1].tolist() == [0, 1, 0.5, 0, 1]
 
 
 def test_losses_of_each_region() -> None:
     """Further tops of the losses, by which HardMining chooses."""
     scores, labels = random.standard_normal((5, 4, 1, 1)), np.array([1, 3, 0, 2, 2.0])
-    net = run(
+    net = one_layer(
         'type: "SoftmaxWithLoss" top: "y" top: "p" top: "e" loss_param { ignore_label: 3 }',
         {"x": scores, "l": labels.reshape(5, 1, 1, 1)},
     )
@@ -68,7 +68,7 @@ def test_losses_of_each_region() -> None:
     wanted = np.where(labels == 3, 0, -np.log(p[np.arange(5), labels.astype(int)]))
     np.testing.assert_allclose(net.read("e"), wanted.reshape(5, 1, 1, 1), rtol=1e-5)
     a, b, inner, outer = (random.standard_normal((5, 8)) for _ in range(4))
-    net = run(
+    net = one_layer(
         'type: "SmoothL1Loss" top: "y" top: "e" smooth_l1_loss_param { sigma: 2 }',
         {"a": a, "b": b, "i": inner, "o": outer},
     )

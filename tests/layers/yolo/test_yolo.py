@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.errors import UserError
 
-from ..nets import build, inputs
+from ..nets import gradient, one_layer, refuse
 from ..test_values import run
 
 random = np.random.default_rng(6)
@@ -119,16 +118,10 @@ def as_rows_of_5(truths):
 
 def run_loss(type_, values, settings, weight=1.5):
     """The loss, and the gradient of the first of the values."""
-    backend = Cpu(dtype="float64")
-    text = "force_backward: true " + inputs(dict(zip("xl", (v.shape for v in values), strict=True)))
-    text += f'layer {{ name: "op" type: "{type_}" bottom: "x" bottom: "l" top: "y" '
-    text += f"loss_weight: {weight} {settings} }}"
-    net = build(text, backend, phase="TRAIN", inspectable=True)
-    for name, value in zip("xl", values, strict=True):
-        net.write(name, value)
-    net.forward()
-    net.backward()
-    return net.read("y"), backend.read(net.blobs["x"].diff)
+    text = f'type: "{type_}" top: "y" loss_weight: {weight} {settings}'
+    given = dict(zip("xl", values, strict=True))
+    net = one_layer(text, given, Cpu(dtype="float64"), phase="TRAIN", seeds={})
+    return net.read("y"), gradient(net, "x")
 
 
 @pytest.mark.parametrize("intel", [True, False], ids=["intel", "mobilenet"])
@@ -304,8 +297,4 @@ def test_boxes_of_yolo_v3() -> None:
     ],
 )  # fmt: skip
 def test_bad_input_is_named(layer: str, shape, label, message: str) -> None:
-    shapes = {"x": shape} | ({"l": label} if label else {})
-    text = inputs(shapes) + 'layer { name: "op" top: "y" '
-    text += "".join(f'bottom: "{each}" ' for each in shapes) + f"type: {layer} }}"
-    with pytest.raises(UserError, match=message):
-        build(text, Cpu())
+    refuse(f'top: "y" type: {layer}', [shape, label] if label else [shape], message)

@@ -1,4 +1,5 @@
-"""What Lstm computes, against a loop over steps and sequences."""
+"""What Lstm computes, against a loop over steps and sequences, and the layers of self-normalizing
+nets."""
 
 from __future__ import annotations
 
@@ -6,9 +7,8 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cpu.backend import Cpu
-from osucaffe.errors import UserError
 
-from ..nets import build, inputs, layer
+from ..nets import one_layer, parameter_gradient, refuse
 from ..test_values import run
 
 random = np.random.default_rng(9)
@@ -50,15 +50,13 @@ def test_sequences_begin_with_the_pass() -> None:
 
 def test_states_live_on_where_a_bottom_says_so() -> None:
     x, weights = drawn()
-    text = inputs({"x": x.shape, "keep": (T * N,)})
-    text += f'layer {{ name: "op" type: "Lstm" bottom: "x" bottom: "keep" top: "y" {TEXT} }}'
-    net = build(text, Cpu(dtype="float64"))
-    for blob, value in zip(layer(net, "op").parameters, weights, strict=True):
-        net.backend.write(blob.data, value)
+    first = {"x": x, "keep": np.zeros(T * N)}
+    text = f'type: "Lstm" top: "y" {TEXT}'
+    net = one_layer(text, first, Cpu(dtype="float64"), parameters=weights)
     states = np.zeros((N, H)), np.zeros((N, H))
     for keep in ([0, 0, 1, 1, 0, 1, 1, 1], [1, 0, 1, 1, 1, 1, 1, 0]):
-        net.write("x", x)
         net.write("keep", np.array(keep))
+        net.write("x", x)
         net.forward()
         wanted = loop(x, np.array(keep).reshape(T, N), weights, states)
         np.testing.assert_allclose(net.read("y"), wanted)
@@ -68,17 +66,11 @@ def test_gradients_of_gates_are_bounded() -> None:
     x, weights = drawn()
     found = []
     for most in (0, 1000, 0.01):
-        text = inputs({"x": x.shape})
         settings = TEXT.replace("}", f"clipping_threshold: {most} }}")
-        text += f'layer {{ name: "op" type: "Lstm" bottom: "x" top: "y" {settings} }}'
-        net = build(f"{text} force_backward: true", Cpu(dtype="float64"), inspectable=True)
-        for blob, value in zip(layer(net, "op").parameters, weights, strict=True):
-            net.backend.write(blob.data, value)
-        net.write("x", x)
-        net.forward()
-        net.backend.write(net.blobs["y"].diff, np.ones((T * N, H)))
-        net.backward()
-        found.append(net.backend.read(layer(net, "op").parameters[2].diff))
+        seeds = {"y": np.ones((T * N, H))}
+        text, cpu = f'type: "Lstm" top: "y" {settings}', Cpu(dtype="float64")
+        net = one_layer(text, {"x": x}, cpu, parameters=weights, seeds=seeds)
+        found.append(parameter_gradient(net, 2))
     np.testing.assert_allclose(found[1], found[0])
     assert np.abs(found[0]).max() > 0.5
     assert np.abs(found[2]).max() <= 0.01 * T * N + 1e-12
@@ -86,8 +78,30 @@ def test_gradients_of_gates_are_bounded() -> None:
 
 
 def test_bad_settings_are_named() -> None:
-    x = np.zeros((7, 3))
-    with pytest.raises(UserError, match=r"lstm_param.batch_size: is 2, but x is"):
-        run("Lstm", [x], TEXT)
-    with pytest.raises(UserError, match=r"lstm_param.num_output: must be at least 1"):
-        run("Lstm", [x])
+    refuse(f'type: "Lstm" top: "y" {TEXT}', [(7, 3)], r"lstm_param.batch_size: is 2, but x is")
+    refuse('type: "Lstm" top: "y"', [(7, 3)], r"lstm_param.num_output: must be at least 1")
+
+
+def test_selu() -> None:
+    x = random.standard_normal((3, 4))
+    found = run("SeLu", [x])
+    wanted = 1.050700987 * np.where(x > 0, x, 1.67326324 * (np.exp(x) - 1))
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    other = run("SeLu", [x], "selu_param { lambda: 2 alpha: 0.5 }")
+    np.testing.assert_allclose(other, np.where(x > 0, 2 * x, np.exp(x) - 1), rtol=1e-6)
+
+
+def test_dropout_keeps_mean_and_variance() -> None:
+    x = random.standard_normal((400, 500))
+    y = run("SeLuDropout", [x], "selu_dropout_param { dropout_ratio: 0.2 }", phase="TRAIN")
+    assert np.mean(y) == pytest.approx(0, abs=0.01)
+    assert np.std(y) == pytest.approx(1, abs=0.01)
+    alpha, scale = -1.75809934, (0.8 * (1 + 1.75809934**2 * 0.2)) ** -0.5
+    beside = scale * alpha - scale * 0.2 * alpha
+    dropped = np.abs(y - beside) < 1e-6
+    assert dropped.mean() == pytest.approx(0.2, abs=0.005)
+    kept = scale * x - scale * 0.2 * alpha
+    np.testing.assert_allclose(y[~dropped], kept[~dropped], rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(run("SeLuDropout", [x]), x)
+    text = 'type: "SeLuDropout" top: "y" selu_dropout_param { dropout_ratio: 1 }'
+    refuse(text, [(3, 4)], r"dropout_ratio: is 1.0")
