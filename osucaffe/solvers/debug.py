@@ -55,7 +55,7 @@ def _after_backward(net: Net) -> Callable[[int], None]:
                     "    [Backward] Layer %s, bottom blob %s diff: %g", name, blob.name, value
                 )
         for number, blob in enumerate(node.layer.parameters):
-            if node.layer.parameter_wanted(number):
+            if node.layer.need_gradients[number]:
                 value = _mean(net, blob.diff)
                 logger.info("    [Backward] Layer %s, param blob %d diff: %g", name, number, value)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..base import Arrays, Blobs, Layer, Program, Shapes, register
-from ..rows import Rows
+from ..rows import Rows, put_rows
 from .grids import (
     boxes_of,
     check_grid,
@@ -127,18 +127,15 @@ class Yolov3DetectionOutput(Rows):
         program.host([blob.data for blob in bottom], [top[0].data, length], function=self._report)
 
     def _report(self, reads: Arrays, writes: Arrays) -> None:
-        table, length = writes[0].reshape(-1, 7), writes[1]
-        table.fill(-1)
         found = [
             np.pad(self._found(images), ((0, 0), (1, 0)), constant_values=item)
             for item, images in enumerate(zip(*reads, strict=True))
         ]
-        rows = np.concatenate(found)[: len(table)]
-        table[: len(rows)] = rows
-        length[...] = len(rows)
+        rows = np.concatenate(found)
         if not len(rows):
-            table[: len(found), 0] = np.arange(len(found))
-            length[...] = len(found)
+            rows = np.full((len(found), 7), -1.0)
+            rows[:, 0] = np.arange(len(found))
+        put_rows(rows, writes)
 
     def _found(self, grids: tuple[np.ndarray, ...]) -> np.ndarray:
         """Class from 1, score and corners of what the grids of an image tell, the best first."""
