@@ -23,6 +23,12 @@ class Blob:
         tensor = (self.data.base or self.data).root
         tensor.persistent, tensor.flexible = True, False
 
+    def view(self, shape: Shape) -> Blob:
+        """The same memory under another shape of as many elements."""
+        seen = Blob(self.name, shape)
+        seen.data, seen.diff = self.data.view(shape), self.diff.view(shape)
+        return seen
+
     @property
     def shape(self) -> Shape:
         return self.data.shape

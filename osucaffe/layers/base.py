@@ -173,10 +173,6 @@ class Layer:
             return self.param.param[index]
         return caffe_pb2.ParamSpec()
 
-    def parameter_wanted(self, index: int) -> bool:
-        """Whether a parameter needs its gradient (its lr_mult is not 0)."""
-        return self.need_gradients[index]
-
     def gradient(self, index: int) -> Tensor | None:
         """The diff of a parameter where it exists and is needed, else None."""
         if index < len(self.parameters) and self.need_gradients[index]:

@@ -54,6 +54,14 @@ class Rows(Boxes):
         return top.data.view(top.shape[2:]), top.length
 
 
+def put_rows(rows: np.ndarray, writes: Arrays) -> None:
+    """Write rows, no more than there is room for, to what `open_rows` gave; the rest is -1."""
+    table = writes[0].reshape(-1, rows.shape[1])
+    table.fill(-1)
+    table[: len(rows)] = rows[: len(table)]
+    writes[1].fill(min(len(rows), len(table)))
+
+
 class HostRows(Layer):
     """A layer of `check` and `find`, on the host. Layers above see as many rows as were found.
 

@@ -50,7 +50,7 @@ def _after_backward(net: Net) -> Callable[[int], None]:
             if down:
                 _show(net, f"{layer}, bottom blob {blob.name} diff", blob.diff)
         for number, blob in enumerate(node.layer.parameters):
-            if node.layer.parameter_wanted(number):
+            if node.layer.need_gradients[number]:
                 _show(net, f"{layer}, param blob {number} diff", blob.diff)
 
     return show

@@ -41,6 +41,21 @@ class Spread(Layer):
         self.lay_out(len(first), axis, first[axis:stop])
         return first[axis:stop]
 
+    def operand(self, bottom: Blobs) -> Tensor:
+        """The second bottom, or the parameter in its place, with as many axes as the bottom."""
+        return self.spread((bottom[1] if len(bottom) > 1 else self.parameters[0]).data)
+
+    def backward_operand(
+        self, program: Program, inputs: list[Tensor], formula: str, propagate_down: Flags,
+        bottom: Blobs,
+    ) -> None:  # fmt: skip
+        """The gradient of `operand`: sums of the formula."""
+        if len(bottom) == 1:
+            if (dw := self.gradient(0)) is not None:
+                program.reduce_gradient(inputs, dw, formula=formula, axes=self.others)
+        elif propagate_down[1]:
+            program.reduce(inputs, bottom[1].diff, formula=formula, axes=self.others)
+
     def spread(self, tensor: Tensor) -> Tensor:
         """The small tensor with as many axes as the bottom."""
         return tensor.view(self.spread_shape)
@@ -67,7 +82,7 @@ class Scale(Spread):
         if self.along_channels and len(bottom) == 1:  # batch normalization without statistics
             program.batch_norm(self.saved, None, None, *self.pair(), None, top[0].data)
             return
-        self.scale = self.spread((bottom[1] if len(bottom) > 1 else self.parameters[0]).data)
+        self.scale = self.operand(bottom)
         inputs = [bottom[0].data, self.scale]
         if self.bias is not None:
             inputs.append(self.spread(self.parameters[self.bias].data))
@@ -89,14 +104,9 @@ class Scale(Spread):
                 constant=True,
             )  # fmt: skip
             return
-        product: dict[str, Any] = {"formula": "y = a * b", "axes": self.others}
         if db is not None:
             program.reduce_gradient([dy], db, formula="y = a", axes=self.others)
-        if len(bottom) > 1:
-            if propagate_down[1]:
-                program.reduce([dy, self.saved], bottom[1].diff, **product)
-        elif (dw := self.gradient(0)) is not None:
-            program.reduce_gradient([dy, self.saved], dw, **product)
+        self.backward_operand(program, [dy, self.saved], "y = a * b", propagate_down, bottom)
         if propagate_down[0]:
             program.broadcast([dy, self.scale], [bottom[0].diff], formula="y = a * b")
 
@@ -115,16 +125,13 @@ class Bias(Spread):
         return [bottom[0]]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        bias = self.spread((bottom[1] if len(bottom) > 1 else self.parameters[0]).data)
-        program.broadcast([bottom[0].data, bias], [top[0].data], formula="y = a + b")
+        program.broadcast(
+            [bottom[0].data, self.operand(bottom)], [top[0].data], formula="y = a + b"
+        )
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dy = top[0].diff
-        if len(bottom) > 1:
-            if propagate_down[1]:
-                program.reduce([dy], bottom[1].diff, formula="y = a", axes=self.others)
-        elif (dw := self.gradient(0)) is not None:
-            program.reduce_gradient([dy], dw, formula="y = a", axes=self.others)
+        self.backward_operand(program, [dy], "y = a", propagate_down, bottom)
         if propagate_down[0] and bottom[0].diff is not dy:
             program.copy(dy, bottom[0].diff)
 

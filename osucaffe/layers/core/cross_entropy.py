@@ -138,27 +138,29 @@ class Normalized(Loss):
 
     no_gradient: tuple[int, ...] = (1,)
 
-    def count(
-        self, program: Program, label: Tensor, normalization: str, ignore: int | None, outer: int
-    ) -> Tensor:
+    def read_counting(self, default: str = "VALID") -> None:
+        """Read which label is ignored, and the normalization."""
+        self.ignore = read_ignored(self.param.loss_param)
+        self.normalization = read_normalization(self, default)
+
+    def count(self, program: Program, label: Tensor, outer: int) -> Tensor:
         """What the loss is divided by, at least 1: a scalar. outer: the items of the batch."""
         count = self.tensor(())
-        if normalization == "VALID" and ignore is not None:
+        if self.normalization == "VALID" and self.ignore is not None:
             label = label.view((label.count,))
-            program.reduce([label], count, formula=f"y = {self.counted('a', ignore)}", axes=(0,))
+            program.reduce([label], count, formula=f"y = {self.counted('a')}", axes=(0,))
             program.elementwise([count], [count], formula="y = max(a, 1)")
         else:
             counts = {"BATCH_SIZE": outer, "NONE": 1}
-            whole = max(1, counts.get(normalization, label.count))
+            whole = max(1, counts.get(self.normalization, label.count))
             program.fill(count, value=pre_fixed(self) or whole)
         return count
 
-    @staticmethod
-    def counted(name: str, ignore: int | None) -> str:
+    def counted(self, name: str) -> str:
         """The formula of 1 where a label counts, 0 where it is ignored (its fraction cut off)."""
-        if ignore is None:
+        if self.ignore is None:
             return "1"
-        return f"where(floor(abs({name})) * sign({name}) == {ignore}, 0, 1)"
+        return f"where(floor(abs({name})) * sign({name}) == {self.ignore}, 0, 1)"
 
 
 @register("SigmoidCrossEntropyLoss")
@@ -169,17 +171,14 @@ class SigmoidCrossEntropyLoss(Normalized):
 
     def setup(self, bottom: Shapes) -> Shapes:
         self.check_counts_alike(bottom)
-        self.ignore = read_ignored(self.param.loss_param)
-        self.normalization = read_normalization(self, default="BATCH_SIZE")
+        self.read_counting(default="BATCH_SIZE")
         return [()]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, target = (blob.data.view((blob.data.count,)) for blob in bottom)
         batch = bottom[0].shape[0]
-        self.divisor = self.count(program, target, self.normalization, self.ignore, batch)
-        formula = (
-            f"y = {self.counted('b', self.ignore)} / c * (max(a, 0) - a * b + log1p(exp(-abs(a))))"
-        )
+        self.divisor = self.count(program, target, batch)
+        formula = f"y = {self.counted('b')} / c * (max(a, 0) - a * b + log1p(exp(-abs(a))))"
         inputs = [x, target, self.divisor.view((1,))]
         program.reduce(inputs, top[0].data, formula=formula, axes=(0,))
 
@@ -187,7 +186,7 @@ class SigmoidCrossEntropyLoss(Normalized):
         x, target = (blob.data.view((blob.data.count,)) for blob in bottom)
         inputs = [x, target, self.divisor.view((1,)), top[0].diff.view((1,))]
         sigmoid = "0.5 * tanh(0.5 * a) + 0.5"
-        formula = f"y = d * {self.counted('b', self.ignore)} / c * ({sigmoid} - b)"
+        formula = f"y = d * {self.counted('b')} / c * ({sigmoid} - b)"
         program.broadcast(inputs, [bottom[0].diff.view(x.shape)], formula=formula)
 
 
@@ -207,9 +206,8 @@ class InfogainLoss(Normalized):
     def setup(self, bottom: Shapes) -> Shapes:
         scores, param = bottom[0], self.param.infogain_loss_param
         self.along = axis = self.axis(param.axis, len(scores), "infogain_loss_param.axis")
-        self.ignore = read_ignored(self.param.loss_param)
+        self.read_counting()
         check_labels(self, bottom, axis, self.ignore)
-        self.normalization = read_normalization(self)
         classes = scores[axis]
         self.folded = (math.prod(scores[:axis]), classes, math.prod(scores[axis + 1 :]))
         if len(bottom) < 3:
@@ -242,7 +240,7 @@ class InfogainLoss(Normalized):
         picked, self.gain = self.tensor((outer, inner, classes)), self.tensor(self.folded)
         program.gather(matrix, label.view((outer, inner)), picked)
         program.permute(picked, self.gain, axes=(0, 2, 1))
-        self.divisor = self.count(program, label, self.normalization, self.ignore, outer)
+        self.divisor = self.count(program, label, outer)
         inputs = [
             self.probability.view(self.folded), self.gain, label.view((outer, 1, inner)),
             self.divisor.view((1, 1, 1)),

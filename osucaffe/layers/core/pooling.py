@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ...proto import caffe_pb2
 from ..base import Blob, Blobs, Flags, Layer, Program, Shape, Shapes, Tensor, register
 from .convolution import Window, read_window
 
@@ -120,6 +121,19 @@ class Pooling(Layer):
         program.elementwise([x, spread, dx], [dx], formula="y = 2 * a * b - c")
 
 
+def pooling_of(
+    layer: Layer, method: str, kernel: Shape, stride: Shape, pad: Shape, key: int
+) -> Pooling:
+    """A pooling that does a part of a layer's work."""
+    param = caffe_pb2.LayerParameter(name=layer.name, type="Pooling", top=["y"])
+    settings = param.pooling_param
+    settings.pool = getattr(settings, method)
+    settings.kernel_h, settings.kernel_w = kernel
+    settings.stride_h, settings.stride_w = stride
+    settings.pad_h, settings.pad_w = pad
+    return layer.delegate(Pooling, param, key)
+
+
 @register("SPP")
 class SPP(Layer):
     """Poolings into 1, 4, 16 ... windows, put behind one another (He et al. 2014)."""
@@ -138,22 +152,17 @@ class SPP(Layer):
 
     def _level(self, bins: int, shape: Shape) -> Pooling:
         """A pooling into bins x bins windows, padded where they do not divide the image."""
-        layer = type(self.param)(name=self.name, type="Pooling", top=["y"])
-        param = layer.pooling_param
-        # The two enums have the same values.
-        param.pool = self.param.spp_param.pool  # type: ignore[assignment]
-        for axis, extent in zip("hw", shape[2:], strict=True):
-            kernel = -(-extent // bins)
-            pad = (kernel * bins - extent + 1) // 2
-            if pad >= kernel:
+        param = self.param.spp_param
+        kernel = tuple(-(-extent // bins) for extent in shape[2:])
+        pads = [(size * bins - n + 1) // 2 for size, n in zip(kernel, shape[2:], strict=True)]
+        for extent, size, pad in zip(shape[2:], kernel, pads, strict=True):
+            if pad >= size:
                 self.fail(
                     "spp_param.pyramid_height",
                     f"one of its levels would cut extent {extent} into {bins} windows",
                 )
-            setattr(param, f"kernel_{axis}", kernel)
-            setattr(param, f"stride_{axis}", kernel)
-            setattr(param, f"pad_{axis}", pad)
-        return self.delegate(Pooling, layer, self.key * 64 + bins)
+        method, key = param.PoolMethod.Name(param.pool), self.key * 64 + bins
+        return pooling_of(self, method, kernel, kernel, tuple(pads), key)
 
     def _flat(self, tensor: Tensor) -> Tensor:
         return tensor.view((tensor.shape[0], tensor.count // tensor.shape[0]))

@@ -69,17 +69,11 @@ class Lstm(Recurrent):
             self.initial = [(self.keep, later)]
         return [(x[0], self.size)]
 
-    def _over_time(self, blob: Blob, extent: int) -> Blob:
-        """A bottom or top as (T, batch_size, extent)."""
-        seen = Blob(blob.name, (*self.steps, extent))
-        seen.data, seen.diff = (each.view(seen.shape) for each in (blob.data, blob.diff))
-        return seen
-
     def _seen(self, bottom: Blobs, top: Blobs) -> tuple[Blobs, Blobs]:
         keep = Blob(f"{self.name}.keep", self.steps)
         keep.data = bottom[1].data.view(self.steps) if len(bottom) > 1 else self.keep
-        x = self._over_time(bottom[0], bottom[0].data.count // math.prod(self.steps))
-        return [x, keep], [self._over_time(top[0], self.size)]
+        x = bottom[0].view((*self.steps, bottom[0].data.count // math.prod(self.steps)))
+        return [x, keep], [top[0].view((*self.steps, self.size))]
 
     def first_states(self, program: Program, bottom: Blobs) -> list[Tensor]:
         if len(self.param.bottom) > 1:

@@ -13,7 +13,7 @@ from ...backends.boxes import judge
 from ...files import read_file
 from .. import anchors
 from ..base import Blobs, LayerClass, Program, Shapes, register
-from ..rows import Rows
+from ..rows import Rows, put_rows
 
 ROOM = 4096
 """So many boxes there may be in a batch."""
@@ -84,9 +84,7 @@ class PixelEvaluate(Rows):
         every = np.concatenate(rows)
         if len(every) > len(writes[0]):
             self.fail("bottom[0]", f"has more than {ROOM} boxes: set max_det_num in FrcnnOutput")
-        writes[0].fill(-1)
-        writes[0][: len(every)] = every
-        writes[1].fill(len(every))
+        put_rows(every, writes)
 
     def _judged(self, found: np.ndarray, truth: np.ndarray, ratio: np.ndarray) -> np.ndarray:
         """image, label, score, true, false of the boxes of one image and label."""

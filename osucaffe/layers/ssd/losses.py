@@ -8,7 +8,7 @@ import math
 from ...backends.primitives.losses import FLT_MIN
 from ..base import Blobs, Flags, Program, Shapes, Tensor, register
 from ..core.cross_entropy import Normalized
-from ..core.losses import check_labels, pre_fixed, read_ignored, read_normalization
+from ..core.losses import check_labels, pre_fixed, read_normalization
 from ..rows import Boxes
 
 
@@ -158,9 +158,8 @@ class FocalLoss(Normalized):
         if param.gamma < 0:
             self.fail("focal_loss_param.gamma", f"is {param.gamma:g}, but must be at least 0")
         self.along = self.axis(self.param.softmax_param.axis, len(shape), "softmax_param.axis")
-        self.ignore = read_ignored(self.param.loss_param)
+        self.read_counting()
         check_labels(self, bottom, self.along, self.ignore)
-        self.normalization = read_normalization(self)
         self.constants = {"alpha": param.alpha, "gamma": param.gamma}
         outer, inner = math.prod(shape[: self.along]), math.prod(shape[self.along + 1 :])
         self.rows, self.places = (outer, shape[self.along], inner), (outer, 1, inner)
@@ -175,13 +174,11 @@ class FocalLoss(Normalized):
         self.own = self.tensor(self.places)
         inputs = [self.probability, label, self.classes]
         program.reduce(inputs, self.own, formula="y = where(b == c, a, 0)", axes=(1,))
-        self.divisor = self.count(
-            program, bottom[1].data, self.normalization, self.ignore, self.rows[0]
-        ).view((1, 1, 1))
+        self.divisor = self.count(program, bottom[1].data, self.rows[0]).view((1, 1, 1))
         value = f"-alpha * (1 - a) ** gamma * log(max(a, {FLT_MIN})) / c"
         program.reduce(
             [self.own, label, self.divisor], top[0].data, axes=(0, 1, 2),
-            formula=f"y = {self.counted('b', self.ignore)} * {value}", constants=self.constants,
+            formula=f"y = {self.counted('b')} * {value}", constants=self.constants,
         )  # fmt: skip
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
@@ -192,7 +189,7 @@ class FocalLoss(Normalized):
             [self.own, label, *ends], [slope],
             formula="far = max(1 - a, 1e-30); "
             f"rise = gamma * far ** (gamma - 1) * a * log(max(a, {FLT_MIN})) - far ** gamma; "
-            f"y = {self.counted('b', self.ignore)} * alpha * rise * d / c",
+            f"y = {self.counted('b')} * alpha * rise * d / c",
             constants=self.constants,
         )  # fmt: skip
         program.broadcast(

@@ -10,9 +10,9 @@ import math
 from typing import Any
 
 from ...proto import caffe_pb2
-from ..base import Blob, Blobs, Flags, Layer, Program, Shape, Shapes, register
+from ..base import Blob, Blobs, Flags, Layer, Program, Shapes, register
 from ..core.convolution import Convolution
-from ..core.pooling import Pooling
+from ..core.pooling import Pooling, pooling_of
 
 
 def _number(param: Any, field: str, default: int) -> int:
@@ -58,8 +58,7 @@ class Convolution3D(Convolution):
         self.saved_shapes = ((1, 1, 1, 1, given.num_output),)
 
     def setup(self, bottom: Shapes) -> Shapes:
-        if len(bottom[0]) != 5:
-            self.fail("bottom", f"has shape {bottom[0]}, but must be N x C x frames x H x W")
+        self.check_axes(bottom[0], "N x C x frames x H x W")
         return super().setup(bottom)
 
 
@@ -71,8 +70,7 @@ class Pooling3D(Layer):
 
     def setup(self, bottom: Shapes) -> Shapes:
         shape = bottom[0]
-        if len(shape) != 5:
-            self.fail("bottom", f"has shape {shape}, but must be N x C x frames x H x W")
+        self.check_axes(shape, "N x C x frames x H x W")
         field, param, depth, size = _read(self, self.messages[0], self.messages[1])
         method = param.PoolMethod.Name(param.pool)
         if method == "STOCHASTIC":
@@ -81,8 +79,10 @@ class Pooling3D(Layer):
         if pad and method == "MAX":
             self.fail(f"{field}.pad", "is for AVE pooling only")
         # A maximum of maxima is the maximum, and so with averages.
-        self.pixels = self._inner(method, (size, size), (stride, stride), pad)
-        self.frames = self._inner(method, (depth, 1), (param.temporal_stride, 1), 0)
+        self.pixels = pooling_of(self, method, (size,) * 2, (stride,) * 2, (pad,) * 2, self.key)
+        self.frames = pooling_of(
+            self, method, (depth, 1), (param.temporal_stride, 1), (0, 0), self.key
+        )
         self.flat = (shape[0], shape[1] * shape[2], *shape[3:])
         small = self.pixels.setup([self.flat])[0]
         whole = tuple(-(-(extent + 2 * pad - size) // stride) + 1 for extent in shape[3:])
@@ -93,20 +93,11 @@ class Pooling3D(Layer):
         self.pooled = self.frames.setup([self.columns])[0]
         return [(*shape[:2], self.pooled[2], *small[2:])]
 
-    def _inner(self, method: str, kernel: Shape, stride: Shape, pad: int) -> Pooling:
-        layer = caffe_pb2.LayerParameter(name=self.name, type="Pooling", top=["y"])
-        param = layer.pooling_param
-        param.pool = getattr(param, method)
-        param.kernel_h, param.kernel_w = kernel
-        param.stride_h, param.stride_w = stride
-        param.pad_h = param.pad_w = pad
-        return self.delegate(Pooling, layer, self.key)
-
     def _parts(self, bottom: Blob, top: Blob) -> list[tuple[Pooling, Blob, Blob]]:
         """The two poolings, each with its bottom and top."""
         return [
-            (self.pixels, _seen_as(self.flat, bottom), self.between),
-            (self.frames, _seen_as(self.columns, self.between), _seen_as(self.pooled, top)),
+            (self.pixels, bottom.view(self.flat), self.between),
+            (self.frames, self.between.view(self.columns), top.view(self.pooled)),
         ]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
@@ -116,10 +107,3 @@ class Pooling3D(Layer):
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         for pooling, x, y in reversed(self._parts(bottom[0], top[0])):
             pooling.backward(program, [y], propagate_down, [x])
-
-
-def _seen_as(shape: Shape, blob: Blob) -> Blob:
-    """The blob with another shape of as many elements."""
-    seen = Blob(blob.name, shape)
-    seen.data, seen.diff = blob.data.view(shape), blob.diff.view(shape)
-    return seen

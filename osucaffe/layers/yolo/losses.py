@@ -11,20 +11,7 @@ import numpy as np
 from ..base import Arrays, Blobs, Flags, Program, Shapes, register
 from ..core.losses import Loss
 from ..core.shape import Reordered
-from .grids import (
-    aims_of,
-    boxes_of,
-    cell_of,
-    check_grid,
-    check_mask,
-    check_truths,
-    is_ssds,
-    overlaps,
-    read_anchors,
-    sigmoid,
-    softmax,
-    truths_of,
-)
+from . import grids
 
 
 @register("Reorg")
@@ -80,10 +67,10 @@ class GridLoss(Loss):
         cells, deltas = (each.reshape(items, self.anchors, -1, *extents) for each in (x, writes[1]))
         deltas.fill(0)
         losses = [
-            self.compare(*each, is_ssds(labels.shape))
-            for each in zip(cells, truths_of(labels, items), deltas, strict=True)
+            self.compare(*each, grids.is_ssds(labels.shape))
+            for each in zip(cells, grids.truths_of(labels, items), deltas, strict=True)
         ]
-        writes[0][...] = self.total(sum(losses), items, is_ssds(labels.shape))
+        writes[0][...] = self.total(sum(losses), items, grids.is_ssds(labels.shape))
 
     def compare(self, x: np.ndarray, truths: np.ndarray, delta: np.ndarray, ssds: bool) -> float:
         """The loss of an image: x, delta (A, 5 + classes, H, W); truths as `truths_of` has them."""
@@ -106,12 +93,12 @@ class RegionLoss(GridLoss):
         param, shape = self.param.region_loss_param, bottom[0]
         if param.coords != 4:
             self.fail("region_loss_param.coords", f"is {param.coords}, but must be 4")
-        check_grid(self, shape, param.num, param.num_class)
-        check_truths(self, bottom[1], shape[0])
-        if is_ssds(bottom[1]) and shape[2:] != (param.side, param.side):
+        grids.check_grid(self, shape, param.num, param.num_class)
+        grids.check_truths(self, bottom[1], shape[0])
+        if grids.is_ssds(bottom[1]) and shape[2:] != (param.side, param.side):
             self.fail("region_loss_param.side", f"is {param.side}, but bottom[0] has {shape}")
         self.anchors = param.num
-        sizes = read_anchors(self, "region_loss_param.biases", param.biases, param.num)
+        sizes = grids.read_anchors(self, "region_loss_param.biases", param.biases, param.num)
         self.sizes = sizes[: param.num] / np.array(shape[:1:-1])
         return [()]
 
@@ -121,28 +108,28 @@ class RegionLoss(GridLoss):
     def compare(self, x: np.ndarray, truths: np.ndarray, delta: np.ndarray, ssds: bool) -> float:
         param, (height, width) = self.param.region_loss_param, x.shape[2:]
         cells = x.astype(np.float64)
-        cells[:, [0, 1, 4]] = sigmoid(cells[:, [0, 1, 4]])
-        cells[:, 5:] = softmax(cells[:, 5:])
-        boxes = boxes_of(cells, self.sizes)
+        cells[:, [0, 1, 4]] = grids.sigmoid(cells[:, [0, 1, 4]])
+        cells[:, 5:] = grids.softmax(cells[:, 5:])
+        boxes = grids.boxes_of(cells, self.sizes)
         chance = cells[:, 4]
         delta[:, 4] = param.noobject_scale * chance * chance * (1 - chance)
         for truth in truths:
-            found = overlaps(np.moveaxis(boxes, 1, 0), truth[1:])
+            found = grids.overlaps(np.moveaxis(boxes, 1, 0), truth[1:])
             delta[:, 4][found > param.thresh] = 0
         for label, *box in truths:
-            i, j = cell_of(box, (height, width))
+            i, j = grids.cell_of(box, (height, width))
             sizes = self.sizes if param.bias_match else boxes[:, 2:, j, i]
             centred = np.concatenate([np.zeros_like(sizes), sizes], axis=1).T
-            n = int(overlaps(centred, np.array([0, 0, *box[2:]])).argmax())
+            n = int(grids.overlaps(centred, np.array([0, 0, *box[2:]])).argmax())
             cell, out, p = cells[n, :, j, i], delta[n, :, j, i], chance[n, j, i]
-            gap = aims_of(box, (height, width), self.sizes[n]) - cell[:4]
+            gap = grids.aims_of(box, (height, width), self.sizes[n]) - cell[:4]
             scale = param.coord_scale
             if ssds:
                 gap = gap.clip(-1, 1)
                 sent = 2 * (1 - p) ** 3
             else:
                 scale *= 1 if param.rescore else 2 - box[2] * box[3]
-                own = overlaps(boxes[n, :, j, i], np.array(box))
+                own = grids.overlaps(boxes[n, :, j, i], np.array(box))
                 sent = own - p if param.rescore else 1 - p
             gap[:2] *= cell[:2] * (1 - cell[:2])
             out[:4] = -scale * gap
@@ -161,11 +148,11 @@ class Yolov3(GridLoss):
 
     def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.yolov3_param, bottom[0]
-        check_grid(self, shape, param.num, param.num_class)
-        check_truths(self, bottom[1], shape[0])
-        sizes = read_anchors(self, "yolov3_param.biases", param.biases, 1)
+        grids.check_grid(self, shape, param.num, param.num_class)
+        grids.check_truths(self, bottom[1], shape[0])
+        sizes = grids.read_anchors(self, "yolov3_param.biases", param.biases, 1)
         self.anchors, self.mask = param.num, list(param.mask)[: param.num]
-        check_mask(self, "yolov3_param.mask", self.mask, param.num, len(sizes))
+        grids.check_mask(self, "yolov3_param.mask", self.mask, param.num, len(sizes))
         self.sizes = sizes / (np.array(shape[:1:-1]) * param.anchors_scale)
         return [()]
 
@@ -174,20 +161,20 @@ class Yolov3(GridLoss):
         is_share = np.ones(x.shape[1], bool)
         is_share[2:4] = False
         cells = x.astype(np.float64)
-        cells[:, is_share] = sigmoid(cells[:, is_share])
-        boxes = np.moveaxis(boxes_of(cells, self.sizes[self.mask]), 1, 0)
+        cells[:, is_share] = grids.sigmoid(cells[:, is_share])
+        boxes = np.moveaxis(grids.boxes_of(cells, self.sizes[self.mask]), 1, 0)
         delta[:, 4] = cells[:, 4]
         for truth in truths:
-            delta[:, 4][overlaps(boxes, truth[1:]) > param.thresh] = 0
+            delta[:, 4][grids.overlaps(boxes, truth[1:]) > param.thresh] = 0
         for label, *box in truths:
-            column, row = cell_of(box, extents)
+            column, row = grids.cell_of(box, extents)
             for n in self._takers(box):
                 self._aim(
                     cells[n, :, row, column],
                     delta[n, :, row, column],
                     int(label),
                     box,
-                    aims_of(box, extents, self.sizes[self.mask[n]]),
+                    grids.aims_of(box, extents, self.sizes[self.mask[n]]),
                 )
         loss = float((delta.astype(np.float64) ** 2).sum())
         if param.use_logic_gradient:
@@ -197,7 +184,7 @@ class Yolov3(GridLoss):
     def _takers(self, box: list[float]) -> list[int]:
         """Which of the grid's own anchors an object belongs to."""
         centred = np.concatenate([np.zeros_like(self.sizes), self.sizes], axis=1).T
-        fit = overlaps(centred, np.array([0, 0, *box[2:]]))
+        fit = grids.overlaps(centred, np.array([0, 0, *box[2:]]))
         best = int(fit.argmax())
         takers = [self.mask.index(best)] if best in self.mask else []
         # The fork compares numbers of all anchors with the place of the best among its own.

@@ -5,19 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ..base import Arrays, Blobs, Layer, Program, Shapes, register
-from ..rows import Rows
-from .grids import (
-    boxes_of,
-    check_grid,
-    check_mask,
-    check_truths,
-    overlaps,
-    read_anchors,
-    sigmoid,
-    softmax,
-    thin,
-    truths_of,
-)
+from ..rows import Rows, put_rows
+from . import grids
 
 LEAST_SCORE = 0.005
 
@@ -36,11 +25,13 @@ class EvalDetection(Layer):
 
     def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.eval_detection_param, bottom[0]
-        check_grid(self, shape, param.num_object, param.num_class)
-        check_truths(self, bottom[1], shape[0])
+        grids.check_grid(self, shape, param.num_object, param.num_class)
+        grids.check_truths(self, bottom[1], shape[0])
         if shape[2:] != (param.side, param.side):
             self.fail("eval_detection_param.side", f"is {param.side}, but bottom[0] has {shape}")
-        sizes = read_anchors(self, "eval_detection_param.biases", param.biases, param.num_object)
+        sizes = grids.read_anchors(
+            self, "eval_detection_param.biases", param.biases, param.num_object
+        )
         self.sizes = sizes[: param.num_object] / param.side
         return [(shape[0], param.num_class + param.side**2 * param.num_object * 4)]
 
@@ -51,7 +42,7 @@ class EvalDetection(Layer):
         param = self.param.eval_detection_param
         classes, (x, labels), found = param.num_class, reads, writes[0]
         found.fill(0)
-        for cells, truths, row in zip(x, truths_of(labels, len(x)), found, strict=True):
+        for cells, truths, row in zip(x, grids.truths_of(labels, len(x)), found, strict=True):
             known = truths[:, 0].astype(int)
             row[:classes] = np.bincount(known[(known >= 0) & (known < classes)], minlength=classes)
             if param.nms < 0:
@@ -65,7 +56,7 @@ class EvalDetection(Layer):
                 if not len(own):
                     line[3] = 1
                     continue
-                near = overlaps(truths[own, 1:].T, box)
+                near = grids.overlaps(truths[own, 1:].T, box)
                 best = own[near.argmax()]
                 if near.max() >= param.threshold:
                     line[2:] = not used[best], used[best]
@@ -75,17 +66,17 @@ class EvalDetection(Layer):
         """Classes, scores and boxes that an image's cells tell, by class, the best first."""
         param = self.param.eval_detection_param
         cells = x.reshape(param.num_object, -1, *x.shape[1:])
-        cells[:, [0, 1, 4]] = sigmoid(cells[:, [0, 1, 4]])
-        power = softmax(cells[:, 5:])
+        cells[:, [0, 1, 4]] = grids.sigmoid(cells[:, [0, 1, 4]])
+        power = grids.softmax(cells[:, 5:])
         # As the fork goes through them: rows, columns, anchors.
-        boxes = boxes_of(cells, self.sizes).transpose(2, 3, 0, 1).reshape(-1, 4)
+        boxes = grids.boxes_of(cells, self.sizes).transpose(2, 3, 0, 1).reshape(-1, 4)
         kinds, best, objects = (
             each.transpose(1, 2, 0).reshape(-1)
             for each in (power.argmax(axis=1), power.max(axis=1), cells[:, 4])
         )
         scores = {param.OBJ: objects, param.PROB: best}.get(param.score_type, objects * best)
         order = np.argsort(-scores, kind="stable")
-        kept = order[thin(boxes[order], param.nms)]
+        kept = order[grids.thin(boxes[order], param.nms)]
         kept = kept[scores[kept] >= LEAST_SCORE]
         kept = kept[np.argsort(kinds[kept], kind="stable")]
         return kinds[kept], scores[kept], boxes[kept]
@@ -111,12 +102,12 @@ class Yolov3DetectionOutput(Rows):
             )
         if not 0 <= param.nms_threshold <= 1:
             self.fail(f"{name}.nms_threshold", "must be between 0 and 1")
-        sizes = read_anchors(self, f"{name}.biases", param.biases, 1)
+        sizes = grids.read_anchors(self, f"{name}.biases", param.biases, 1)
         masks = np.array(param.mask[: len(param.mask) // len(bottom) * len(bottom)], int)
         self.sizes = []
         for i, (shape, own) in enumerate(zip(bottom, masks.reshape(len(bottom), -1), strict=True)):
-            check_grid(self, shape, count, param.num_classes, i)
-            check_mask(self, f"{name}.mask", own.tolist(), count, len(sizes))
+            grids.check_grid(self, shape, count, param.num_classes, i)
+            grids.check_mask(self, f"{name}.mask", own.tolist(), count, len(sizes))
             image = np.array(shape[:1:-1]) * param.anchors_scale[i]
             self.sizes.append(sizes[own[:count]] / image)
         places = sum(count * shape[2] * shape[3] for shape in bottom)
@@ -127,26 +118,23 @@ class Yolov3DetectionOutput(Rows):
         program.host([blob.data for blob in bottom], [top[0].data, length], function=self._report)
 
     def _report(self, reads: Arrays, writes: Arrays) -> None:
-        table, length = writes[0].reshape(-1, 7), writes[1]
-        table.fill(-1)
         found = [
             np.pad(self._found(images), ((0, 0), (1, 0)), constant_values=item)
             for item, images in enumerate(zip(*reads, strict=True))
         ]
-        rows = np.concatenate(found)[: len(table)]
-        table[: len(rows)] = rows
-        length[...] = len(rows)
+        rows = np.concatenate(found)
         if not len(rows):
-            table[: len(found), 0] = np.arange(len(found))
-            length[...] = len(found)
+            rows = np.full((len(found), 7), -1.0)
+            rows[:, 0] = np.arange(len(found))
+        put_rows(rows, writes)
 
-    def _found(self, grids: tuple[np.ndarray, ...]) -> np.ndarray:
+    def _found(self, maps: tuple[np.ndarray, ...]) -> np.ndarray:
         """Class from 1, score and corners of what the grids of an image tell, the best first."""
         param = self.param.yolov3_detection_output_param
         parts = []
-        for x, sizes in zip(grids, self.sizes, strict=True):
+        for x, sizes in zip(maps, self.sizes, strict=True):
             cells = x.reshape(param.num_box, -1, *x.shape[1:]).astype(np.float64)
-            cells[:, :2], cells[:, 4:] = sigmoid(cells[:, :2]), sigmoid(cells[:, 4:])
+            cells[:, :2], cells[:, 4:] = grids.sigmoid(cells[:, :2]), grids.sigmoid(cells[:, 4:])
             # The best class alone: others there have the same box, so they would be thinned out.
             scores = cells[:, 4] * cells[:, 5:].max(axis=1)
             kinds = cells[:, 5:].argmax(axis=1)
@@ -154,11 +142,11 @@ class Yolov3DetectionOutput(Rows):
             rows, columns, n = np.nonzero(scores.transpose(1, 2, 0) > param.confidence_threshold)
             told = np.stack([kinds[n, rows, columns] + 1, scores[n, rows, columns]], axis=1)
             parts.append(
-                np.concatenate([told, boxes_of(cells, sizes)[n, :, rows, columns]], axis=1)
+                np.concatenate([told, grids.boxes_of(cells, sizes)[n, :, rows, columns]], axis=1)
             )
         rows = np.concatenate(parts)
         rows = rows[np.argsort(-rows[:, 1], kind="stable")]
-        rows = rows[thin(rows[:, 2:], param.nms_threshold)]
+        rows = rows[grids.thin(rows[:, 2:], param.nms_threshold)]
         rows[:, 2:4] -= rows[:, 4:] / 2
         rows[:, 4:] += rows[:, 2:4]
         return rows
