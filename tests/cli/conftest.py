@@ -101,6 +101,18 @@ class Cli:
         )
         return Result(done.returncode, done.stdout, done.stderr)
 
+    def ok(self, *arguments: str, **environment: str) -> Result:
+        """A run that does what it is to do."""
+        result = self(*arguments, **environment)
+        assert result.code == 0, result.err
+        return result
+
+    def fails(self, *arguments: str, **environment: str) -> Result:
+        """A run that refuses what it is given."""
+        result = self(*arguments, **environment)
+        assert result.code == 1, result.err
+        return result
+
     def write(self, name: str, text: str) -> str:
         """Write a file in the folder; returns its name."""
         (self.folder / name).write_text(text)

@@ -43,7 +43,7 @@ class Case(NamedTuple):
 def trained(cli: Cli) -> None:
     """The folder is as after a training; there is one for all."""
     if not WRITTEN:
-        assert cli(*TRAIN).code == 0
+        cli.ok(*TRAIN)
         WRITTEN.update({path.name: path.read_bytes() for path in cli.folder.glob("run_iter_10.*")})
     for name, content in WRITTEN.items():
         (cli.folder / name).write_bytes(content)
@@ -263,8 +263,7 @@ def test_the_log_tells_of_a_net_that_was_built(cli: Cli) -> None:
 
 
 def test_a_traceback_is_shown_to_who_asks(cli: Cli) -> None:
-    result = cli("train", "--solver", "none.prototxt", OSUCAFFE_DEBUG="1")
-    assert result.code == 1
+    result = cli.fails("train", "--solver", "none.prototxt", OSUCAFFE_DEBUG="1")
     assert "Traceback" in result.err
     assert "none.prototxt" in result.err
 
@@ -282,7 +281,6 @@ def test_a_full_disk_is_no_traceback(cli: Cli) -> None:
 def test_a_solver_that_states_gpu_is_told_where_it_runs(cli: Cli) -> None:
     cli.write_net()
     cli.write_solver("solver_mode: GPU\ndevice_id: 3")
-    result = cli(*TRAIN)
-    assert result.code == 0
+    result = cli.ok(*TRAIN)
     assert "solver_mode is GPU" in result.err
     assert "add --gpu 3" in result.err

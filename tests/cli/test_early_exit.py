@@ -40,8 +40,7 @@ def test_a_layer_that_leaves_is_named(call: str, cli: Cli) -> None:
     cli.write("leaves.py", LAYER.replace("{call}", call))
     cli.write("n.prototxt", NET)
     path = os.pathsep.join([str(cli.folder), str(ROOT)])
-    done = cli("time", "--model=n.prototxt", "--iterations=1", PYTHONPATH=path)
-    assert done.code == 1
+    done = cli.fails("time", "--model=n.prototxt", "--iterations=1", PYTHONPATH=path)
     last = done.err.splitlines()[-1]
     assert last == f"osucaffe: left by {call} at leaves.py:16, before its end"
 

@@ -31,8 +31,7 @@ def test_help_comes_at_once() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_command_has_help(cli: Cli, command: str) -> None:
-    result = cli(command, "-help" if command == "train" else "--help")
-    assert result.code == 0
+    result = cli.ok(command, "-help" if command == "train" else "--help")
     assert result.out.startswith(f"usage: osucaffe {command}")
 
 
@@ -121,8 +120,7 @@ def test_too_many_threads_are_told(cli: Cli) -> None:
     cli.write_net()
     cli.write_solver()
     many = str(usable_cores() + 1)
-    result = cli("train", "--solver", "solver.prototxt", "--max_iter", "1", "--threads", many)
-    assert result.code == 0
+    result = cli.ok("train", "--solver", "solver.prototxt", "--max_iter", "1", "--threads", many)
     assert f"--threads {many}: more than the" in result.err
 
 

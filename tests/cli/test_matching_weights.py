@@ -46,21 +46,17 @@ MORE = """layer {
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_command(ready: Cli, command: str) -> None:
     arguments = COMMANDS[command]
-    whole = ready(*arguments, "--strict")
-    assert whole.code == 0, whole.err
+    whole = ready.ok(*arguments, "--strict")
     assert "w.caffemodel: 1 of 1 layers with weights loaded\n" in whole.err
     change(ready, 'layer {\n  name: "accuracy"', MORE + 'layer {\n  name: "accuracy"')
-    some = ready(*arguments)
-    assert some.code == 0, some.err
+    some = ready.ok(*arguments)
     assert re.search(
         r"^W.* 1 of 2 layers with weights loaded; not in the file: more$", some.err, re.M
     )
-    strict = ready(*arguments, "--strict")
-    assert strict.code == 1
+    strict = ready.fails(*arguments, "--strict")
     assert strict.err.endswith("not loaded: more: give files that match, or leave out --strict\n")
     change(ready, 'name: "ip"', 'name: "fc"')
-    none = ready(*arguments)
-    assert none.code == 1
+    none = ready.fails(*arguments)
     assert "w.caffemodel: nothing to load: it has ip, but the layers of this net are" in none.err
     assert "Traceback" not in none.err
 
@@ -69,8 +65,7 @@ def test_each_command(ready: Cli, command: str) -> None:
 def test_another_preprocessing_than_in_training_is_told(ready: Cli, command: str) -> None:
     assert "results will differ" not in ready(*COMMANDS[command]).err
     change(ready, "scale: 0.00390625", "mean_value: 7")
-    done = ready(*COMMANDS[command])
-    assert done.code == 0
+    done = ready.ok(*COMMANDS[command])
     (line,) = (line for line in done.err.splitlines() if "results will differ" in line)
     assert line.startswith("W")
     assert line.endswith(

@@ -343,9 +343,7 @@ def test_the_command(
     assert [each["ranks"] for each in first] == [1, *[2] * 4, *[16] * 4]
     assert out.with_suffix(".png").stat().st_size > 10_000
     assert "wins" in capsys.readouterr().out
-    monkeypatch.setattr(
-        "osucaffe.cli.machine.predict._draw", lambda *given: None
-    )  # once is enough
+    monkeypatch.setattr("osucaffe.cli.machine.predict._draw", lambda *given: None)  # once is enough
     assert main([*common, "--times", str(times)]) == 0
     assert json.loads(out.read_text())["predictions"] == first
     assert main([*common, "--times", str(times), "--scal", "strong", "--batch", "64"]) == 0

@@ -195,9 +195,10 @@ class Options:
             else:
                 more["choices"] = kind
             more["default"] = default
+            told = f"{default:g}" if isinstance(default, float) else str(default)
             if default and "default" not in help:
-                told = f"{default:g}" if isinstance(default, float) else default
-                help += f" (default: {told})"
+                help += " (default: %(default)s)"
+            help = help.replace("%(default)s", told)
         self.parser.add_argument(name, help=help, **more)
 
     def common(self, *names: str, help: str = "", **more: Any) -> None:

@@ -14,6 +14,8 @@ from pathlib import Path
 
 CONTROL = "nvidia-cuda-mps-control"
 _PIPES, _LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
+_SHORT = "/tmp" if os.access("/tmp", os.W_OK) else None
+"""A folder for sockets, whose paths must be short."""
 _PATIENCE = 60.0
 """Seconds after which a daemon that does not answer is given up."""
 
@@ -37,7 +39,7 @@ def served() -> Iterator[Service]:
     if _ask("get_server_list", {}):
         yield Service(True, "under MPS, which was running")
         return
-    with tempfile.TemporaryDirectory(prefix="osucaffe-mps-", dir=_short()) as folder:
+    with tempfile.TemporaryDirectory(prefix="osucaffe-mps-", dir=_SHORT) as folder:
         variables = {_PIPES: f"{folder}/pipes", _LOGS: f"{folder}/logs"}
         for each in variables.values():
             Path(each).mkdir()
@@ -49,11 +51,6 @@ def served() -> Iterator[Service]:
             yield Service(True, "under MPS, started for this run", variables)
         finally:
             _ask(f"quit -t {_PATIENCE / 2:.0f}", variables)
-
-
-def _short() -> str | None:
-    """A folder for sockets, whose paths must be short."""
-    return "/tmp" if os.access("/tmp", os.W_OK) else None
 
 
 def _start(variables: Mapping[str, str]) -> str | None:

@@ -32,7 +32,6 @@ def _show_job(args: argparse.Namespace) -> None:
     with job.together():
         gpus = describe_gpus("all")
         args.gpu = args.gpu if "GPU 0" in gpus else None
-        args.threads = None
         args, topology = ranks.place(args, job)
         if job.rank:
             return

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from ... import log
-from ...data.sets.photo_set import PhotoSet, open_photo_set
+from ...data.sets.photo_set import open_photo_set
 from ...errors import UserError, listed, naming
 from ...graph.prototxt.adapt import classifiers, crop_of, for_prediction, learned_layers
 from ...proto import AnyWeights, NetParameter, read_net, read_solver, read_weights
@@ -32,7 +32,10 @@ def run(args: argparse.Namespace) -> None:
     data = open_photo_set(args.data)
     start = _tuned(args) if tuned else _afresh(args.what)
     command = write_files(start, data, out, batch=args.batch, epochs=args.epochs)
-    _tell(out, data, command)
+    print(
+        f"{out}: a net for {len(data.classes)} classes, {data.train:,} photographs to train it "
+        f"and {data.val:,} to test it; next:\n\n{command}"
+    )
 
 
 def _copy(name: str, folder: Path) -> None:
@@ -42,13 +45,6 @@ def _copy(name: str, folder: Path) -> None:
     print(f"{folder}: the files of {name}; next, as {folder}/README.md says:\n")
     for block in page.split("```sh\n")[1:]:
         print(block.partition("```")[0].rstrip())
-
-
-def _tell(out: Path, data: PhotoSet, command: str) -> None:
-    print(
-        f"{out}: a net for {len(data.classes)} classes, {data.train:,} photographs to train it "
-        f"and {data.val:,} to test it; next:\n\n{command}"
-    )
 
 
 def _afresh(name: str) -> Start:

@@ -79,7 +79,7 @@ def write_files(start: Start, data: PhotoSet, out: Path, *, batch: int, epochs: 
         names += _renew(training, start.weights, (batches[0], 3, extent, extent), taken)
     deploy = adapt.for_prediction(training, (1, 3, extent, extent))
     solver = _solver(start, data, out, batches, epochs)
-    made = f"# Made of {_plain(start.file)} by osucaffe new"
+    made = f"# Made of {'/'.join(Path(start.file).parts[-2:])} by osucaffe new"
     new = ", ".join(names)
     told = f"; new: {new}; classes: {LABELS}" if start.weights else ""
     _write(out / _FILES[0], f"{made}{told}.", training)
@@ -114,11 +114,6 @@ def _renew(
             weights[0],
         )
     return adapt.begin_anew(net, found, taken)
-
-
-def _plain(file: str) -> str:
-    """The end of a path: folder and name."""
-    return "/".join(Path(file).parts[-2:])
 
 
 def _write(path: Path, comment: str, message: NetParameter | SolverParameter) -> None:

@@ -33,7 +33,9 @@ def run(args: argparse.Namespace) -> None:
     rates = None if args.passes else measure_rates(options.make_backend(args))
     net = options.load_net(args, reads=False, phase=args.phase, gradients=True)
     if rates is None:
-        _print_passes(net)
+        for each in net.passes:  # its calls in all programs before and after, and what it did
+            counts = ("+".join(map(str, part)) or "-" for part in (each.before, each.after))
+            print("{:20} {:>12} -> {:12} {}".format(each.name, *counts, each.did).rstrip())
         if args.verify:
             print(f"verified behind each pass: {net.verified} reads; each gets what was recorded")
         return
@@ -45,13 +47,6 @@ def run(args: argparse.Namespace) -> None:
         output.print_json(document(net, layers, rates, whole))
     elif sys.stdout.isatty():
         _print_table(layers, rates)
-
-
-def _print_passes(net: Net) -> None:
-    """A line for each pass: its name, the calls of all programs before and after, what it did."""
-    for each in net.passes:
-        before, after = ("+".join(map(str, counts)) or "-" for counts in (each.before, each.after))
-        print(f"{each.name:20} {before:>12} -> {after:12} {each.did}".rstrip())
 
 
 def measure(net: Net, iterations: int) -> list[Layer]:

@@ -39,8 +39,7 @@ def records(path: Path) -> list[tuple[str, int, np.ndarray]]:
 
 
 def test_folders_become_databases(cli: Cli, photos: Path) -> None:
-    done = cli("data", "folder", "photos", "--out=made/it", "--size=32")
-    assert done.code == 0, done.err
+    done = cli.ok("data", "folder", "photos", "--out=made/it", "--size=32")
     assert "made/it: 90 images of 3 classes\n" in done.out
     out = cli.folder / "made" / "it"
     assert (out / "labels.txt").read_text() == "bird\ncat\ndog\n"
@@ -64,11 +63,8 @@ def test_broken_files_are_named_or_skipped(cli: Cli, photos: Path) -> None:
     (photos / "cat" / "broken.jpg").write_bytes(b"\xff\xd8\xff and no more")
     (photos / "cat" / "notes.txt").write_text("no image")
     command = "data", "folder", "photos", "--out=data", "--size=16", "--encode_type=jpg"
-    done = cli(*command)
-    assert done.code == 1
-    assert "cannot read image photos/cat/broken.jpg" in done.err
-    done = cli(*command, "--on_bad_record=skip")
-    assert done.code == 0, done.err
+    assert "cannot read image photos/cat/broken.jpg" in cli.fails(*command).err
+    done = cli.ok(*command, "--on_bad_record=skip")
     assert "Skipped: cannot read image photos/cat/broken.jpg" in done.err
     assert "data: 90 images of 3 classes (1 bad ones skipped)" in done.out
     done = cli(*command, "--val_share=1")
@@ -79,8 +75,7 @@ def test_broken_files_are_named_or_skipped(cli: Cli, photos: Path) -> None:
 def test_lists_and_counts_hold_what_the_databases_hold(cli: Cli, photos: Path) -> None:
     for photo in [*(photos / "cat").rglob("*.*"), *(photos / "dog").rglob("*1*")]:
         photo.write_bytes(b"no image")
-    done = cli("data", "folder", "photos", "--out=data", "--size=8", "--on_bad_record=skip")
-    assert done.code == 0, done.err
+    done = cli.ok("data", "folder", "photos", "--out=data", "--size=8", "--on_bad_record=skip")
     counts = []
     for name in ("train", "val"):
         found = records(cli.folder / "data" / f"{name}_lmdb")
@@ -97,12 +92,11 @@ def test_lists_and_counts_hold_what_the_databases_hold(cli: Cli, photos: Path) -
 
 def test_no_image_that_can_be_read_leaves_what_was_made_before(cli: Cli, photos: Path) -> None:
     command = "data", "folder", "photos", "--out=data", "--size=8", "--on_bad_record=skip"
-    assert cli(*command).code == 0
+    cli.ok(*command)
     before = {each: each.read_bytes() for each in (cli.folder / "data").rglob("*.*")}
     for photo in photos.rglob("*.*"):
         photo.write_bytes(b"no image")
-    done = cli(*command)
-    assert done.code == 1
+    done = cli.fails(*command)
     assert re.search(r"osucaffe: data/train_lmdb: none of its \d+ images can be used$", done.err)
     assert before == {each: each.read_bytes() for each in (cli.folder / "data").rglob("*.*")}
 

@@ -18,8 +18,7 @@ from ..conftest import Cli
 
 
 def test_inspect_counts(cli: Cli, fixtures) -> None:
-    done = cli("data", "inspect", str(fixtures / "formats" / "mnist200_lmdb"), "--readers", "2")
-    assert done.code == 0, done.err
+    done = cli.ok("data", "inspect", str(fixtures / "formats" / "mnist200_lmdb"), "--readers", "2")
     words = [" ".join(line.split()) for line in done.out.splitlines()]
     assert words[0].endswith("mnist200_lmdb: 200 records, 159 KB")
     assert "form raw bytes" in words
@@ -33,8 +32,7 @@ def test_inspect_counts(cli: Cli, fixtures) -> None:
 def test_the_contact_sheet_shows_the_images(cli: Cli, fixtures) -> None:
     image = pytest.importorskip("PIL.Image")
     path = str(fixtures / "formats" / "jpeg6_lmdb")
-    done = cli("data", "inspect", path, "--sheet", "sheet.png", "--samples", "4")
-    assert done.code == 0, done.err
+    cli.ok("data", "inspect", path, "--sheet", "sheet.png", "--samples", "4")
     with image.open(cli.folder / "sheet.png") as opened:
         pixels = np.asarray(opened.convert("RGB"))
     # The first thumbnail: 112 wide, 75 high, at the bottom of its square cell.
@@ -60,8 +58,7 @@ def test_samples_show_classes_that_take_turns(tmp_path: Path) -> None:
 
 def test_a_sheet_of_no_readable_record(cli: Cli) -> None:
     write_database(cli.folder / "x_lmdb", [(record_key(0), b"nonsense")])
-    done = cli("data", "inspect", "x_lmdb", "--sheet", "sheet.png")
-    assert done.code == 1
+    done = cli.fails("data", "inspect", "x_lmdb", "--sheet", "sheet.png")
     assert done.out.splitlines()[1] == '  bad record "00000000": it is not a Datum'
     assert done.err == "osucaffe: x_lmdb: no sample can be read, so there is no sheet.png\n"
 
@@ -72,8 +69,7 @@ def test_verify_names_bad_records(cli: Cli, fixtures) -> None:
     cut = Datum(data=whole.data[:-2000], encoded=True).SerializeToString()
     values = [whole.SerializeToString(), cut, b"nonsense", make_datum(np.ones((1, 2, 2), "u1"), 7)]
     write_database(cli.folder / "x_lmdb", [(record_key(i), v) for i, v in enumerate(values)])
-    done = cli("data", "verify", "x_lmdb", "--classes", "7")
-    assert done.code == 1
+    done = cli.fails("data", "verify", "x_lmdb", "--classes", "7")
     assert "x_lmdb: 3 of 4 records are bad" in done.err
     for number, reason in ((1, ""), (2, "not a Datum"), (3, "label 7 is not in 0..6")):
         assert f'bad record "0000000{number}": ' in done.out

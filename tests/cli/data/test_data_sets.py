@@ -25,8 +25,7 @@ def test_cifar10(cli: Cli) -> None:
         rows = rng.integers(0, 256, (4, 3073), dtype=np.uint8)
         rows[:, 0] %= 10
         (cli.folder / f"{name}.bin").write_bytes(rows.tobytes())
-    done = cli("data", "cifar10", "--files=.")
-    assert done.code == 0, done.err
+    cli.ok("data", "cifar10", "--files=.")
     for layer in read_net(ROOT / "models" / "cifar10_quick" / "train_val.prototxt").layer[:2]:
         assert open_database(cli.folder / layer.data_param.source)
         mean = read_mean(cli.folder / layer.transform_param.mean_file)
@@ -47,8 +46,7 @@ def test_fashion_mnist(cli: Cli) -> None:
         (cli.folder / f"{part}-images-idx3-ubyte.gz").write_bytes(content)
         header = np.array([0x801, count], ">u4").tobytes()
         (cli.folder / f"{part}-labels-idx1-ubyte").write_bytes(header + bytes(range(count)))
-    done = cli("data", "fashion_mnist", "--files=.", "--out=out")
-    assert done.code == 0, done.err
+    done = cli.ok("data", "fashion_mnist", "--files=.", "--out=out")
     assert "out/fashion_mnist_train_lmdb: 6 images" in done.out
     for part, name in (("train", "train"), ("t10k", "test")):
         labels, found = read(cli, f"out/fashion_mnist_{name}_lmdb")

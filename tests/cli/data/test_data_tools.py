@@ -50,7 +50,7 @@ def test_convert_imageset_writes_what_caffes_tool_wrote(
     assert (done.code, done.out) == (0, "raw_lmdb: 6 images\n")
     for name, options in (("raw6_lmdb", ()), ("jpeg6_lmdb", ("--encoded",))):
         if options:
-            assert cli("convert_imageset", *options, "in/", "list.txt", "raw_lmdb").code == 0
+            cli.ok("convert_imageset", *options, "in/", "list.txt", "raw_lmdb")
         wanted, found = records(fixtures / "formats" / name), records(cli.folder / "raw_lmdb")
         assert list(found) == list(wanted)
         assert all(found[key][0] == datum for key, (datum, _) in wanted.items())
@@ -58,9 +58,8 @@ def test_convert_imageset_writes_what_caffes_tool_wrote(
 
 def test_convert_imageset_encodes_shuffles_and_grays(cli: Cli, pictures: Path) -> None:
     pytest.importorskip("PIL")
-    done = cli("convert_imageset", "--encode_type", "png", "--gray", "--shuffle",
+    cli.ok("convert_imageset", "--encode_type", "png", "--gray", "--shuffle",
                "--seed", "3", "--readers", "3", "in/", "list.txt", "out_lmdb")  # fmt: skip
-    assert done.code == 0, done.err
     found = records(cli.folder / "out_lmdb")
     names = [key.partition("_")[2] for key in found]
     assert names != sorted(names)
@@ -76,8 +75,7 @@ def test_convert_imageset_encodes_shuffles_and_grays(cli: Cli, pictures: Path) -
 def test_convert_imageset_and_bad_images(cli: Cli, pictures: Path) -> None:
     (pictures / "2.jpg").write_bytes(b"\xff\xd8\xff no more")
     (pictures / "4.jpg").unlink()
-    done = cli("convert_imageset", "in/", "list.txt", "out_lmdb")
-    assert done.code == 1
+    done = cli.fails("convert_imageset", "in/", "list.txt", "out_lmdb")
     assert "cannot read image in/2.jpg" in done.err
     assert not (cli.folder / "out_lmdb").exists()
     done = cli("convert_imageset", "--on-bad-record", "skip", "in/", "list.txt", "out_lmdb")
@@ -118,15 +116,13 @@ def test_what_no_record_can_hold(cli: Cli, pictures: Path, line: str, told: str)
     cli.write("list.txt", line)
     (cli.folder / line.split()[0]).parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(pictures / "0.jpg", cli.folder / line.split()[0])
-    done = cli("convert_imageset", "./", "list.txt", "out_lmdb")
-    assert done.code == 1
+    done = cli.fails("convert_imageset", "./", "list.txt", "out_lmdb")
     assert told in done.err
     assert "report it" not in done.err
 
 
 def test_a_folder_of_images_without_its_slash(cli: Cli, pictures: Path) -> None:
-    done = cli("convert_imageset", "--on_bad_record=skip", "in", "list.txt", "out_lmdb")
-    assert done.code == 1
+    done = cli.fails("convert_imageset", "--on_bad_record=skip", "in", "list.txt", "out_lmdb")
     assert done.err.startswith("osucaffe: there is no image in0.jpg: in is put before each name")
     assert "end it with a slash (in/)" in done.err
     assert not (cli.folder / "out_lmdb").exists()
@@ -134,8 +130,7 @@ def test_a_folder_of_images_without_its_slash(cli: Cli, pictures: Path) -> None:
 
 def test_compute_image_mean_writes_what_caffes_tool_wrote(cli: Cli, fixtures: Path) -> None:
     formats = fixtures / "formats"
-    done = cli("compute_image_mean", str(formats / "mnist200_lmdb"), "mean.binaryproto")
-    assert done.code == 0, done.err
+    done = cli.ok("compute_image_mean", str(formats / "mnist200_lmdb"), "mean.binaryproto")
     wanted = read_mean(formats / "mnist200_mean.binaryproto")
     found = read_mean(cli.folder / "mean.binaryproto")
     assert found.shape == wanted.shape
@@ -149,7 +144,7 @@ def test_compute_image_mean_writes_what_caffes_tool_wrote(cli: Cli, fixtures: Pa
 def test_a_mean_whose_first_record_is_bad(cli: Cli) -> None:
     values = [b"no record", *(make_datum(np.full((1, 2, 2), n, np.uint8), 0) for n in (1, 3))]
     write_database(cli.folder / "x_lmdb", [(record_key(i), v) for i, v in enumerate(values)])
-    assert cli("compute_image_mean", "x_lmdb").code == 1
+    cli.fails("compute_image_mean", "x_lmdb")
     done = cli("compute_image_mean", "--on_bad_record=skip", "x_lmdb")
     assert done.out.splitlines()[::2] == ["2 images of 1 x 2 x 2", "1 bad records skipped"]
     assert "mean_value channel [0]: 2\n" in done.out
@@ -161,8 +156,7 @@ def test_a_mean_of_images_of_several_sizes(cli: Cli) -> None:
         cli.folder / "x_lmdb",
         [(record_key(index), make_datum(image, 0)) for index, image in enumerate(images)],
     )
-    done = cli("compute_image_mean", "x_lmdb")
-    assert done.code == 1
+    done = cli.fails("compute_image_mean", "x_lmdb")
     assert 'record "00000001" of x_lmdb is 1x5x3, but the first record is 1x4x3' in done.err
 
 
@@ -194,8 +188,7 @@ def test_convert_cifar(cli: Cli, form: str) -> None:
         else:
             content = pickle.dumps({b"data": data, b"labels": labels}, protocol=2)
             (cli.folder / name).write_bytes(content)
-    done = cli("convert_cifar", ".", "out", "lmdb")
-    assert done.code == 0, done.err
+    done = cli.ok("convert_cifar", ".", "out", "lmdb")
     assert "out/cifar10_train_lmdb: 20 images" in done.out
     parts = [records(cli.folder / "out" / f"cifar10_{part}_lmdb") for part in ("train", "test")]
     assert list(parts[0])[:2] == ["00000", "00001"]

@@ -21,19 +21,19 @@ def test_a_picture_is_written(cli):
     text = (cli.folder / "net.dot").read_text()
     assert "rankdir=TB" in text
     assert "Accuracy" not in text
-    assert cli("draw", net, "net.dot").code == 0
+    cli.ok("draw", net, "net.dot")
     assert "Accuracy" in (cli.folder / "net.dot").read_text()
 
 
 def test_phases_that_differ_are_drawn_apart(cli):
     pytest.importorskip("pydot")
-    assert cli("draw", cli.write_net(), "net.dot").code == 0
+    cli.ok("draw", cli.write_net(), "net.dot")
     text = (cli.folder / "net.dot").read_text()
     assert text.count("cluster_") == 2
     assert text.count("(InnerProduct)") == 2
     assert text.count("(Accuracy)") == 1
     cli.write("deploy.prototxt", DEPLOY)
-    assert cli("draw", "deploy.prototxt", "deploy.dot").code == 0
+    cli.ok("draw", "deploy.prototxt", "deploy.dot")
     assert "cluster_" not in (cli.folder / "deploy.dot").read_text()
 
 
@@ -59,7 +59,7 @@ def test_a_deep_net_is_no_ribbon(cli):
     """In a single row GoogLeNet is 18,859 pixels wide."""
     pytest.importorskip("pydot")
     net = str(ROOT / "models" / "googlenet" / "deploy.prototxt")
-    assert cli("draw", net, "net.svg").code == 0
+    cli.ok("draw", net, "net.svg")
     width, height = re.search(
         r'<svg width="(\d+)pt" height="(\d+)pt"', (cli.folder / "net.svg").read_text()
     ).groups()

@@ -21,8 +21,7 @@ def test_the_list_has_every_model_and_what_their_pages_say(cli: Cli) -> None:
         page = (ROOT / "models" / name / "README.md").read_text()
         assert f"| parameters | {model.parameters}" in page
         read_net(models.FOLDER / name / "deploy.prototxt")
-    done = cli("models")
-    assert done.code == 0, done.err
+    done = cli.ok("models")
     lines = done.out.splitlines()
     assert lines[0].split()[0] == "lenet"
     assert "431,080  LeCun et al." in lines[0]
@@ -44,17 +43,15 @@ def test_published_weights_have_the_parameters_of_their_nets() -> None:
 
 
 def test_a_copy_names_its_own_files(cli: Cli) -> None:
-    done = cli("models", "copy", "lenet", "my/digits")
-    assert done.code == 0, done.err
+    done = cli.ok("models", "copy", "lenet", "my/digits")
     assert "my/digits/solver.prototxt\n" in done.out
     solver = read_solver(cli.folder / "my" / "digits" / "solver.prototxt")
     assert solver.net == "my/digits/train_val.prototxt"
     assert (cli.folder / solver.net).is_file()
     assert solver.snapshot_prefix == "my/digits/lenet"
-    done = cli("models", "copy", "lenet", "my/digits")
-    assert done.code == 1
+    done = cli.fails("models", "copy", "lenet", "my/digits")
     assert "my/digits/README.md: already exists" in done.err
-    assert cli("models", "copy", "resnet50").code == 0
+    cli.ok("models", "copy", "resnet50")
     folder = cli.folder / "models" / "resnet50"
     assert {path.read_bytes() for path in folder.iterdir()} == {
         path.read_bytes()

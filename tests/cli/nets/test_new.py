@@ -63,8 +63,7 @@ def train(cli: Cli, done: Result, *more: str) -> str:
     assert done.code == 0, done.err
     program, *command = shlex.split(done.out.splitlines()[-1])
     assert program == "osucaffe"
-    trained = cli(*command, *more)
-    assert trained.code == 0, trained.err
+    trained = cli.ok(*command, *more)
     return trained.err
 
 
@@ -152,8 +151,7 @@ def test_weights_begin_with_the_mean_that_they_know(new: Cli) -> None:
     command = ("new", "finetune", "--data=data", "--from=small.caffemodel", "--model=cifar10_quick")
 
     def transform(out: str) -> caffe_pb2.TransformationParameter:
-        done = new(*command, f"--out={out}")
-        assert done.code == 0, done.err
+        new.ok(*command, f"--out={out}")
         return read_net(new.folder / out / "train_val.prototxt").layer[0].transform_param
 
     found = transform("imagenet")
@@ -235,13 +233,10 @@ def test_what_will_not_do_is_said(new: Cli) -> None:
         ([*tune, "--from=alex.caffemodel"], "alex.caffemodel: may be of alexnet or caffenet: say"),
         ([*tune, "--from=other.caffemodel", "--model=cifar10_quick"], "has nothing for its layers"),
     ]:  # fmt: skip
-        done = new("new", *options)
-        assert done.code == 1
-        assert expected in done.err
+        assert expected in new.fails("new", *options).err
 
 
 def test_without_data_it_is_the_model_itself(cli: Cli) -> None:
-    done = cli("new", "lenet")
-    assert done.code == 0, done.err
+    done = cli.ok("new", "lenet")
     assert "osucaffe train --solver lenet/solver.prototxt" in done.out
     assert read_solver(cli.folder / "lenet" / "solver.prototxt").net == "lenet/train_val.prototxt"

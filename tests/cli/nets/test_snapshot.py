@@ -8,7 +8,7 @@ from ..conftest import Cli
 def test_verify_tells_which_files_are_good(cli: Cli, fixtures) -> None:
     cli.write_net()
     cli.write_solver("snapshot: 5")
-    assert cli("train", "--solver=solver.prototxt").code == 0
+    cli.ok("train", "--solver=solver.prototxt")
     done = cli("snapshot", "verify", "run_iter_5.solverstate", "run_iter_10.caffemodel")
     assert (done.code, done.err) == (0, "")
     assert done.out == (

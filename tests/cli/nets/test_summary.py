@@ -51,8 +51,7 @@ def test_a_solver_names_its_net(cli: Cli) -> None:
 
 
 def test_data_that_are_not_there(cli: Cli) -> None:
-    result = cli("summary", LENET)
-    assert result.code == 1
+    result = cli.fails("summary", LENET)
     assert "--shape C,H,W: read no data" in result.err
     assert len(result.err.splitlines()) == 1
     assert cli("summary", LENET, "--shape", "1,x").code == 2

@@ -37,8 +37,7 @@ def table(path):
 
 def test_tables_of_a_log_of_caffe(cli):
     cli.write("caffe.log", CAFFE)
-    done = cli("parse_log", "caffe.log", "out")
-    assert done.code == 0, done.err
+    cli.ok("parse_log", "caffe.log", "out")
     assert table(cli.folder / "out" / "caffe.log.train") == [
         ["NumIters", "Seconds", "LearningRate", "loss"],
         ["0", "1.500001", "0.01", "2.4"],
@@ -58,9 +57,8 @@ def test_tables_of_a_log_of_caffe(cli):
 def test_tables_and_plot_of_a_run(cli):
     pytest.importorskip("matplotlib")
     cli.write_net()
-    assert cli("train", "--solver", cli.write_solver(), "--log_dir", "logs").code == 0
-    done = cli("parse_log", "logs/osucaffe.INFO", "out", "--delimiter", ";", "--plot", "plot.svg")
-    assert done.code == 0, done.err
+    cli.ok("train", "--solver", cli.write_solver(), "--log_dir", "logs")
+    cli.ok("parse_log", "logs/osucaffe.INFO", "out", "--delimiter", ";", "--plot", "plot.svg")
     rows = (cli.folder / "out" / "osucaffe.INFO.train").read_text().splitlines()
     assert rows[0] == "NumIters;Seconds;LearningRate;loss"
     assert [row.split(";")[0] for row in rows[1:]] == ["0", "2", "4", "6", "8"]

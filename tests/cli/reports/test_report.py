@@ -60,11 +60,10 @@ def test_a_report_of_a_run(cli: Cli) -> None:
     cli.write_net()
     cli.write_solver()
     command = "train", "--solver=solver.prototxt", "--log_dir=log", "--best=accuracy"
-    assert cli(*command).code == 0
+    cli.ok(*command)
     names = [f"<{digit}>" for digit in range(10)]
     cli.write("names.txt", "\n".join(names))
-    result = cli("report", "solver.prototxt", "--labels=names.txt", "--passes=1", "--pictures=3")
-    assert result.code == 0, result.err
+    result = cli.ok("report", "solver.prototxt", "--labels=names.txt", "--passes=1", "--pictures=3")
     assert result.out == "wrote report.html\n"
     text = (cli.folder / "report.html").read_text()
     tags = check_alone(text)
@@ -86,15 +85,13 @@ def test_a_report_of_a_run(cli: Cli) -> None:
 def test_without_a_model_and_a_log_the_rest_is_there(cli: Cli) -> None:
     cli.write_net()
     cli.write_solver()
-    result = cli("report", ".", "--passes=0", "--out=page.html")
-    assert result.code == 0, result.err
+    result = cli.ok("report", ".", "--passes=0", "--out=page.html")
     assert "no curves: give --log" in result.err
     assert "no model yet, so no predictions" in result.err
     text = (cli.folder / "page.html").read_text()
     check_alone(text)
     assert re.findall(r"<h2>(.*?)</h2>", text) == ["Solver"]
-    result = cli("report", ".", "--log=nowhere")
-    assert result.code == 1
+    result = cli.fails("report", ".", "--log=nowhere")
     assert "osucaffe: --log nowhere: there is no log" in result.err
 
 

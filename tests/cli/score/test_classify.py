@@ -120,13 +120,12 @@ def test_what_train_writes_classifies_alike(cli, digits, form):
     """Crops, a mean and a scale travel with the model, and how large images were."""
     cli.write_net(transform="crop_size: 20 mean_value: 33")
     cli.write_solver(f"snapshot_format: {form}")
-    assert cli("train", "--solver", "solver.prototxt").code == 0
+    cli.ok("train", "--solver", "solver.prototxt")
     cli.write("deploy.prototxt", DEPLOY.replace("dim: 28 dim: 28", "dim: 20 dim: 20"))
     names, _ = digits(2)
     end = ".h5" if form == "HDF5" else ""
     common = ["--model", "deploy.prototxt", "--weights", f"run_iter_10.caffemodel{end}", *names]
-    done = cli("classify", *common)
-    assert done.code == 0, done.err
+    done = cli.ok("classify", *common)
     assert re.search(
         r"scaled to 28x28, of which the middle of 20x20; 0..255, less the mean 33, times 0.0039062",
         done.err,

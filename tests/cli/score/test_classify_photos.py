@@ -30,8 +30,7 @@ def train(cli: Cli, folder: str, *options: str) -> None:
         ("new", "cifar10_quick", f"--data={folder}", f"--out={folder}_net", "--epochs=6"),
         ("train", "--solver", f"{folder}_net/solver.prototxt"),
     ):
-        done = cli(*command)
-        assert done.code == 0, done.err
+        cli.ok(*command)
 
 
 def files(cli: Cli, folder: str) -> tuple[str, str]:
@@ -62,8 +61,7 @@ def test_scores_are_those_of_test_to_the_bit(
     folder, cli = "data", trained
     if options[0] != "--size=40":
         folder = "other"
-        done = cli("data", "folder", "photos", "--out=other", "--size=40", *options)
-        assert done.code == 0, done.err
+        cli.ok("data", "folder", "photos", "--out=other", "--size=40", *options)
         shutil.copytree(cli.folder / "data_net", cli.folder / "other_net")
         shutil.copy(cli.folder / "other" / "photos.json", cli.folder / "other_net")
         text = (cli.folder / "data_net" / "train_val.prototxt").read_text()
@@ -103,10 +101,9 @@ def test_the_command_scores_as_test_does(trained: Cli) -> None:
     done = trained("test", "--model", net, "--weights", weights, "--iterations", str(batches))
     accuracy = float(re.findall(r"\baccuracy = (\S+)", done.err)[-1])
     names = held_out(trained, "data")
-    done = trained(
+    done = trained.ok(
         "classify", "--model", deploy, "--weights", weights, "--top=1", *(name for name, _ in names)
     )
-    assert done.code == 0, done.err
     labels = re.findall(r"^  \S+  (.+)$", done.out, re.MULTILINE)
     right = sum(name.split("/")[1] == each for (name, _), each in zip(names, labels, strict=True))
     assert right / len(names) == pytest.approx(accuracy, abs=1e-5)
@@ -121,8 +118,7 @@ def test_ten_parts_and_other_folders(trained: Cli, tmp_path: Path) -> None:
     path, _ = held_out(trained, "data")[0]
     shutil.copy(trained.folder / deploy, tmp_path / "deploy.prototxt")
     common = ("--model", str(tmp_path / "deploy.prototxt"), "--weights", weights, path)
-    ten = trained("classify", *common, "--data=data", "--oversample")
-    assert ten.code == 0, ten.err
+    ten = trained.ok("classify", *common, "--data=data", "--oversample")
     assert "Photos are preprocessed like those of data" in ten.err
     assert re.search(r"^  \S+  (bird|cat|dog)$", ten.out, re.MULTILINE)
     plain = trained("classify", *common)
@@ -148,7 +144,6 @@ def test_images_are_turned_as_exif_says(cli: Cli, root: Path, fixtures: Path) ->
     digit.rotate(90).save(cli.folder / "lying.png", exif=tags)
     model = str(root / "models" / "lenet" / "deploy.prototxt")
     weights = str(fixtures / "formats" / "lenet_iter_200.caffemodel")
-    done = cli("classify", "--model", model, "--weights", weights, "upright.png", "lying.png")
-    assert done.code == 0, done.err
+    done = cli.ok("classify", "--model", model, "--weights", weights, "upright.png", "lying.png")
     upright, lying = re.split(r"^lying\.png\n", done.out, flags=re.MULTILINE)
     assert upright.partition("\n")[2] == lying

@@ -39,8 +39,7 @@ def records(path):
 
 def test_records(cli):
     scores, data = prepare(cli)
-    done = cli("extract_features", "tiny.caffemodel", "net.prototxt", "ip,data", "a,b", "2")
-    assert done.code == 0, done.err
+    done = cli.ok("extract_features", "tiny.caffemodel", "net.prototxt", "ip,data", "a,b", "2")
     assert done.out == "wrote a: 16 x ip\nwrote b: 16 x data\n"
     found = records(cli.folder / "a")
     assert [key for key, _ in found] == [b"%010d" % index for index in range(16)]
@@ -56,12 +55,9 @@ def test_the_arguments_of_caffes_tool(cli):
     prepare(cli)
     command = "extract_features", "tiny.caffemodel", "net.prototxt", "ip", "a", "1", "lmdb"
     for ending in (), ("CPU",):
-        done = cli(*command, *ending)
-        assert done.code == 0, done.err
+        cli.ok(*command, *ending)
     assert len(records(cli.folder / "a")) == 8
-    done = cli(*command, "GPU", "DEVICE_ID=x")
-    assert done.code == 1
-    assert "--gpu x: give" in done.err
+    assert "--gpu x: give" in cli.fails(*command, "GPU", "DEVICE_ID=x").err
 
 
 @pytest.mark.parametrize("when", ["first record", "commit"])
@@ -104,8 +100,9 @@ def test_bad_input(cli):
         ("loss", "a", "not something for each item"),
         ("ip,data", "taken,b", "taken exists and is not an LMDB"),
     ]:
-        done = cli("extract_features", "tiny.caffemodel", "net.prototxt", blobs, databases, "2")
-        assert done.code == 1
+        done = cli.fails(
+            "extract_features", "tiny.caffemodel", "net.prototxt", blobs, databases, "2"
+        )
         assert message in done.err
     assert not (cli.folder / "a").exists()
     cli.write("deploy.prototxt", DEPLOY)

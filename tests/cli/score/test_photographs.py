@@ -87,8 +87,7 @@ def test_resized_photographs_are_those_of_opencv(made: Path) -> None:
 
 def test_verify_and_a_photograph_that_is_cut_short(made: Path, cli: Cli) -> None:
     for name in ("files", "raw", "jpeg"):
-        done = cli("data", "verify", str(made / name), "--classes", str(len(FILES)))
-        assert done.code == 0, done.err
+        done = cli.ok("data", "verify", str(made / name), "--classes", str(len(FILES)))
         assert f"all {len(FILES)} records are good" in done.out
     assert (
         f"of {len({each.shape for each in map(decoded, range(len(FILES)))})} sizes"
@@ -106,8 +105,7 @@ def test_verify_and_a_photograph_that_is_cut_short(made: Path, cli: Cli) -> None
 
 def test_inspect_and_the_contact_sheet(made: Path, cli: Cli) -> None:
     image = pytest.importorskip("PIL.Image")
-    done = cli("data", "inspect", str(made / "files"), "--sheet", "sheet.png")
-    assert done.code == 0, done.err
+    done = cli.ok("data", "inspect", str(made / "files"), "--sheet", "sheet.png")
     assert f"{len(FILES)} records" in done.out
     assert "form    JPEG" in done.out
     with image.open(cli.folder / "sheet.png") as opened:

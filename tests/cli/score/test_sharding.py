@@ -68,8 +68,7 @@ def test_two_ranks_extract_what_one_does(cli) -> None:
     prepare(cli)
     command = ("extract_features", "tiny.caffemodel", "net.prototxt", "ip,data")
     for databases, ranks in ("a,b", "1"), ("c,d", "2"):
-        done = cli(*command, databases, "3", *ONE, "--ranks", ranks)
-        assert done.code == 0, done.err
+        done = cli.ok(*command, databases, "3", *ONE, "--ranks", ranks)
         first, second = databases.split(",")
         assert done.out == f"wrote {first}: 24 x ip\nwrote {second}: 24 x data\n"
     for one, other in ("a", "c"), ("b", "d"):

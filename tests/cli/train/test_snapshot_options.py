@@ -52,18 +52,15 @@ def accuracies(log: str) -> dict[int, float]:
 def test_only_the_newest_snapshots_of_this_run_stay(ready: Cli) -> None:
     (ready.folder / "run_iter_99.solverstate").write_text("of another run")
     (ready.folder / "run_iter_99.caffemodel").write_text("of another run")
-    result = ready(*TRAIN, "--keep=2")
-    assert result.code == 0, result.err
+    result = ready.ok(*TRAIN, "--keep=2")
     assert snapshots(ready) == [8, 10, 99]
     assert "Deleted run_iter_2.solverstate and its model: --keep 2" in result.err
-    result = ready(*TRAIN, "--keep=2", "--max_iter=12", "--snapshot=run_iter_10.solverstate")
-    assert result.code == 0, result.err
+    result = ready.ok(*TRAIN, "--keep=2", "--max_iter=12", "--snapshot=run_iter_10.solverstate")
     assert snapshots(ready) == [10, 12, 99]  # those that it had made before are its own
 
 
 def test_the_best_model_is_kept(ready: Cli) -> None:
-    result = ready(*TRAIN, "--best=accuracy")
-    assert result.code == 0, result.err
+    result = ready.ok(*TRAIN, "--best=accuracy")
     told = accuracies(result.err)
     assert best(ready)["value"] == pytest.approx(max(told.values()), rel=1e-4)
     first = min(each for each, value in told.items() if value == max(told.values()))
@@ -75,23 +72,21 @@ def test_the_best_model_is_kept(ready: Cli) -> None:
     # A run that goes on does not take a worse one for better; a new run begins anew.
     note = json.dumps(best(ready) | {"value": 2.0})
     (ready.folder / "run_best.json").write_text(note)
-    assert ready(*TRAIN, "--best=accuracy", "--max_iter=14", "--snapshot=auto").code == 0
+    ready.ok(*TRAIN, "--best=accuracy", "--max_iter=14", "--snapshot=auto")
     assert best(ready)["value"] == 2.0
-    assert ready(*TRAIN, "--best=accuracy").code == 0
+    ready.ok(*TRAIN, "--best=accuracy")
     assert best(ready)["value"] != 2.0
 
 
 def test_of_losses_the_least_is_best(ready: Cli) -> None:
-    result = ready(*TRAIN, "--best=loss", "--max_iter=4")
-    assert result.code == 0, result.err
+    result = ready.ok(*TRAIN, "--best=loss", "--max_iter=4")
     told = [float(each) for each in re.findall(r"Test net output #1: loss = (\S+)", result.err)]
     assert best(ready)["value"] == pytest.approx(min(told), rel=1e-4)
 
 
 def test_patience_ends_a_run_that_gets_no_better(ready: Cli) -> None:
     spoil(ready)
-    result = ready(*TRAIN, "--best=accuracy", "--patience=3")
-    assert result.code == 0, result.err
+    result = ready.ok(*TRAIN, "--best=accuracy", "--patience=3")
     assert re.search(r"Stopping: 3 tests without a better accuracy than \S+ at", result.err)
     assert "Optimization stopped early." in result.err
     assert "To go on" not in result.err
@@ -101,8 +96,7 @@ def test_patience_ends_a_run_that_gets_no_better(ready: Cli) -> None:
 @needs_mpi
 def test_ranks_end_together(ready: Cli) -> None:
     spoil(ready)
-    result = ready(*TRAIN, "--best=accuracy", "--patience=2", "--ranks=2", "--keep=1")
-    assert result.code == 0, result.err
+    ready.ok(*TRAIN, "--best=accuracy", "--patience=2", "--ranks=2", "--keep=1")
     assert len(snapshots(ready)) == 1
 
 
@@ -114,9 +108,7 @@ def test_ranks_end_together(ready: Cli) -> None:
     ],
 )
 def test_options_that_cannot_be(ready: Cli, options: list[str], words: str) -> None:
-    result = ready(*TRAIN, *options)
-    assert result.code == 1
-    assert f"osucaffe: {words}" in result.err
+    assert f"osucaffe: {words}" in ready.fails(*TRAIN, *options).err
 
 
 def test_a_run_that_was_stopped_tells_how_it_goes_on(ready: Cli) -> None:
@@ -134,8 +126,7 @@ def test_a_run_that_was_stopped_tells_how_it_goes_on(ready: Cli) -> None:
     [(iteration, again)] = re.findall(r"To resume from iteration (\d+): (.*)", log)
     assert again == "osucaffe train --solver=solver.prototxt --keep 1 --snapshot=auto"
     words = [*shlex.split(again)[1:], f"--max_iter={int(iteration) + 3}"]
-    result = ready(*words)
-    assert result.code == 0, result.err
+    result = ready.ok(*words)
     assert f"Restoring previous solver status from run_iter_{iteration}.solverstate" in result.err
 
 

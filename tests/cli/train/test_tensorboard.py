@@ -37,8 +37,7 @@ def values_of(events: list[Any]) -> dict[tuple[str, int], Any]:
 
 def train(cli: Cli, *options: str) -> tuple[str, bytes]:
     """The log of a training, and the model that it leaves."""
-    result = cli("train", "--solver=solver.prototxt", *options)
-    assert result.code == 0, result.err
+    result = cli.ok("train", "--solver=solver.prototxt", *options)
     return result.err, (cli.folder / "run_iter_10.caffemodel").read_bytes()
 
 

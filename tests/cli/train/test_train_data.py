@@ -22,11 +22,9 @@ def test_bad_records_stop_training_or_are_skipped(cli: Cli, fixtures) -> None:
     write_database(cli.folder / "bad_lmdb", [(record_key(i), v) for i, v in enumerate(values)])
     cli.write_net(source="bad_lmdb")
     solver = cli.write_solver("test_iter: 1\ntest_interval: 100\ntest_initialization: false\n")
-    done = cli("train", "--solver", solver)
-    assert done.code == 1
+    done = cli.fails("train", "--solver", solver)
     assert 'record "00000020" of bad_lmdb cannot be read' in done.err
-    done = cli("train", "--solver", solver, "--on-bad-record=skip", "--readers=3")
-    assert done.code == 0, done.err
+    done = cli.ok("train", "--solver", solver, "--on-bad-record=skip", "--readers=3")
     assert 'Skipped: record "00000020" of bad_lmdb cannot be read' in done.err
 
 
@@ -47,25 +45,22 @@ def test_reader_processes_train_alike_and_name_bad_records(cli: Cli) -> None:
     solver = cli.write_solver("test_iter: 1\ntest_interval: 100\ntest_initialization: false\n")
     losses = []
     for readers in ("1", "6"):
-        done = cli("train", "--solver", solver, "--readers", readers)
-        assert done.code == 0, done.err
+        done = cli.ok("train", "--solver", solver, "--readers", readers)
         lines = done.err.splitlines()
         losses.append([line.split("loss = ")[1] for line in lines if ", loss = " in line])
     assert losses[0] == losses[1]
     jpegs[20] = b"\xff\xd8\xff nothing"
     write("bad_lmdb")
-    done = cli("train", "--solver", solver, "--readers=6")
-    assert done.code == 1
+    done = cli.fails("train", "--solver", solver, "--readers=6")
     assert 'record "00000020" of bad_lmdb cannot be read' in done.err
 
 
 def test_only_a_gpu_decodes_on_a_gpu(cli: Cli) -> None:
     cli.write_net()
     solver = cli.write_solver("test_iter: 1\ntest_interval: 100\n")
-    done = cli("train", "--solver", solver, "--decode", "gpu")
-    assert done.code == 1
+    done = cli.fails("train", "--solver", solver, "--decode", "gpu")
     assert "--decode gpu is for GPUs only: add --gpu 0" in done.err
-    assert cli("train", "--solver", solver, "--decode=host").code == 0
+    cli.ok("train", "--solver", solver, "--decode=host")
 
 
 def test_shuffled_training_repeats_itself(cli: Cli) -> None:
@@ -73,8 +68,7 @@ def test_shuffled_training_repeats_itself(cli: Cli) -> None:
     solver = cli.write_solver("test_iter: 1\ntest_interval: 100\n")
 
     def losses(*options: str) -> list[str]:
-        done = cli("train", "--solver", solver, *options)
-        assert done.code == 0, done.err
+        done = cli.ok("train", "--solver", solver, *options)
         return [line.split("loss = ")[1] for line in done.err.splitlines() if ", loss = " in line]
 
     shuffled = losses("--shuffle", "16")

@@ -43,8 +43,7 @@ def parse(log: str) -> dict[str, list[tuple[int, str, float]]]:
 
 
 def test_a_log_can_be_read_by_the_tools_of_caffe(ready: Cli) -> None:
-    result = ready("train", "-solver", "solver.prototxt", "--log_dir", "logs")
-    assert result.code == 0, result.err
+    result = ready.ok("train", "-solver", "solver.prototxt", "--log_dir", "logs")
     assert result.out == ""
     found = parse(result.err)
     assert [value for value in found["rate"] if value[0] in (0, 4, 8)] == [
@@ -73,11 +72,10 @@ def test_a_log_can_be_read_by_the_tools_of_caffe(ready: Cli) -> None:
 
 
 def test_it_goes_on_from_a_snapshot_as_if_it_had_not_stopped(ready: Cli) -> None:
-    assert ready("train", "--solver=solver.prototxt").code == 0
+    ready.ok("train", "--solver=solver.prototxt")
     whole = read_weights(ready.folder / "run_iter_10.caffemodel")
-    assert ready("train", "--solver=solver.prototxt", "--max_iter=6").code == 0
-    result = ready("train", "--solver=solver.prototxt", "--snapshot=run_iter_6.solverstate")
-    assert result.code == 0, result.err
+    ready.ok("train", "--solver=solver.prototxt", "--max_iter=6")
+    ready.ok("train", "--solver=solver.prototxt", "--snapshot=run_iter_6.solverstate")
     resumed = read_weights(ready.folder / "run_iter_10.caffemodel")
     assert [layer.blobs[0].data for layer in whole.layer if layer.blobs] == [
         layer.blobs[0].data for layer in resumed.layer if layer.blobs
@@ -86,31 +84,29 @@ def test_it_goes_on_from_a_snapshot_as_if_it_had_not_stopped(ready: Cli) -> None
 
 def test_snapshot_auto_takes_the_newest(ready: Cli) -> None:
     ready.write_solver("snapshot: 2")
-    assert ready("train", "--solver=solver.prototxt", "--max_iter=6", "-snapshot=auto").code == 0
+    ready.ok("train", "--solver=solver.prototxt", "--max_iter=6", "-snapshot=auto")
     result = ready("train", "--solver=solver.prototxt", "--snapshot", "auto")
     assert "run_iter_6.solverstate" in result.err
     assert "Iteration 4," not in result.err
 
 
 def test_it_fine_tunes_from_several_files(ready: Cli) -> None:
-    assert ready("train", "--solver=solver.prototxt").code == 0
-    result = ready(
+    ready.ok("train", "--solver=solver.prototxt")
+    result = ready.ok(
         "train",
         "--solver=solver.prototxt",
         "--weights=run_iter_10.caffemodel,run_iter_10.caffemodel",
     )
-    assert result.code == 0, result.err
     first = next(value for at, name, value in parse(result.err)["test"] if name == "accuracy")
     assert first > 0.4
     assert result.err.count("Finetuning from run_iter_10.caffemodel") == 2
 
 
 def test_test_prints_each_batch_and_the_means(ready: Cli) -> None:
-    assert ready("train", "--solver=solver.prototxt").code == 0
-    result = ready(
+    ready.ok("train", "--solver=solver.prototxt")
+    result = ready.ok(
         "test", "-model", "net.prototxt", "-weights", "run_iter_10.caffemodel", "-iterations", "4"
     )
-    assert result.code == 0, result.err
     batches = re.findall(r"\] Batch (\d), accuracy = (\S+)$", result.err, re.M)
     assert [number for number, _ in batches] == list("0123")
     mean = re.search(r"\] accuracy = (\S+)$", result.err, re.M)
@@ -125,8 +121,7 @@ def test_test_prints_each_batch_and_the_means(ready: Cli) -> None:
 def test_layers_without_a_name_or_with_the_same_are_timed_and_scored(ready: Cli) -> None:
     """Nothing depends on names: the same scores, and each layer's own operations."""
     net = (ready.folder / "net.prototxt").read_text()
-    trained = ready("train", "--solver=solver.prototxt")
-    assert trained.code == 0, trained.err
+    ready.ok("train", "--solver=solver.prototxt")
     weights = "--weights=run_iter_10.caffemodel"
     named = ready("test", "--model=net.prototxt", "--iterations=3", weights)
     for name in ("data", "accuracy"):
@@ -137,8 +132,7 @@ def test_layers_without_a_name_or_with_the_same_are_timed_and_scored(ready: Cli)
     scores = [re.findall(r"(\w+ = \S+)", each.err) for each in (named, result)]
     assert len(scores[0]) >= 8
     assert scores[0] == scores[1]
-    timed = ready("time", "--model=net.prototxt", "--iterations=2")
-    assert timed.code == 0, timed.err
+    timed = ready.ok("time", "--model=net.prototxt", "--iterations=2")
     for way in ("forward", "backward"):
         assert re.search(rf"\] +\(Data\)\t{way}: \S+ ms\.", timed.err)
     operations = re.findall(r"\] +ip\tforward: \S+ ms\. \((\S+) MFLOP", timed.err)
@@ -147,8 +141,7 @@ def test_layers_without_a_name_or_with_the_same_are_timed_and_scored(ready: Cli)
 
 
 def test_time_prints_every_layer(ready: Cli) -> None:
-    result = ready("time", "--model=net.prototxt", "--iterations=2")
-    assert result.code == 0, result.err
+    result = ready.ok("time", "--model=net.prototxt", "--iterations=2")
     for way in ("forward", "backward"):
         for layer in ("data", "ip", "loss"):
             assert re.search(rf"\] +{layer}\t{way}: \S+ ms\.", result.err)
@@ -175,15 +168,13 @@ def test_a_trace_of_a_run(ready: Cli) -> None:
     # Batches made ahead by threads could all be made before or behind the traced iterations.
     net = (ready.folder / "net.prototxt").read_text()
     ready.write("net.prototxt", net.replace("batch_size: 8", "batch_size: 8 prefetch: 0"))
-    result = ready("train", "--solver=solver.prototxt", "--trace=out.json")
-    assert result.code == 0, result.err
+    result = ready.ok("train", "--solver=solver.prototxt", "--trace=out.json")
     assert "] Trace of iterations 5 to 7, which ran step by step: out.json" in result.err
     events = json.loads((ready.folder / "out.json").read_text())["traceEvents"]
     found = {(event["name"], event.get("cat")) for event in events}
     assert {("data", "data"), ("ip", "forward"), ("ip", "backward"), ("update", "update")} < found
     assert ("make a batch", "data") in found
-    result = ready("train", "--solver=solver.prototxt", "--trace=nowhere/out.json")
-    assert result.code == 1
+    result = ready.fails("train", "--solver=solver.prototxt", "--trace=nowhere/out.json")
     assert "nowhere/out.json: cannot write it: No such file" in result.err
 
 
@@ -215,12 +206,11 @@ def test_signals_do_what_the_flags_say(ready: Cli, signal_number: signal.Signals
 
 def test_a_finished_run_has_nothing_left(ready: Cli) -> None:
     command = "train", "--solver=solver.prototxt", "--snapshot=auto"
-    assert ready(*command).code == 0
-    again = ready(*command)
-    assert again.code == 0, again.err
+    ready.ok(*command)
+    again = ready.ok(*command)
     assert "already at iteration 10 of max_iter 10: there is nothing left to train" in again.err
     assert "Optimization" not in again.err
-    assert ready(*command, "--max_iter=12").code == 0
+    ready.ok(*command, "--max_iter=12")
 
 
 def test_a_run_that_diverged_ends_with_3(ready: Cli) -> None:
