@@ -16,7 +16,7 @@ from ... import pycaffe
 from ...errors import UserError, listed
 from ...graph.prototxt.filter import filter_layers, net_state
 from ...proto import NetParameter, format_text, read_net, title
-from ...pycaffe.net_spec import own_field
+from ...pycaffe.net_spec import param_field
 
 
 def run(args: argparse.Namespace) -> None:
@@ -34,15 +34,15 @@ def _run_script(path: str, name: str | None) -> Any:
     pycaffe.install()
     if not Path(path).is_file():
         raise UserError(f"{path}: there is no such file")
-    found = _run(path, lambda: runpy.run_path(path))
+    namespace = _run(path, lambda: runpy.run_path(path))
     if name is not None:
-        if name not in found:
+        if name not in namespace:
             raise UserError(f"{path}: makes nothing named {name}")
-        net = _run(path, found[name]) if callable(found[name]) else found[name]
+        net = _run(path, namespace[name]) if callable(namespace[name]) else namespace[name]
     else:
         nets = {
             name: value
-            for name, value in found.items()
+            for name, value in namespace.items()
             if isinstance(value, pycaffe.NetSpec | NetParameter)
         }
         if len(nets) != 1:
@@ -66,11 +66,11 @@ def _run(path: str, function: Callable[[], Any]) -> Any:
     except UserError:
         raise
     except Exception as error:
-        own = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
-        line = error.lineno if isinstance(error, SyntaxError) else own[-1] if own else None
+        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
+        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
         text = error.msg if isinstance(error, SyntaxError) else error
-        place = f"{path}, line {line}" if line else path
-        raise UserError(f"{place}: {type(error).__name__}: {text}") from error
+        position = f"{path}, line {line}" if line else path
+        raise UserError(f"{position}: {type(error).__name__}: {text}") from error
 
 
 # -- prototxt to Python --------------------------------------------------------------------------
@@ -113,9 +113,9 @@ def to_python(net: Any) -> str:
                     "--phase TRAIN or --phase TEST"
                 )
         used.update(names)
-        places = [_place(name) for name in names]
-        blobs |= dict(zip(layer.top, places, strict=False))
-        lines.append(f"{', '.join(places)} = L.{layer.type}({', '.join(inputs + settings)})")
+        variables = [_variable(name) for name in names]
+        blobs |= dict(zip(layer.top, variables, strict=False))
+        lines.append(f"{', '.join(variables)} = L.{layer.type}({', '.join(inputs + settings)})")
     lines += ["", "net = n.to_proto()"]
     for field, value in net.ListFields():
         if field.name in ("name", "force_backward", "debug_info"):
@@ -123,7 +123,7 @@ def to_python(net: Any) -> str:
     return "\n".join([*lines, "print(net)", ""])
 
 
-def _place(name: str) -> str:
+def _variable(name: str) -> str:
     plain = name.isidentifier() and not keyword.iskeyword(name) and name not in ("tops", "to_proto")
     return f"n.{name}" if plain and not name.startswith("_") else f"n[{name!r}]"
 
@@ -134,7 +134,7 @@ def _settings(layer: Any) -> list[str]:
     for field, value in layer.ListFields():
         if field.name in ("name", "type", "bottom", "top"):
             continue
-        if field.name == own_field(layer.type):
+        if field.name == param_field(layer.type):
             settings += _fields(value)
         else:
             settings.append(f"{field.name}={_expression(field, value)}")
@@ -147,7 +147,7 @@ def _fields(message: Any) -> list[str]:
 
 def _expression(field: Any, value: Any) -> str:
     if hasattr(value, "extend"):  # a repeated field
-        return f"[{', '.join(_single(field, each) for each in value)}]"
+        return f"[{', '.join(_single(field, item) for item in value)}]"
     return _single(field, value)
 
 
