@@ -9,7 +9,7 @@ import pytest
 
 import osucaffe.pycaffe as caffe
 from osucaffe.errors import UserError
-from osucaffe.pycaffe.forward_only import MOST_WANTED
+from osucaffe.pycaffe.forward_only import MAX_REQUESTED
 from tests.differential.sessions import TOWERS
 
 from .nets import FUSED as NET
@@ -321,7 +321,7 @@ def test_a_script_that_calls_back_or_looks_at_everything_gets_the_net_as_it_is(
     assert seen == list(range(len(net.layers)))
     same(net, plain, list(net.blobs))
     net._after_forward.clear()
-    net._forward_only.want(f"made up {i}" for i in range(MOST_WANTED + 1))
+    net._forward_only.want(f"made up {i}" for i in range(MAX_REQUESTED + 1))
     net.forward()
     assert not net._forward_only.is_stale
     same(net, plain, list(net.blobs))
