@@ -65,9 +65,13 @@ class ForwardOnly:
             and bool(net.inputs)
             and all(node.bottom or node.layer.type == "Input" for node in net.nodes)
             and not any(node.layer.reshapes or any(node.loss_weight) for node in net.nodes)
-            and not any(call.name == "host" or "key" in call.settings for call in net.programs[0])
+            and not any("key" in call.settings for call in net.programs[0])
+            and all(
+                net.nodes[call.position].layer.host_is_pure
+                for call in net.programs[0]
+                if call.name == "host"
+            )
             and parameters.isdisjoint(_written(net))
-            and all(blob.length is None for blob in net.blobs.values())
         )
 
     def pays(self) -> bool:
@@ -182,11 +186,17 @@ class ForwardOnly:
     def _bind(self, fast: engine.Net) -> None:
         """Let both nets have the same inputs, outputs and wanted blobs."""
         for name in {*fast.inputs, *fast.outputs, *self._requested}:
-            target, other = self._net.blobs[name].data, fast.blobs[name].data
-            target, other = target.base or target, other.base or other
-            if other.address != target.address:
-                other.place(target.array.reshape(-1), target.address)
-                fast.forget_replay()
+            blob, other = self._net.blobs[name], fast.blobs[name]
+            self._bind_tensor(fast, blob.data, other.data)
+            if blob.length is not None and other.length is not None:
+                self._bind_tensor(fast, blob.length, other.length)
+
+    @staticmethod
+    def _bind_tensor(fast: engine.Net, target: Tensor, other: Tensor) -> None:
+        target, other = target.base or target, other.base or other
+        if other.address != target.address:
+            other.place(target.array.reshape(-1), target.address)
+            fast.forget_replay()
 
     def _have_changed(self) -> bool:
         """Whether parameters are not what they were in the last run. What may be written behind
