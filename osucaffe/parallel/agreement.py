@@ -38,7 +38,7 @@ def check_alike(job: Job, parts: dict[str, str]) -> None:
         values = [each.get(name, "none") for each in described]
         if wrong := odd_ones(values, usual=values[0]):
             # The first of them speaks for the others.
-            found.append(_tell(name, wrong, values[wrong[0]], values[0]))
+            found.append(_describe_difference(name, wrong, values[wrong[0]], values[0]))
     if found:
         more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         raise UserError(
@@ -46,7 +46,7 @@ def check_alike(job: Job, parts: dict[str, str]) -> None:
         )
 
 
-def _tell(name: str, ranks: Sequence[int], value: str, first: str) -> str:
+def _describe_difference(name: str, ranks: Sequence[int], value: str, first: str) -> str:
     shown = "" if _HIDDEN in (value[:1], first[:1]) else f" ({value} and not {first})"
     return f"{name_ranks(ranks)} another {name} than rank 0{shown}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from osucaffe.backends.random import RandomState
 
+from . import reference
 from .running import Output, Spec
 
 STATE = RandomState(seed=7, step=3)
@@ -19,6 +20,23 @@ STATE = RandomState(seed=7, step=3)
 
 Expected = dict[str, Any]
 """By argument."""
+
+
+class Gradients:
+    """Gradients of sum(function(x) * dy) by finite differences, by argument, as function, x and dy:
+    computed when a case first runs. values: what else it should write."""
+
+    def __init__(self, values: Expected | None = None, **of: tuple[Any, ...]) -> None:
+        self.values, self.of = values or {}, of
+
+    def outputs(self, known: Container[str]) -> dict[str, Output]:
+        """What stands for those that are not known yet, by argument."""
+        like = self.values | {name: x for name, (_, x, _) in self.of.items()}
+        return {name: Output(np.shape(each)) for name, each in like.items() if name not in known}
+
+    def __call__(self) -> Expected:
+        found = {name: reference.gradient(*given) for name, given in self.of.items()}
+        return self.values | found
 
 
 @dataclass
@@ -37,10 +55,10 @@ class Case:
     first: tuple[str, dict[str, Spec], dict[str, Any]] | None = None
 
     def __post_init__(self) -> None:
-        if not callable(self.expect):
-            outputs = {name: Output(np.shape(values)) for name, values in self.expect.items()
-                       if name not in self.tensors}  # fmt: skip
-            self.tensors = self.tensors | outputs
+        expect = self.expect if isinstance(self.expect, Gradients) else Gradients(
+            None if callable(self.expect) else self.expect
+        )  # fmt: skip
+        self.tensors = self.tensors | expect.outputs(self.tensors)
 
     @functools.cached_property
     def expected(self) -> Expected:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from osucaffe.backends.random import call_key
 
 from . import reference
-from .cases import STATE, case, distinct, eighths, labels, normal
+from .cases import STATE, Gradients, case, distinct, eighths, labels, normal
 from .running import Output
 
 
@@ -39,46 +40,39 @@ def convolution_cases() -> None:
     ]
     for label, image, kernel, settings in table:
         x, w, b = normal(*image), normal(*kernel), normal(kernel[0])
-        forward = functools.partial(reference.convolution, **settings)
+        forward = partial(reference.convolution, **settings)
         y = forward(x, w, b)
         dy = normal(*y.shape)
         case(label, "convolution", {"x": x, "w": w, "b": b}, settings, {"y": y})
-        case(label, "convolution_backward_data", {"dy": dy, "w": w, "dx": Output(image)}, settings,
-             lambda f=forward, x=x, w=w, dy=dy: {
-                 "dx": reference.gradient(lambda x: f(x, w, None), x, dy)
-             })  # fmt: skip
+        of_x, of_w = partial(forward, w=w, b=None), partial(forward, x, b=None)
+        case(label, "convolution_backward_data", {"dy": dy, "w": w}, settings,
+             Gradients(dx=(of_x, x, dy)))  # fmt: skip
         if label == "channel blocks":  # too many weights for finite differences
             continue
-        case(label, "convolution_backward_filter",
-             {"x": x, "dy": dy, "dw": Output(kernel), "db": Output((kernel[0],))}, settings,
-             lambda f=forward, x=x, w=w, dy=dy: {
-                 "dw": reference.gradient(lambda w: f(x, w, None), w, dy),
-                 "db": dy.sum(axis=(0, *range(2, dy.ndim))),
-             })  # fmt: skip
+        db = dy.sum(axis=(0, *range(2, dy.ndim)))
+        case(label, "convolution_backward_filter", {"x": x, "dy": dy}, settings,
+             Gradients({"db": db}, dw=(lambda w, f=of_w: f(w=w), w, dy)))  # fmt: skip
 
         if settings["group"] > 1:
             continue
         window = {k: v for k, v in settings.items() if k != "group"} | {"kernel": kernel[2:]}
-        columns = functools.partial(reference.im2col, **window)
+        columns = partial(reference.im2col, **window)
         shape = columns(x).shape
         dy = normal(*shape)
         case(label, "im2col", {"x": x, "y": Output(shape)}, window,
              lambda f=columns, x=x: {"y": f(x)})  # fmt: skip
-        case(label, "im2col_backward", {"dy": dy, "dx": Output(image)}, window,
-             lambda f=columns, x=x, dy=dy: {"dx": reference.gradient(f, x, dy)})  # fmt: skip
+        case(label, "im2col_backward", {"dy": dy}, window, Gradients(dx=(columns, x, dy)))
 
     label, image, kernel, settings = table[0]
     x, w = normal(*image), normal(*kernel)
     y = reference.convolution(x, w, None, **settings)
     for slope in 0.0, 0.1:
-        case(f"no bias, ReLU {slope}", "convolution",
-             {"x": x, "w": w, "b": None}, settings | {"relu": slope},
-             {"y": np.where(y > 0, y, slope * y)})  # fmt: skip
+        case(f"no bias, ReLU {slope}", "convolution", {"x": x, "w": w, "b": None},
+             settings | {"relu": slope}, {"y": np.where(y > 0, y, slope * y)})  # fmt: skip
     dy = normal(*y.shape)
-    case("weights only", "convolution_backward_filter",
-         {"x": x, "dy": dy, "dw": Output(kernel), "db": None}, settings,
-         lambda: {"dw": reference.gradient(
-             lambda w: reference.convolution(x, w, None, **settings), w, dy)})  # fmt: skip
+    of_w = lambda w: reference.convolution(x, w, None, **settings)  # noqa: E731
+    case("weights only", "convolution_backward_filter", {"x": x, "dy": dy, "db": None}, settings,
+         Gradients(dw=(of_w, w, dy)))  # fmt: skip
     case("bias only", "convolution_backward_filter", {"x": x, "dy": dy, "dw": None}, settings,
          {"db": dy.sum(axis=(0, 2, 3))})  # fmt: skip
 
@@ -96,23 +90,18 @@ def inner_product_cases() -> None:
         x, b = normal(*shape), normal(outputs)
         w = normal(inside, outputs) if transpose else normal(outputs, inside)
         settings = {"axis": axis, "transpose": transpose}
-        forward = functools.partial(reference.inner_product, **settings)
+        forward = partial(reference.inner_product, **settings)
         y = forward(x, w, b)
         dy = normal(*y.shape)
         case(label, "inner_product", {"x": x, "w": w, "b": b}, settings, {"y": y})
         case(f"{label}, ReLU", "inner_product", {"x": x, "w": w, "b": None, "y": Output(y.shape)},
              settings | {"relu": 0.1},
              lambda y=y - b: {"y": np.where(y > 0, y, 0.1 * y)})  # fmt: skip
-        case(label, "inner_product_backward_data", {"dy": dy, "w": w, "dx": Output(shape)},
-             settings, lambda f=forward, x=x, w=w, dy=dy: {
-                 "dx": reference.gradient(lambda x: f(x, w, None), x, dy)
-             })  # fmt: skip
-        case(label, "inner_product_backward_filter",
-             {"x": x, "dy": dy, "dw": Output(w.shape), "db": Output((outputs,))}, settings,
-             lambda f=forward, x=x, w=w, b=b, dy=dy: {
-                 "dw": reference.gradient(lambda w: f(x, w, b), w, dy),
-                 "db": reference.gradient(lambda b: f(x, w, b), b, dy),
-             })  # fmt: skip
+        case(label, "inner_product_backward_data", {"dy": dy, "w": w}, settings,
+             Gradients(dx=(partial(forward, w=w, b=None), x, dy)))  # fmt: skip
+        of_w = lambda w, f=forward, x=x, b=b: f(x, w, b)  # noqa: E731
+        case(label, "inner_product_backward_filter", {"x": x, "dy": dy}, settings,
+             Gradients(dw=(of_w, w, dy), db=(partial(forward, x, w), b, dy)))  # fmt: skip
 
 
 def pooling_cases() -> None:
@@ -134,8 +123,8 @@ def pooling_cases() -> None:
         x = distinct(*image) / 8 - 3
         shape = (*image[:2], *out)
         dy, index = normal(*shape), Output(shape, "int32")
-        largest = functools.partial(reference.max_pooling, out=out, **settings)
-        mean = functools.partial(reference.average_pooling, out=out, **settings)
+        largest = partial(reference.max_pooling, out=out, **settings)
+        mean = partial(reference.average_pooling, out=out, **settings)
         forward = ("max_pooling", {"x": x, "y": Output(shape), "index": index}, settings)
         case(label, *forward, lambda f=largest, x=x: {"y": f(x)[0]})
         case(f"{label}, no index", "max_pooling", forward[1] | {"index": None}, settings,
@@ -144,12 +133,10 @@ def pooling_cases() -> None:
              lambda f=mean, x=x: {"y": f(x)})  # fmt: skip
         if label == "blocks":
             continue
-        case(label, "max_pooling_backward", {"dy": dy, "index": index, "dx": Output(image)},
-             settings, lambda f=largest, x=x, dy=dy: {
-                 "dx": reference.gradient(lambda x: f(x)[0], x, dy)
-             }, forward)  # fmt: skip
-        case(label, "average_pooling_backward", {"dy": dy, "dx": Output(image)}, settings,
-             lambda f=mean, x=x, dy=dy: {"dx": reference.gradient(f, x, dy)})  # fmt: skip
+        maxima = lambda x, f=largest: f(x)[0]  # noqa: E731
+        case(label, "max_pooling_backward", {"dy": dy, "index": index}, settings,
+             Gradients(dx=(maxima, x, dy)), forward)  # fmt: skip
+        case(label, "average_pooling_backward", {"dy": dy}, settings, Gradients(dx=(mean, x, dy)))
 
     # What is drawn must not depend on how the values are rounded: all types hold these exactly.
     x = np.round(np.maximum(normal(2, 3, 7, 6), 0) * 64) / 64
@@ -192,24 +179,20 @@ def normalization_cases() -> None:
     ]:  # fmt: skip
         x, dy = normal(*shape), normal(*shape)
         y, note = Output(shape), Output(shape)
-        function = functools.partial(reference.lrn, **settings)
+        function = partial(reference.lrn, **settings)
         forward = ("lrn", {"x": x, "y": y, "note": note}, settings)
         case(label, *forward, lambda f=function, x=x: {"y": f(x)})
-        case(label, "lrn_backward", {"x": x, "y": y, "dy": dy, "note": note, "dx": Output(shape)},
-             settings, lambda f=function, x=x, dy=dy: {"dx": reference.gradient(f, x, dy)},
-             forward)  # fmt: skip
+        case(label, "lrn_backward", {"x": x, "y": y, "dy": dy, "note": note}, settings,
+             Gradients(dx=(function, x, dy)), forward)  # fmt: skip
     for shape, axis in ((4, 7), 1), ((2, 5, 3, 2), 1), ((2, 3, 4), 2), ((3, 4), 0):
         x, dy = normal(*shape), normal(*shape)
-        function = functools.partial(reference.softmax, axis=axis)
+        function = partial(reference.softmax, axis=axis)
         y = function(x)
         label = f"{len(shape)}-d, axis {axis}"
         case(label, "softmax", {"x": x}, {"axis": axis}, {"y": y})
         case(f"{label}, in place", "softmax", {"x": x, "y": x}, {"axis": axis}, {"y": y})
-        derivative = lambda f=function, x=x, dy=dy: {  # noqa: E731
-            "dx": reference.gradient(f, x, dy)
-        }
-        case(label, "softmax_backward", {"y": y, "dy": dy, "dx": Output(shape)}, {"axis": axis},
-             derivative)  # fmt: skip
+        derivative = Gradients(dx=(function, x, dy))
+        case(label, "softmax_backward", {"y": y, "dy": dy}, {"axis": axis}, derivative)
         case(f"{label}, in place", "softmax_backward", {"y": y, "dy": dy, "dx": dy},
              {"axis": axis}, derivative)  # fmt: skip
     huge = 64 * np.round(normal(3, 4)) + 8192  # bfloat16 holds these
@@ -289,7 +272,7 @@ def loss_cases() -> None:
         label.flat[:2] = 0, 2
         settings = {"axis": axis, "ignore": ignore, "normalization": normalization}
         settings |= {"weights": weights} if weights else {}
-        function = functools.partial(reference.softmax_loss, label=label, **settings)
+        function = partial(reference.softmax_loss, label=label, **settings)
         name = f"{len(shape)}-d, ignore {ignore}, {normalization}"
         name += ", weighted" if weights else ""
         probability = Output(shape)
@@ -301,10 +284,8 @@ def loss_cases() -> None:
         case(name, *forward,
              lambda f=function, x=x: {"loss": f(x)[0], "probability": f(x)[1]})  # fmt: skip
         case(name, "softmax_loss_backward",
-             {"probability": probability, "label": label, "dloss": dloss, "dx": Output(shape)},
-             settings, lambda f=function, x=x, d=dloss: {
-                 "dx": reference.gradient(lambda x: f(x)[0], x, d)
-             }, forward)  # fmt: skip
+             {"probability": probability, "label": label, "dloss": dloss}, settings,
+             Gradients(dx=(lambda x, f=function: f(x)[0], x, dloss)), forward)  # fmt: skip
     settings = {"axis": 1, "ignore": -1, "normalization": "VALID"}
     for name, label, wrong in [
         ("all ignored", [-1, -1, -1], False), ("too large", [0, 4, -1], True),
@@ -325,7 +306,7 @@ def loss_cases() -> None:
         x = np.round(normal(*shape))  # many ties
         label = labels(shape[axis], *shape[:axis], *shape[axis + 1 :])
         settings = {"axis": axis, "top_k": top_k, "ignore": ignore}
-        function = functools.partial(reference.accuracy, x, label, **settings)
+        function = partial(reference.accuracy, x, label, **settings)
         tensors = {"x": x, "label": label, "y": Output(())}
         name = f"{len(shape)}-d, top {top_k}, ignore {ignore}"
         case(name, "accuracy", tensors | {"per_class": Output((shape[axis],))}, settings,
@@ -336,7 +317,7 @@ def loss_cases() -> None:
         x = np.round(normal(*shape))  # many ties
         size = (*shape[:axis], k, *shape[axis + 1 :])
         both = {"index": Output(size), "value": Output(size)}
-        function = functools.partial(reference.top_k, x, k, axis)
+        function = partial(reference.top_k, x, k, axis)
         case(f"{k} on axis {axis}", "top_k", {"x": x} | both, {"axis": axis},
              lambda f=function: {"index": f()[0], "value": f()[1]})  # fmt: skip
         case(f"{k} on axis {axis}, index only", "top_k", {"x": x} | both | {"value": None},

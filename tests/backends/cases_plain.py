@@ -11,7 +11,7 @@ from osucaffe.backends.formula import ELU, PRELU
 from osucaffe.backends.random import call_key
 
 from . import cases, reference
-from .cases import STATE, case, eighths, labels, normal
+from .cases import STATE, Gradients, case, eighths, labels, normal
 from .running import Output
 
 
@@ -45,14 +45,10 @@ def movement_cases() -> None:
     ]:  # fmt: skip
         shape = (*index.shape, *table.shape[1:])
         rows, dy = index.astype(int), normal(*shape)
-        scattered = functools.partial(
-            reference.gradient, lambda table, rows=rows: table[rows], table, dy
-        )
+        picked = (lambda table, rows=rows: table[rows]), table, dy
         case(label, "gather", {"x": table, "index": index}, {}, {"y": table[rows]})
-        case(label, "gather_backward", {"dy": dy, "index": index, "dx": Output(table.shape)}, {},
-             lambda f=scattered: {"dx": f()})  # fmt: skip
-        case(label, "gather_gradient", {"dy": dy, "index": index, "dw": Output(table.shape)}, {},
-             lambda f=scattered: {"dw": f()})  # fmt: skip
+        case(label, "gather_backward", {"dy": dy, "index": index}, {}, Gradients(dx=picked))
+        case(label, "gather_gradient", {"dy": dy, "index": index}, {}, Gradients(dw=picked))
     outside = {"x": np.ones((3, 2)), "index": np.array([0.0, 3, -1]), "y": Output((3, 2))}
     case("out of range", "gather", outside, {}, {"y": [[1, 1], [np.nan, np.nan], [np.nan, np.nan]]})
     case("", "positions", {}, {}, {"y": np.arange(24).reshape(2, 3, 4)})

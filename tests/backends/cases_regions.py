@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from . import reference
-from .cases import case, distinct, eighths
+from .cases import Gradients, case, distinct, eighths
 from .running import Output
 
 MAPS = (2, 4, 4, 5)
@@ -158,15 +157,15 @@ def region_cases() -> None:
         total = functools.partial(lambda x, **given: roi_max_pooling(x, **given)[0],
                                   bins=(2, 3), **settings)  # fmt: skip
         case(label, "roi_max_pooling_backward",
-             {"dy": dy, "rois": ROIS, "index": index.astype(np.int32), "dx": Output(MAPS)},
-             settings, lambda f=total, dy=dy: {"dx": reference.gradient(f, x, dy)})  # fmt: skip
+             {"dy": dy, "rois": ROIS, "index": index.astype(np.int32)}, settings,
+             Gradients(dx=(total, x, dy)))  # fmt: skip
 
         forward = functools.partial(roi_sampling, points=(3, 4), **settings)
         y = forward(x)
         dy = eighths(*y.shape)
         case(label, "roi_sampling", {"x": x, "rois": ROIS}, settings, {"y": y})
-        case(label, "roi_sampling_backward", {"dy": dy, "rois": ROIS, "dx": Output(MAPS)}, settings,
-             lambda f=forward, dy=dy: {"dx": reference.gradient(f, x, dy)})  # fmt: skip
+        case(label, "roi_sampling_backward", {"dy": dy, "rois": ROIS}, settings,
+             Gradients(dx=(forward, x, dy)))  # fmt: skip
 
     for label, points in (("few points", (2, 2)), ("many points", (7, 5)), ("a point", (1, 1))):
         forward = functools.partial(roi_warping, points=points, scale=0.5)
@@ -174,8 +173,8 @@ def region_cases() -> None:
         dy = eighths(*y.shape)
         settings = {"scale": 0.5, "pad": 0.0, "warp": True}
         case(label, "roi_sampling", {"x": x, "rois": ROIS}, settings, {"y": y})
-        case(label, "roi_sampling_backward", {"dy": dy, "rois": ROIS, "dx": Output(MAPS)}, settings,
-             lambda f=forward, dy=dy: {"dx": reference.gradient(f, x, dy)})  # fmt: skip
+        case(label, "roi_sampling_backward", {"dy": dy, "rois": ROIS}, settings,
+             Gradients(dx=(forward, x, dy)))  # fmt: skip
         case(label, "roi_warping_rois_backward",
              {"x": x, "rois": ROIS, "dy": dy, "drois": Output(ROIS.shape)}, {"scale": 0.5},
              lambda dy=dy: {"drois": roi_warping_rois_backward(x, dy, 0.5)})  # fmt: skip
@@ -184,10 +183,8 @@ def region_cases() -> None:
     dy = eighths(*y.shape)
     label = "channels of bins"
     case(label, "roi_average_pooling", {"x": x, "rois": ROIS}, {"scale": 0.5}, {"y": y})
-    case(label, "roi_average_pooling_backward", {"dy": dy, "rois": ROIS, "dx": Output(MAPS)},
-         {"scale": 0.5}, lambda: {
-             "dx": reference.gradient(lambda x: roi_average_pooling(x, 2, 0.5), x, dy)
-         })  # fmt: skip
+    case(label, "roi_average_pooling_backward", {"dy": dy, "rois": ROIS}, {"scale": 0.5},
+         Gradients(dx=(lambda x: roi_average_pooling(x, 2, 0.5), x, dy)))  # fmt: skip
 
     losses = np.array([3, 1, 2, 3, 2, 1], np.float64).reshape(6, 1)
     images = np.zeros((6, 5))

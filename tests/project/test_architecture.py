@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -61,11 +61,11 @@ def allowed(part: str, table: Table) -> set[str]:
 
 
 def imports(path: Path) -> list[str]:
-    """The modules of this package that a file imports, wherever in the file, by name too, but not
-    those that only a type checker imports."""
+    """The modules of this package that a file imports, wherever in the file, by name too, and for a
+    type checker only."""
     package = list(path.relative_to(ROOT).parts[:-1])
     found = []
-    for node in running(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -77,14 +77,6 @@ def imports(path: Path) -> list[str]:
             first = node.args[0]
             found += [str(first.value)] if isinstance(first, ast.Constant) else []
     return [name for name in found if name.startswith("osucaffe.")]
-
-
-def running(tree: ast.AST) -> Iterator[ast.AST]:
-    """What a file has, but for `if TYPE_CHECKING:`."""
-    for node in ast.iter_child_nodes(tree):
-        if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
-            yield node
-            yield from running(node)
 
 
 def graph(paths: Sequence[Path]) -> dict[str, set[str]]:

@@ -9,13 +9,12 @@ coding: CORNER, CENTER_SIZE or CORNER_SIZE, how; scaled: whether the variances a
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 
 from .recording import Primitive, Read, ReadWrite, Write, primitive
 
 
-@dataclass(kw_only=True)
-class Coded(Primitive):
+class Coded(Primitive, kw_only=True):
     """How boxes are coded: see above."""
 
     coding: str
@@ -46,7 +45,6 @@ class MatchBoxes(Coded):
     inside: bool
 
 
-@dataclass
 class Multibox(Coded):
     """What the losses of matched boxes depend on."""
 

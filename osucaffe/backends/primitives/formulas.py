@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from string import ascii_lowercase
 
 from ..tensor import Tensor
@@ -13,8 +13,7 @@ OUTPUTS = ("y", "z")
 """What the outputs are called in a formula."""
 
 
-@dataclass(kw_only=True)
-class Evaluation(Primitive):
+class Evaluation(Primitive, kw_only=True):
     """A formula (see `formula.py`) and its constants."""
 
     formula: str
@@ -45,7 +44,6 @@ class Broadcast(Elementwise):
     may be 1 where the outputs' is not: it is repeated."""
 
 
-@dataclass
 class Summation(Evaluation):
     """What is evaluated and summed, and over which axes."""
 
@@ -89,8 +87,7 @@ class Sum(Primitive):
     coefficients: Sequence[float] | None = None
 
 
-@dataclass(kw_only=True)
-class Drawing(Primitive):
+class Drawing(Primitive, kw_only=True):
     """What decides which elements are kept: the share that is not, and the call's key."""
 
     ratio: float

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ..tensor import Tensor
 from .recording import Primitive, Read, Reads, Write, primitive
@@ -15,8 +14,7 @@ MOST_LOSS = 126 * math.log(2)
 """Of one label, by that: 87.33."""
 
 
-@dataclass(kw_only=True)
-class ClassLoss(Primitive):
+class ClassLoss(Primitive, kw_only=True):
     """What a loss over classes counts, and by what it is divided: see `softmax_loss`."""
 
     axis: int
@@ -24,7 +22,7 @@ class ClassLoss(Primitive):
     normalization: str
     weights: Sequence[float] | None = None
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         if self.normalization not in ("FULL", "VALID", "BATCH_SIZE", "NONE"):
             raise ValueError(f"unknown normalization {self.normalization!r}")
 

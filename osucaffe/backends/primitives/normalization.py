@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 
 from ..tensor import Tensor
 from .recording import FusedRead, Gradient, Primitive, Read, Reads, ReadWrite, Write, primitive
 
 
-@dataclass(kw_only=True)
-class Neighbourhood(Primitive):
+class Neighbourhood(Primitive, kw_only=True):
     """The numbers of local response normalization: see `lrn`."""
 
     size: int
@@ -68,7 +67,6 @@ class BatchNormStatistics(Primitive):
     fraction: float
 
 
-@dataclass
 class Normalization(Primitive):
     """What batch normalization computes with: see `batch_norm`."""
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from .recording import FusedFlag, FusedRead, Primitive, Read, Write, primitive
 
 
-@dataclass(kw_only=True)
-class PoolingWindow(Primitive):
+class PoolingWindow(Primitive, kw_only=True):
     """Windows that are laid over an image."""
 
     kernel: Sequence[int]

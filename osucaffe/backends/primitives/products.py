@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from .recording import FusedCall, FusedRead, Gradient, Primitive, Read, Write, primitive
 
 
-@dataclass(kw_only=True)
-class ConvolutionWindow(Primitive):
+class ConvolutionWindow(Primitive, kw_only=True):
     """How a convolution lays its filters over the image."""
 
     stride: Sequence[int]
@@ -59,8 +57,7 @@ class ConvolutionBackwardFilter(ConvolutionWindow):
     db: Gradient | None
 
 
-@dataclass(kw_only=True)
-class Flattening(Primitive):
+class Flattening(Primitive, kw_only=True):
     """axis: the first of those that are flattened to K. transpose: w is (K, O)."""
 
     axis: int
@@ -105,8 +102,7 @@ class InnerProductBackwardFilter(Flattening):
     db: Gradient | None
 
 
-@dataclass(kw_only=True)
-class Unfolding(Primitive):
+class Unfolding(Primitive, kw_only=True):
     """Windows of an image, for each position of one."""
 
     kernel: Sequence[int]

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar, dataclass_transform
 
 from ..tensor import Call, Tensor
@@ -33,14 +32,47 @@ _READ = ("Read", "ReadWrite", "FusedRead")
 _WRITTEN = ("Write", "ReadWrite", "Gradient")
 
 
-@dataclass
+@dataclass_transform()
 class Primitive:
-    """The arguments of one call. name: of the primitive; kinds: what its fields are annotated as
-    (`Read` of `Reads | None`); fused: those that only the fusion pass gives."""
+    """The arguments of one call, declared as the fields of a dataclass are: in their order; those
+    of a class with `kw_only`, or behind `_: KW_ONLY`, are given by name only. (They are no
+    dataclasses because a hundred of these take 20 ms to make, at each start.)
+
+    name: of the primitive; kinds: what its fields are annotated as (`Read` of `Reads | None`);
+    fused: those that only the fusion pass gives; positional: those that need no name.
+    """
 
     name: ClassVar[str]
-    kinds: ClassVar[dict[str, str]]
+    kinds: ClassVar[dict[str, str]] = {}
     fused: ClassVar[frozenset[str]]
+    positional: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, kw_only: bool = False) -> None:
+        cls.kinds = dict(cls.kinds)
+        # Annotations are strings here (`from __future__ import annotations`).
+        for name, annotation in vars(cls).get("__annotations__", {}).items():
+            if annotation == "KW_ONLY":
+                kw_only = True
+                continue
+            cls.kinds[name] = annotation.split(" ")[0].removesuffix("s")
+            if not kw_only:
+                cls.positional += (name,)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        given = dict(zip(self.positional, args, strict=False))
+        wrong = [name for name in kwargs if name in given or name not in self.kinds]
+        missing = [
+            name
+            for name in self.kinds
+            if name not in given and name not in kwargs and not hasattr(self, name)
+        ]
+        if wrong or missing or len(args) > len(self.positional):
+            raise TypeError(f"{self.name}: wrong arguments {wrong}, missing arguments {missing}")
+        vars(self).update(given, **kwargs)
+        self.check()
+
+    def check(self) -> None:
+        """Raise ValueError where an argument has a value that it cannot have."""
 
 
 PRIMITIVES: dict[str, type[Primitive]] = {}
@@ -49,18 +81,13 @@ _Declaration = TypeVar("_Declaration", bound=Primitive)
 _Arguments = ParamSpec("_Arguments")
 
 
-@dataclass_transform()
 def primitive(declaration: type[_Declaration]) -> type[_Declaration]:
     """Declare a primitive. Its name is the class's in other letters (TopK is `top_k`)."""
-    made = dataclass(declaration)
-    made.name = re.sub("(?<=.)(?=[A-Z])", "_", made.__name__).lower()
-    # Annotations are strings here (`from __future__ import annotations`): "Reads | None" -> "Read".
-    made.kinds = {
-        each.name: str(each.type).split(" ")[0].removesuffix("s") for each in fields(made)
-    }
-    made.fused = frozenset(name for name, kind in made.kinds.items() if kind.startswith("Fused"))
-    PRIMITIVES[made.name] = made
-    return made
+    name = re.sub("(?<=.)(?=[A-Z])", "_", declaration.__name__).lower()
+    fused = [field for field, kind in declaration.kinds.items() if kind.startswith("Fused")]
+    declaration.name, declaration.fused = name, frozenset(fused)
+    PRIMITIVES[name] = declaration
+    return declaration
 
 
 def recorded(

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .recording import Primitive, Read, ReadWrite, Write, primitive
 
 
-@dataclass(kw_only=True)
-class Transformation(Primitive):
+class Transformation(Primitive, kw_only=True):
     """What a record is multiplied with, and whether its channels come last."""
 
     scale: float

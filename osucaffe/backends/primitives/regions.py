@@ -8,8 +8,6 @@ batch gives zeros.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .recording import Primitive, Read, Write, primitive
 
 
@@ -66,8 +64,7 @@ class RoiAveragePoolingBackward(Primitive):
     scale: float
 
 
-@dataclass(kw_only=True)
-class Sampling(Primitive):
+class Sampling(Primitive, kw_only=True):
     """Where the points of `roi_sampling` lie."""
 
     scale: float

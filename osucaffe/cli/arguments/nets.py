@@ -100,17 +100,14 @@ def layers(add: Options) -> None:
 
 
 def net_spec(add: Options) -> None:
-    """Turn nets written in Python into prototxts, and prototxts into Python.
+    """Turn nets written in Python into prototxts.
 
-      osucaffe net_spec net.py > net.prototxt        the NetSpec (or NetParameter) that net.py makes
-      osucaffe net_spec net.py --object lenet        what its variable or function `lenet` gives
-      osucaffe net_spec net.prototxt --phase TRAIN   Python that makes this net with NetSpec
+      osucaffe net_spec net.py > net.prototxt    the NetSpec (or NetParameter) that net.py makes
+      osucaffe net_spec net.py --object lenet    what its variable or function `lenet` gives
 
-    A Python file is imported, not run as __main__."""
-    add("net", "a Python file (.py) or a prototxt", "FILE")
+    The file is imported, not run as __main__."""
+    add("net", "a Python file", "FILE")
     add("--object", "the variable or function in the file to use", "NAME")
-    add("--phase", "only this phase's layers", ("TRAIN", "TEST"))
-    add.state()
 
 
 def upgrade(add: Options) -> None:

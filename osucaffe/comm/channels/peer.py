@@ -52,12 +52,12 @@ class Peer:
         self._ends: deque[tuple[int, Request]] = deque()  # small ones, with where in all they end
         self._queued = self._left = 0  # bytes ever queued, and ever sent
         self._offered: defaultdict[int, deque[Request]] = _queues()  # nobody is ready yet
-        self._wanted: defaultdict[int, deque[Any]] = _queues()  # where the peer wants them
+        self._ready: defaultdict[int, deque[Any]] = _queues()  # where the peer wants them
         self._large: deque[Request] = deque()
         self._posted: tuple[defaultdict[int, deque[Request]], ...] = (_queues(), _queues())
         self._early: defaultdict[int, deque[np.ndarray]] = _queues()
         self._target: Request | None = None
-        self._kept: np.ndarray | None = None  # what the target fills where nobody receives yet
+        self._buffered: np.ndarray | None = None  # what the target fills where nobody receives yet
         self._kind = _SMALL
         self._expected = 0  # bytes of the message or chunk that is being received
         self._stage = memoryview(bytearray(_STAGE))
@@ -74,8 +74,8 @@ class Peer:
         elif request.size <= EAGER:
             self._put(_SMALL, request.tag, request.in_parts())
             self._ends.append((self._queued, request))
-        elif self._wanted[request.tag]:
-            self._start(request.in_parts(), self._wanted[request.tag].popleft())
+        elif self._ready[request.tag]:
+            self._start(request.in_parts(), self._ready[request.tag].popleft())
         else:
             self._offered[request.tag].append(request.in_parts())
 
@@ -224,9 +224,9 @@ class Peer:
                 self._check(target, nbytes)
                 target.in_parts()
         elif kind in (_SMALL, _READY):
-            kept = np.empty(nbytes, np.uint8)
-            target = Request([kept], tag).in_parts()
-            self._kept = kept
+            buffered = np.empty(nbytes, np.uint8)
+            target = Request([buffered], tag).in_parts()
+            self._buffered = buffered
         else:
             raise self._gone(f"it sent {nbytes:,} bytes that nobody waits for")
         self._target, self._expected, self._kind = target, nbytes, kind
@@ -240,21 +240,21 @@ class Peer:
             return
         target, self._target = self._target, None
         assert target is not None
-        kept, self._kept = self._kept, None
-        if kept is not None and self._kind == _READY:
+        buffered, self._buffered = self._buffered, None
+        if buffered is not None and self._kind == _READY:
             if self._offered[target.tag]:
-                self._start(self._offered[target.tag].popleft(), kept)
+                self._start(self._offered[target.tag].popleft(), buffered)
             else:
-                self._wanted[target.tag].append(kept)
+                self._ready[target.tag].append(buffered)
             return
-        if kept is not None:
+        if buffered is not None:
             posted = self._posted[False][target.tag]
             if not posted:
-                self._early[target.tag].append(kept)
+                self._early[target.tag].append(buffered)
                 return
             request = posted.popleft()  # it was begun meanwhile
-            self._check(request, kept.nbytes)
-            request.take(kept.data)
+            self._check(request, buffered.nbytes)
+            request.take(buffered.data)
         elif not target.nbytes:
             target.done = True
             queue = self._posted[target.size > EAGER][target.tag]

@@ -46,11 +46,9 @@ class ShardedSlots(RecordSlots):
         forms: Sequence[Form],
         count: int,
         batch: int,
-        *,
-        labelled: bool,
-        title: str,
+        **options: Any,
     ) -> None:
-        super().__init__(backend, forms, count, batch, labelled=labelled, title=title)
+        super().__init__(backend, forms, count, batch, **options)
         [(shape, dtype)] = forms
         ranks = neighbours.size
         self._neighbours = neighbours

@@ -67,9 +67,9 @@ class Server:
     def _listen(self, worker: int) -> None:
         message = np.empty(2)
         request = self._channel.receive([message], worker, CONTROL)
-        self._pending.add(request, partial(self._told, worker, message))
+        self._pending.add(request, partial(self._on_message, worker, message))
 
-    def _told(self, worker: int, message: np.ndarray) -> None:
+    def _on_message(self, worker: int, message: np.ndarray) -> None:
         operation, value = message
         if operation == END:
             self._open.discard(worker)

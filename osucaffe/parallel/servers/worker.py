@@ -81,7 +81,7 @@ class Pushing:
         """Give a server (its number) its part, and what weights and history begin with."""
         rank = self._servers[server]
         described = np.frombuffer(pickle.dumps(part), np.uint8)
-        requests = [self._tell(rank, SETUP, len(described))]
+        requests = [self._send_control(rank, SETUP, len(described))]
         requests.append(self._channel.send([described], rank, CONTROL))
         for values in [to_host(flat.array) for flat in flats]:
             for tag in part.pieces:
@@ -92,7 +92,7 @@ class Pushing:
     def read(self, which: int, flat: Tensor) -> None:
         """Get the servers' weights (0) or history (1, 2)."""
         values = to_host(flat.array)
-        requests = [self._tell(rank, READ, which) for rank in self._servers]
+        requests = [self._send_control(rank, READ, which) for rank in self._servers]
         for tag, piece in enumerate(self._pieces):
             rank = self._servers[piece.server]
             requests.append(self._channel.receive([self._slice(values, tag)], rank, tag))
@@ -110,13 +110,13 @@ class Pushing:
         """Let the servers end; how many weights came with each lag, in iterations."""
         self.stop()
         lags = np.zeros((len(self._servers), LAGS), np.int64)
-        requests = [self._tell(rank, END, 0) for rank in self._servers]
+        requests = [self._send_control(rank, END, 0) for rank in self._servers]
         for row, rank in zip(lags, self._servers, strict=True):
             requests.append(self._channel.receive([row], rank, CONTROL))
         self._channel.wait(requests)
         return lags.sum(axis=0)
 
-    def _tell(self, rank: int, operation: int, value: float) -> Any:
+    def _send_control(self, rank: int, operation: int, value: float) -> Any:
         return self._channel.send([np.array([operation, value], np.float64)], rank, CONTROL)
 
     def _slice(self, values: np.ndarray, tag: int) -> np.ndarray:
@@ -149,7 +149,7 @@ class Pushing:
     def _begin(self, pending: Pending, bucket: int, rate: float) -> None:
         if bucket == 0:
             for rank in self._servers:
-                pending.add(self._tell(rank, PUSH, rate))
+                pending.add(self._send_control(rank, PUSH, rate))
         for tag, piece in enumerate(self._pieces):
             if piece.bucket == bucket:
                 rank = self._servers[piece.server]

@@ -8,8 +8,7 @@ from typing import Any
 from ...tensor import Step, Tensor
 from ..call import Candidate, CudaCall, Provider
 from ..gpu import Gpu
-from ..libraries.cudnn import CudnnError
-from ..libraries.cudnn_plans import Plan
+from ..libraries.cudnn import CudnnError, Plan
 from .cudnn_graph import UIDS, Convolution
 
 WORKSPACE_ALIGNMENT = 256

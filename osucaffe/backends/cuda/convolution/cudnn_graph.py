@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ...tensor import Shape
 from ..layout import ITEM_BYTES, channels_last
-from ..libraries.cudnn import Descriptor, Handle, build
+from ..libraries.cudnn import Descriptor, Handle, build, operation_graph
 from ..libraries.cudnn_enums import (
     Attribute,
     ConvolutionMode,
@@ -19,7 +19,6 @@ from ..libraries.cudnn_enums import (
     Double,
     PointwiseMode,
 )
-from ..libraries.cudnn_plans import operation_graph
 from .problem import Problem
 
 UIDS = {"x": 1, "w": 2, "y": 3, "b": 4, "mask": 5}

@@ -11,9 +11,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..libraries.cudnn import CudnnError, Handle, version
+from ..libraries.cudnn import (
+    Configuration,
+    CudnnError,
+    Handle,
+    Plan,
+    Proposal,
+    configure,
+    proposals,
+    version,
+)
 from ..libraries.cudnn_enums import BehaviorNote, HeurMode, NumericalNote
-from ..libraries.cudnn_plans import Configuration, Plan, Proposal, configure, proposals
 from ..runtime.background import Task, begin
 from ..runtime.cache import cache_folder, keep
 from ..runtime.out_of_memory import is_out_of_memory

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ...tensor import Step, Tensor, sequence
 from ..call import CudaCall
-from ..libraries.cudnn_plans import Plan
+from ..libraries.cudnn import Plan
 from ..passes.convert import copy_columns
 from .cudnn import Cudnn, plan_steps
 from .cudnn_graph import ALIGNMENT, Convolution

@@ -10,7 +10,7 @@ from dataclasses import replace
 from ...tensor import Step, sequence
 from ..call import CudaCall, Provider, only_unless, spares
 from ..libraries.cublaslt import Product
-from ..libraries.cudnn_plans import Plan
+from ..libraries.cudnn import Plan
 from . import space_to_depth
 from .cudnn import Cudnn, plan_step
 from .cudnn_graph import Convolution

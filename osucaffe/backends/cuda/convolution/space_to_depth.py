@@ -18,7 +18,7 @@ import numpy as np
 from ...tensor import Shape, Step, Tensor, sequence
 from ..call import CudaCall
 from ..layout import C_TYPES, ITEM_BYTES, dtype_of, strides
-from ..libraries.cudnn_plans import Plan
+from ..libraries.cudnn import Plan
 from ..runtime.compile import kernel
 from ..runtime.launch import blocks_for, launch
 from .cudnn import Cudnn, plan_step

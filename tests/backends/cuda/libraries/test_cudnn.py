@@ -17,10 +17,9 @@ from osucaffe.backends.cuda.convolution.cudnn_graph import Convolution
 from osucaffe.backends.cuda.convolution.cudnn_search import Configuration, refused, worth_timing
 from osucaffe.backends.cuda.convolution.problem import Problem
 from osucaffe.backends.cuda.gpu import PRECISIONS
-from osucaffe.backends.cuda.libraries import cudnn, cudnn_plans
-from osucaffe.backends.cuda.libraries.cudnn import CudnnError, Descriptor, Handle, build
+from osucaffe.backends.cuda.libraries import cudnn
+from osucaffe.backends.cuda.libraries.cudnn import CudnnError, Descriptor, Handle, Plan, build
 from osucaffe.backends.cuda.libraries.cudnn_enums import Attribute, DescriptorType, HeurMode
-from osucaffe.backends.cuda.libraries.cudnn_plans import Plan
 from osucaffe.backends.cuda.runtime.device import NEEDS
 
 from ..devices import DEVICES, as_cudnn_says
@@ -155,7 +154,7 @@ def test_names_tell_proposals_apart(operation: str, precision: str) -> None:
     """A name without the values of its knobs would build another plan than the one timed."""
     place = describe("H200")
     found = convolution("ResNet-50, strided", operation, precision)
-    offered = cudnn_plans.proposals(place, found.graph(place), HeurMode.A, 100)
+    offered = cudnn.proposals(place, found.graph(place), HeurMode.A, 100)
     names = [str(each.configuration) for each in offered]
     assert len(names) > 5
     assert len({*names}) == len(names)
@@ -169,7 +168,7 @@ def test_a_plan_is_built_again_from_its_name() -> None:
     configuration = Configuration.parse(name)
     assert str(configuration) == name
     graph = found.graph(place)
-    again = Plan.build(place, cudnn_plans.configure(place, graph, configuration))
+    again = Plan.build(place, cudnn.configure(place, graph, configuration))
     assert again.workspace == plan.workspace
 
 
@@ -193,7 +192,7 @@ def test_what_is_no_name_is_refused(name: str) -> None:
 def test_fp32_takes_no_plan_that_promises_less() -> None:
     place = describe("H200")
     found = convolution("GoogLeNet 3a", "forward", "fp32")
-    offered = [*cudnn_plans.proposals(place, found.graph(place), HeurMode.A, 100)]
+    offered = [*cudnn.proposals(place, found.graph(place), HeurMode.A, 100)]
     assert any(refused(each, found) for each in offered)
     tf32 = convolution("GoogLeNet 3a", "forward", "tf32")
     assert not all(refused(each, tf32) for each in offered)
@@ -203,5 +202,5 @@ def test_cudnn_says_what_is_wrong() -> None:
     place = describe("H200")
     found = convolution("GoogLeNet 3a", "forward", "bf16")
     with pytest.raises(CudnnError, match=r"cuDNN: .* failed with status .*: .+") as error:
-        cudnn_plans.configure(place, found.graph(place), Configuration(9999, ()))
+        cudnn.configure(place, found.graph(place), Configuration(9999, ()))
     assert "\n" not in str(error.value)
