@@ -253,15 +253,13 @@ class Library:
         self.call(name, byref(handle), *arguments)
         return handle.value or 0
 
-    def plain(
-        self, dimensions: Sequence[int], strides: Sequence[int] | None = None, data_type: int = F32
-    ) -> Descriptor:
+    def plain(self, dimensions: Sequence[int], strides: Sequence[int] | None = None) -> Descriptor:
         """Memory with the given strides, in elements (None: row-major)."""
         if strides is None:
             strides = [1]
             for extent in reversed(dimensions[1:]):
                 strides.insert(0, strides[0] * extent)
-        return self._descriptor("with_strides", dimensions, data_type, self.dimensions(strides))
+        return self._descriptor("with_strides", dimensions, F32, self.dimensions(strides))
 
     def any(self, dimensions: Sequence[int]) -> Descriptor:
         """Memory whose format the primitive shall choose."""
