@@ -82,7 +82,6 @@ class Mirror:
 
     def __init__(self, array: np.ndarray, parts: Sequence[slice]) -> None:
         self.host = array
-        self.parts = parts
 
     def fetch(self, part: int, stream: Any = None) -> None:
         """Begin to copy a part to `host`, behind all that is enqueued on the stream."""
