@@ -174,11 +174,22 @@ def _decode_other(data: memoryview, colour: bool | None, red_first: bool) -> np.
         if image.mode in ("P", "RGB") and "transparency" in image.info:
             target = "RGBA"  # as OpenCV reads it
     else:
-        target = "RGB" if colour else "L"
+        target = "L" if not colour and image.mode in ("1", "L", "LA") else "RGB"
     array = np.asarray(image.convert(target))
     if array.ndim == 2:
         return array[:, :, None]
+    if colour is False:
+        return _gray(array, image.format == "PNG")
     return array if red_first else array[:, :, [2, 1, 0, 3][: array.shape[2]]]
+
+
+def _gray(colours: np.ndarray, is_png: bool) -> np.ndarray:
+    """What OpenCV makes of red, green and blue: its own rounding, or libpng's, which cuts off."""
+    weights, half, bits = (
+        ((9797, 19234, 3737), 0, 15) if is_png else ((4899, 9617, 1868), 1 << 13, 14)
+    )
+    total = colours @ np.array(weights, np.int32) + half
+    return (total >> bits).astype(np.uint8)[:, :, None]
 
 
 def make_datum(image: np.ndarray, label: int, *, encoded: Literal[False] | None = None) -> bytes:

@@ -74,6 +74,19 @@ def test_colours():
     assert np.abs(0.114 * blue + 0.587 * green + 0.299 * red - gray[0]).mean() < 1
 
 
+@pytest.mark.parametrize(
+    ("form", "channels"),
+    [(".png", 3), (".png", 4), (".bmp", 3), (".ppm", 3), (".tiff", 3), (".tiff", 4)],
+)
+def test_colours_read_as_gray_have_the_bits_of_opencv(form: str, channels: int):
+    cv2 = pytest.importorskip("cv2")
+    image = np.random.default_rng(2).integers(0, 256, (37, 53, channels), dtype=np.uint8)
+    image[:, :8] = image[:, :8, :1]  # gray stays gray
+    content = cv2.imencode(form, image)[1]
+    expected = cv2.imdecode(content, cv2.IMREAD_GRAYSCALE)
+    np.testing.assert_array_equal(decode_image(memoryview(content), False)[..., 0], expected)
+
+
 def test_jpegs_that_are_not_quite_right():
     image = np.random.default_rng(1).integers(0, 256, (16, 24, 3), dtype=np.uint8)
     good = simplejpeg.encode_jpeg(image, colorspace="BGR")
