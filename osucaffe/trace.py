@@ -46,7 +46,7 @@ class Trace:
         self._process = process
         self._events: list[dict[str, Any]] = []
         self._tracks: dict[str, int] = {}
-        self._enqueued: list[tuple[str, str, Any, Any, str]] = []
+        self._enqueued: list[tuple[str, Any, Any]] = []
         self._push, self._pop = _find_nvtx()
         self._thread = threading.get_ident()
         write_bytes(self.path, b"[]")
@@ -85,14 +85,14 @@ class Trace:
             "pid": self._process, "tid": number,
         })  # fmt: skip
 
-    def enqueue(self, name: str, category: str, start: Any, end: Any, track: str) -> None:
-        """A span between two events of a device, whose times `read_events` will find."""
-        self._enqueued.append((name, category, start, end, track))
+    def enqueue(self, name: str, start: Any, end: Any) -> None:
+        """A communication between two events of a device, whose times `read_events` will find."""
+        self._enqueued.append((name, start, end))
 
     def read_events(self, time_of: Callable[[Any], float]) -> None:
         """Add the spans that were enqueued. time_of: waits for an event, gives its time."""
-        for name, category, start, end, track in self._enqueued:
-            self.add(name, category, time_of(start), time_of(end), track)
+        for name, start, end in self._enqueued:
+            self.add(name, "communication", time_of(start), time_of(end), "communication")
         self._enqueued.clear()
 
     def write(self) -> None:

@@ -8,7 +8,6 @@ import h5py
 import numpy as np
 import pytest
 import simplejpeg
-from google.protobuf import text_format
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.data.config import DataConfig
@@ -18,6 +17,7 @@ from osucaffe.errors import UserError
 from osucaffe.labels import Classes, Labels
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2
+from tests.layers import nets
 
 SCORES = """layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip"
     inner_product_param { num_output: 4 } }"""
@@ -30,8 +30,7 @@ def build(data: str, loss: str = LOSS % "", *, raw: bool = False, skip: bool = F
     backend = Cpu()
     backend.raw_records = raw
     text = f'layer {{ name: "d" top: "data" top: "label" {data} }} {SCORES} {loss}'
-    param = text_format.Parse(text, caffe_pb2.NetParameter())
-    return Net(param, backend=backend, seed=1, data_config=DataConfig(skip_bad=skip))
+    return nets.build(text, backend, phase="TRAIN", data_config=DataConfig(skip_bad=skip))
 
 
 def labels_of(net: Net, batches: int) -> list[int]:

@@ -10,7 +10,7 @@ from osucaffe.backends.cpu import Cpu
 from osucaffe.errors import UserError
 from osucaffe.loading import load_weights
 from osucaffe.net import Net
-from osucaffe.proto import NetParameter, parse_text
+from tests.layers import nets
 
 INPUT = 'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }'
 FIRST = ", ".join(map(str, range(20)))
@@ -27,7 +27,7 @@ def ip(name: str, number: int, more: str = "") -> str:
 
 def build(*names: str, more: str = "", **options) -> Net:
     text = INPUT + "".join(ip(name, number, more) for number, name in enumerate(names))
-    return Net(parse_text(text, NetParameter), backend=Cpu(onednn=False), seed=1, **options)
+    return nets.build(text, Cpu(onednn=False), **{"phase": "TRAIN"} | options)
 
 
 def load(net: Net, *files: tuple[str, Net]) -> str:

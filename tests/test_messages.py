@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import errno
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from osucaffe.errors import UserError
 from osucaffe.messages import explain, is_users, tidy
+from tests.processes import python
 
 
 @pytest.mark.parametrize(
@@ -50,10 +49,7 @@ def test_users_code(tmp_path: Path) -> None:
         "import own\nfrom osucaffe.messages import is_users\n"
         "try:\n    own.fail()\nexcept KeyError as error:\n    print(is_users(error))"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert run.stdout == "True\n"
+    assert python("-c", code, cwd=tmp_path).stdout == "True\n"
 
 
 def test_mpi_tells_of_another_ranks_end() -> None:

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from osucaffe.backends.cpu.backend import Cpu
 from osucaffe.errors import UserError
 from osucaffe.graph import weights
 from osucaffe.net import Net
-from osucaffe.proto import NetParameter, parse_text, read_weights, write_weights
+from osucaffe.proto import read_weights, write_weights
+from tests.layers import nets
 
 INPUT = """
 layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 4 dim: 3 } } }
@@ -31,7 +31,7 @@ def loss(bottom: str, more: str = "") -> str:
 
 
 def build(text: str, **options) -> Net:
-    return Net(parse_text(text, NetParameter, "test"), backend=Cpu(), **{"seed": 1} | options)
+    return nets.build(text, **{"phase": "TRAIN"} | options)
 
 
 def feed(net: Net) -> Net:
@@ -355,7 +355,7 @@ def test_what_a_layer_keeps_outlives_one_behind_it_that_reshapes_the_net_while_i
         layer {{ name: "p" type: "SPP" bottom: "x" top: "p" spp_param {{ pyramid_height: 2 }} }}
         layer {{ name: "t" type: "Permute" bottom: "p" top: "t" permute_param {{ order: [1, 0] }} }}
         layer {{ name: "f" type: "Filter" bottom: "t" bottom: "s" top: "f" loss_weight: 1 }}"""
-    net = Net(parse_text(text, NetParameter), backend=Cpu(), inspectable=True)
+    net = build(text, inspectable=True)
     net.write("x", np.random.default_rng(1).standard_normal((1, 2, 4, 4)))
     net.write("s", [1, 0, 1, 1, 0, 1, 1, 1, 0, 1])
     gradients = []

@@ -82,7 +82,6 @@ class Mirror:
 
     def __init__(self, array: np.ndarray, parts: Sequence[slice]) -> None:
         self.host = array
-        self.parts = parts
 
     def fetch(self, part: int, stream: Any = None) -> None:
         """Start copying a part to `host`, after all work enqueued on the stream."""

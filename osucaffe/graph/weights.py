@@ -90,12 +90,11 @@ def write_constants(layers: Iterable[Layer], backend: Backend) -> None:
 class Match:
     """What a model file had for the layers of a net.
 
-    loaded, missing: layers of the net that found all their parameters there, and that did not.
+    loaded: layers of the net that found all their parameters there.
     unused: what messages call the layers of the file that no layer of the net takes.
     """
 
     loaded: list[Layer]
-    missing: list[Layer]
     unused: list[str]
 
 
@@ -121,12 +120,11 @@ def copy_weights(weights: AnyWeights, layers: Sequence[Layer], backend: Backend)
             written.update(_copy(source, layer, backend))
         del given[: len(group)]
     loaded: list[Layer] = []
-    missing: list[Layer] = []
     for layer in layers:
-        if layer.parameters:
-            tensors = {blob.data.base or blob.data for blob in layer.parameters}
-            (loaded if tensors <= written else missing).append(layer)
-    return Match(loaded, missing, [label(each) for group in sources.values() for each in group])
+        tensors = {blob.data.base or blob.data for blob in layer.parameters}
+        if tensors and tensors <= written:
+            loaded.append(layer)
+    return Match(loaded, [label(each) for group in sources.values() for each in group])
 
 
 def takes(layer: Layer, index: int, proto: caffe_pb2.BlobProto) -> bool:

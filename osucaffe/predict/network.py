@@ -25,7 +25,6 @@ class _Ports:
     seconds: np.ndarray
     alone: bool
     """No port is used twice; else the following fields describe the messages sorted by port."""
-    order: np.ndarray
     ports: np.ndarray
     first: np.ndarray
     last: np.ndarray
@@ -37,9 +36,7 @@ class _Ports:
         ports = port[order]
         changes = ports[1:] != ports[:-1]
         first, last = np.append(True, changes), np.append(changes, True)
-        return cls(
-            port, seconds, bool(first.all()), order, ports, first, last, np.cumsum(first) - 1.0
-        )
+        return cls(port, seconds, bool(first.all()), ports, first, last, np.cumsum(first) - 1.0)
 
     def serve(self, free: np.ndarray, ready: np.ndarray, scale: float) -> np.ndarray:
         """When each message begins to use its port, in the order of readiness. `free`, by port, is

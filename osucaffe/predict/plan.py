@@ -128,7 +128,7 @@ class Planner:
     def __init__(
         self, cluster: Cluster, size: int, selection: Selection, *, hierarchical: bool = True
     ) -> None:
-        self._cluster, self.size, self._selection = cluster, size, selection
+        self.size, self._selection = size, selection
         self._hosts = [cluster.host(rank) for rank in range(size)]
         self._levels = hierarchical and 1 < len(set(self._hosts)) < size
         self._plans: dict[tuple[str, int, int], Plan] = {}

@@ -106,7 +106,6 @@ class Net:
         self._net = net
         self.name: str = net.name
         self._layer_names: list[str] = net.layer_names
-        self._blob_names: list[str] = list(net.blobs)
         self.inputs: list[str] = net.inputs
         self.outputs: list[str] = net.outputs
         self.blobs: OrderedDict[str, Blob] = OrderedDict(

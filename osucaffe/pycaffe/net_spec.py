@@ -173,17 +173,13 @@ class NetSpec:
         except KeyError:
             raise AttributeError(f"this net has no {name!r}; so far: {listed(self.tops)}") from None
 
-    def __setitem__(self, name: str, value: Any) -> None:
-        self.tops[name] = value
-
     def __getitem__(self, name: str) -> Any:
         return self.tops[name]
 
-    def __delitem__(self, name: str) -> None:
-        del self.tops[name]
-
     def __delattr__(self, name: str) -> None:
         del self.tops[name]
+
+    __setitem__, __delitem__ = __setattr__, __delattr__
 
     def to_proto(self) -> Any:
         """The net so far, as a NetParameter."""

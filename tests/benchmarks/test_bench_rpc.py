@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,8 @@ from osucaffe.cli import main
 from osucaffe.cli.machine import bench
 from osucaffe.errors import UserError
 from tests.comm.hosts import hosts
-from tests.comm.ranks import ROOT, needs_mpi
+from tests.comm.ranks import needs_mpi
+from tests.processes import python
 
 ROWS = [
     {
@@ -54,14 +53,7 @@ def test_each_way_is_measured_and_the_results_are_written(
         if places and made is None:
             pytest.skip("network namespaces are not permitted here")
     command = ["bench", "rpc", "--seconds", "0.001", "--workers", "2", "--servers", "1", *places]
-    done = subprocess.run(
-        [sys.executable, "-m", "osucaffe", *command, "--out", str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = python("-m", "osucaffe", *command, "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr
     (written,) = tmp_path.glob("rpc-*.json")
     found = json.loads(written.read_text())

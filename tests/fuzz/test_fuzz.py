@@ -3,63 +3,56 @@ of every kind of input."""
 
 from __future__ import annotations
 
+import functools
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.processes import python
+
 from .targets import KINDS
 
 REGRESSIONS = sorted((Path(__file__).parent / "regressions").iterdir())
 
-
-def fuzz(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tests.fuzz", *arguments],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        timeout=1800,  # which only a hang takes
-    )
+fuzz = functools.partial(python, "-m", "tests.fuzz", timeout=1800)
 
 
-def run_each(root: Path, out: Path, kinds: Sequence[str], count: int, *files: str) -> None:
+def run_each(out: Path, kinds: Sequence[str], count: int, *files: str) -> None:
     """None of the files fails, nor of so many inputs of each kind."""
     wanted = [f"--kinds={','.join(kinds)}", f"--inputs={count}", "--processes=1", f"--out={out}"]
-    done = fuzz(root, *wanted, "--seed=2", "--files", *files)
+    done = fuzz(*wanted, "--seed=2", "--files", *files)
     assert done.returncode == 0, done.stdout + done.stderr
     [total] = re.findall(r"^all +([\d,]+)", done.stdout, re.MULTILINE)
     assert int(total.replace(",", "")) == len(files) + len(kinds) * count
 
 
-def test_regressions_and_mutations(root: Path, tmp_path: Path) -> None:
+def test_regressions_and_mutations(tmp_path: Path) -> None:
     """Each file in regressions/ is named after its kind."""
-    run_each(root, tmp_path, KINDS, 10, *map(str, REGRESSIONS))
+    run_each(tmp_path, KINDS, 10, *map(str, REGRESSIONS))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kinds", [KINDS[n::4] for n in range(4)], ids=",".join)
-def test_mutations(root: Path, tmp_path: Path, kinds: list[str]) -> None:
+def test_mutations(tmp_path: Path, kinds: list[str]) -> None:
     """So many of a fixed seed, not as many as a machine is able to."""
-    run_each(root, tmp_path, kinds, 350)
+    run_each(tmp_path, kinds, 350)
 
 
 @pytest.mark.long
-def test_a_minute_of_mutations(root: Path, tmp_path: Path) -> None:
-    done = fuzz(root, "--inputs=2500", "--seed=3", f"--out={tmp_path}")
+def test_a_minute_of_mutations(tmp_path: Path) -> None:
+    done = fuzz("--inputs=2500", "--seed=3", f"--out={tmp_path}")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_harness_tells_of_what_fails(root: Path, tmp_path: Path) -> None:
+def test_the_harness_tells_of_what_fails(tmp_path: Path) -> None:
     (tmp_path / "broken-signal").write_text("abort")
     (tmp_path / "broken-bug").write_text("xxxxraisexx")
     (tmp_path / "broken-memory").write_text("memory")
     files = map(str, tmp_path.iterdir())
     out = tmp_path / "found"
-    done = fuzz(root, "--kinds=", "--processes=2", f"--out={out}", "--files", *files)
+    done = fuzz("--kinds=", "--processes=2", f"--out={out}", "--files", *files)
     assert done.returncode == 1
     assert {"SIGABRT", "ZeroDivisionError", "MemoryError"} < set(done.stdout.split())
     assert sorted(path.read_text() for path in out.iterdir()) == ["abort", "memory", "raise"]

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from google.protobuf import text_format
 
-from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.primitives import Program
 from osucaffe.backends.tensor import Tensor
 from osucaffe.graph.flops import flops
-from osucaffe.net import Net
-from osucaffe.proto import caffe_pb2
+from tests.layers.nets import build
 
 X = (2, 4, 5, 5)
 COUNT = 200
@@ -98,8 +95,7 @@ layer { name: "loss" type: "Reduction" bottom: "s" top: "loss" loss_weight: 1 }
 
 
 def test_fusion_changes_no_count_of_forward() -> None:
-    param = text_format.Parse(BLOCK, caffe_pb2.NetParameter())
-    fused, plain = (Net(param, backend=Cpu(), inspectable=each) for each in (False, True))
+    fused, plain = (build(BLOCK, phase="TRAIN", inspectable=each) for each in (False, True))
     calls = [[call.name for call in net.programs[0]] for net in (fused, plain)]
     assert "relu" in calls[1]
     assert "relu" not in calls[0], "nothing was fused"

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from google.protobuf import text_format
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.net import Net
-from osucaffe.proto import NetParameter
+from tests.layers.nets import build
 
 DATA = """
 layer { name: "x" type: "DummyData" top: "x" dummy_data_param { shape { dim: 2 dim: 3 } } }
@@ -39,8 +37,7 @@ def in_place(*types: str) -> str:
     ],
 )
 def test_what_is_told(types: list[str], told: list[tuple[str, str]], caplog) -> None:
-    param = text_format.Parse(DATA + in_place(*types) + LOSS, NetParameter())
-    net = Net(param, phase="TRAIN", backend=Cpu(threads=1))
+    net = build(DATA + in_place(*types) + LOSS, Cpu(threads=1), phase="TRAIN")
     net.reshape({"x": (1, 3)})  # and told once
     warnings = [record.args for record in caplog.records if record.levelname == "WARNING"]
     assert warnings == told

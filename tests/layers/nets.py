@@ -6,23 +6,17 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 import pytest
-from google.protobuf import text_format
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.errors import UserError
 from osucaffe.net import Net
-from osucaffe.proto import caffe_pb2
+from osucaffe.proto import NetParameter, parse_text
 
 
-def build(text: str, backend, *, phase: str = "TEST", **options) -> Net:
+def build(text: str, backend=None, *, phase: str = "TEST", seed: int = 1, **options) -> Net:
     """A net from prototxt text."""
-    return Net(
-        text_format.Parse(text, caffe_pb2.NetParameter()),
-        phase=phase,
-        backend=backend,
-        seed=1,
-        **options,
-    )
+    param = parse_text(text, NetParameter)
+    return Net(param, phase=phase, backend=backend or Cpu(), seed=seed, **options)
 
 
 def inputs(shapes: Mapping[str, tuple[int, ...]]) -> str:
@@ -56,7 +50,7 @@ def one_layer(
     text = inputs(shapes) + f'layer {{ name: "op" {bottoms}{text} }}'
     if seeds is not None:
         text, options = "force_backward: true\n" + text, options | {"inspectable": True}
-    net = build(text, backend or Cpu(), **options)
+    net = build(text, backend, **options)
     for blob, values in zip(layer(net, "op").parameters, parameters, strict=False):
         net.backend.write(blob.data, values)
     for name, values in given.items():

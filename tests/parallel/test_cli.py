@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from osucaffe.cli import _parser
 from tests.comm.ranks import ROOT, mpiexec, needs_mpi
+from tests.processes import python
 
 from .equivalence import NET, make_data
 from .program import saved
@@ -34,16 +33,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def train(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, "-m", "osucaffe", "train", "--solver", "solver.prototxt", *options],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    command = ["-m", "osucaffe", "train", "--solver", "solver.prototxt", *options]
+    return python(*command, cwd=folder, PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1")
 
 
 def told(text: str) -> list[str]:

@@ -19,8 +19,9 @@ from osucaffe.parallel.buckets import Bucket, align, find_buckets
 from osucaffe.parallel.config import choose_propagation
 from osucaffe.parallel.exchange import UNDIVIDED, sums_of
 from osucaffe.predict.sketch import Sketch
-from osucaffe.proto import NetParameter, parse_text, read_net
+from osucaffe.proto import read_net
 from tests.comm.ranks import all_say, needs_mpi
+from tests.layers.nets import build as build_net
 
 
 @needs_mpi
@@ -42,7 +43,7 @@ def build(*params: str) -> Net:
         text += LAYER.format(name=f"ip{number}", bottom=bottom, param=param)
         bottom = f"ip{number}"
     text += f'layer {{ name: "l" type: "Reduction" bottom: "{bottom}" top: "l" loss_weight: 1 }}'
-    return Net(parse_text(text, NetParameter), backend=Cpu(threads=1, onednn=False))
+    return build_net(text, Cpu(threads=1, onednn=False), phase="TRAIN")
 
 
 def test_one_for_each_parameter() -> None:

@@ -6,11 +6,12 @@ import ast
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
+from tests.processes import python
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGE = ROOT / "osucaffe"
@@ -211,9 +212,7 @@ def test_without_the_folders_of_forks_lenet_trains(tmp_path: Path) -> None:
         print(*layer_types())
     """
     shutil.copy(ROOT / "models" / "lenet" / "deploy.prototxt", tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = python("-c", script, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     types = done.stdout.split()
     assert "Convolution" in types

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from osucaffe.cli import COMMANDS, _parser
+from tests.processes import python
 
 ROOT = Path(__file__).parents[2]
 OUTER = re.compile(r"""<(?:script|link|img|iframe)\b[^>]*(?:src|href)=["']?(?:https?:)?//[^>]*>""")
@@ -21,14 +19,8 @@ OUTER = re.compile(r"""<(?:script|link|img|iframe)\b[^>]*(?:src|href)=["']?(?:ht
 @pytest.mark.slow
 def test_the_site(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs")
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", tmp_path],
-        cwd=ROOT,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path)]
+    done = python(*command, timeout=1800, NO_MKDOCS_2_WARNING="1")
     assert done.returncode == 0, done.stderr  # strict: a broken link is an error
     commands = (tmp_path / "commands" / "index.html").read_text()
     for command in COMMANDS:

@@ -10,42 +10,21 @@ from osucaffe.proto import (
     array_to_blob,
     blob_to_array,
     read_model,
-    write_text,
     write_weights,
 )
-from osucaffe.proto.text import parse_text
 
 dnn = pytest.importorskip("cv2", reason="pip install osucaffe[dev]").dnn
-
-DEPLOY = """
-layer { name: "data" type: "Input" top: "data"
-  input_param { shape { dim: 1 dim: 1 dim: 28 dim: 28 } } }
-layer { name: "conv1" type: "Convolution" bottom: "data" top: "conv1"
-  convolution_param { num_output: 20 kernel_size: 5 } }
-layer { name: "pool1" type: "Pooling" bottom: "conv1" top: "pool1"
-  pooling_param { kernel_size: 2 stride: 2 } }
-layer { name: "conv2" type: "Convolution" bottom: "pool1" top: "conv2"
-  convolution_param { num_output: 50 kernel_size: 5 } }
-layer { name: "pool2" type: "Pooling" bottom: "conv2" top: "pool2"
-  pooling_param { kernel_size: 2 stride: 2 } }
-layer { name: "ip1" type: "InnerProduct" bottom: "pool2" top: "ip1"
-  inner_product_param { num_output: 500 } }
-layer { name: "relu1" type: "ReLU" bottom: "ip1" top: "ip1" }
-layer { name: "ip2" type: "InnerProduct" bottom: "ip1" top: "ip2"
-  inner_product_param { num_output: 10 } }
-"""
 
 
 def scores(deploy: Path, weights: Path) -> np.ndarray:
     net = dnn.readNetFromCaffe(str(deploy), str(weights))
     net.setInput(np.random.default_rng(1).random((1, 1, 28, 28), np.float32))
-    return net.forward()
+    return net.forward("ip2")
 
 
-def test_opencv_computes_the_same_with_our_file(tmp_path: Path, formats: Path) -> None:
+def test_opencv_computes_the_same_with_our_file(root: Path, tmp_path: Path, formats: Path) -> None:
     reference = formats / "lenet_iter_200.caffemodel"
-    deploy, ours = tmp_path / "deploy.prototxt", tmp_path / "ours.caffemodel"
-    write_text(deploy, parse_text(DEPLOY, NetParameter))
+    deploy, ours = root / "models" / "lenet" / "deploy.prototxt", tmp_path / "ours.caffemodel"
     net = NetParameter()
     for layer in read_model(reference).layer:
         new = net.layer.add(name=layer.name, type=layer.type, top=layer.top, bottom=layer.bottom)

@@ -3,8 +3,6 @@ name, and weights that match no layer."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 
 import numpy as np
@@ -12,6 +10,7 @@ import pytest
 
 import osucaffe.pycaffe as caffe
 from osucaffe.errors import UserError
+from tests.processes import python
 
 from .nets import SIMPLE, write
 
@@ -41,24 +40,12 @@ layer { name: "loss" type: "Reduction" bottom: "a" top: "loss" loss_weight: 1 }
 """
 
 
-def run(script, environment=None):
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-
-
-def test_import_caffe_finds_this_package(root, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(root))
-    done = run(SCRIPT)
+def test_import_caffe_finds_this_package(root):
+    done = python("-c", textwrap.dedent(SCRIPT), PYTHONPATH=str(root))
     assert done.returncode == 0, done.stderr
     assert "] a line" in done.stderr
-    monkeypatch.setenv("GLOG_minloglevel", "2")
-    assert "a line" not in run(SCRIPT).stderr
+    quiet = {"PYTHONPATH": str(root), "GLOG_minloglevel": "2"}
+    assert "a line" not in python("-c", textwrap.dedent(SCRIPT), **quiet).stderr
 
 
 @pytest.mark.parametrize("name", ["Data", "Convolution", "InnerProduct", "Python"])

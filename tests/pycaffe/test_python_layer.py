@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 
 import numpy as np
@@ -17,6 +15,7 @@ from osucaffe.net import Net
 from osucaffe.proto import NetParameter, parse_text
 from osucaffe.pycaffe import layers as L
 from osucaffe.solvers import Solver
+from tests.processes import python
 from tests.solvers.runs import Unclean
 
 from .nets import write
@@ -289,14 +288,8 @@ def test_the_command_line_trains_with_modules_that_import_caffe(tmp_path, root):
         f'net: "{path}" base_lr: 0.1 lr_policy: "fixed" max_iter: 9 display: 8 '
         "snapshot_after_train: false"
     )
-    done = subprocess.run(
-        [sys.executable, "-m", "osucaffe", "train", "--solver", write(tmp_path, text, "solver")],
-        env={**os.environ, "PYTHONPATH": f"{root}:{tmp_path}"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    command = ["-m", "osucaffe", "train", "--solver", write(tmp_path, text, "solver")]
+    done = python(*command, PYTHONPATH=f"{root}:{tmp_path}")
     assert done.returncode == 0, done.stderr
     losses = re.findall(r"Train net output #0: loss = (\S+)", done.stderr)
     assert float(losses[-1]) < 0.5 * float(losses[0])
@@ -308,14 +301,8 @@ def test_the_command_line_can_refuse_modules(tmp_path, root, module):
     net = (
         'layer { name: "p" type: "Python" top: "y" python_param { module: "%s" layer: "L" } }'
     ).replace("%s", module)
-    done = subprocess.run(
-        [sys.executable, "-m", "osucaffe", "time", "--no-python-layers", "--model"]
-        + [str(write(tmp_path, net))],
-        env={**os.environ, "PYTHONPATH": f"{root}:{tmp_path}"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    command = ["-m", "osucaffe", "time", "--no-python-layers", "--model", write(tmp_path, net)]
+    done = python(*command, PYTHONPATH=f"{root}:{tmp_path}")
     assert done.returncode == 1
     assert done.stderr.endswith(
         f'layer "p" (Python), python_param.module: "{module}" may not be imported '

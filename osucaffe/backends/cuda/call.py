@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from ..tensor import Call, Step, Tensor, sequence
+from ..tensor import Call, Step, Tensor
 from .gpu import Gpu
 from .layout import Layout, dtype_of, is_nhwc, is_row_major, with_layout
 from .passes.convert import convert
@@ -130,10 +130,6 @@ class Candidate:
     name: str
     make: Callable[[CudaCall], Step]
     estimate: float = 0.0
-
-    def then(self, step: Callable[[CudaCall], Step]) -> Candidate:
-        """This, followed by another step of the call."""
-        return replace(self, make=lambda call: sequence([self.make(call), step(call)]))
 
 
 class Provider:

@@ -22,9 +22,8 @@ _PATIENCE = 60.0
 
 @dataclass(frozen=True)
 class Service:
-    """MPS as seen by processes with these environment variables; status: a line for the log."""
+    """The environment variables of processes that may run under MPS. status: a line for the log."""
 
-    running: bool
     status: str
     variables: Mapping[str, str] = field(default_factory=dict)
 
@@ -34,10 +33,10 @@ def served() -> Iterator[Service]:
     """MPS as this machine has it: a daemon that runs is used as it is. Else one of our own runs
     meanwhile, in folders of its own, if it may."""
     if shutil.which(CONTROL) is None:
-        yield Service(False, f"without MPS, as there is no {CONTROL}")
+        yield Service(f"without MPS, as there is no {CONTROL}")
         return
     if _ask("get_server_list", {}):
-        yield Service(True, "under MPS, which was running")
+        yield Service("under MPS, which was running")
         return
     with tempfile.TemporaryDirectory(prefix="osucaffe-mps-", dir=_SHORT) as folder:
         variables = {_PIPES: f"{folder}/pipes", _LOGS: f"{folder}/logs"}
@@ -45,10 +44,10 @@ def served() -> Iterator[Service]:
             Path(path).mkdir()
         why = _start(variables)
         if why is not None:
-            yield Service(False, f"without MPS, which does not start ({why})")
+            yield Service(f"without MPS, which does not start ({why})")
             return
         try:
-            yield Service(True, "under MPS, started for this run", variables)
+            yield Service("under MPS, started for this run", variables)
         finally:
             _ask(f"quit -t {_PATIENCE / 2:.0f}", variables)
 

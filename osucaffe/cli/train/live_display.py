@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
 
 from rich.console import Console, Group
 from rich.live import Live as RichLive
@@ -83,12 +82,7 @@ class Live(Observer):
         self._handler.write = self._write
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._handler.write = None
         # What was not reached is no result: the time left would stand there, and pass for one.
         self._live.transient = self._solver.iteration < self._solver.param.max_iter

@@ -8,7 +8,6 @@ import platform
 import time
 from collections import Counter
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -157,12 +156,7 @@ class TensorBoard(Observer):
     def __enter__(self) -> TensorBoard:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._write({}, 0, flush=True)
         self._close()
 

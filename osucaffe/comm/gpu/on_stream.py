@@ -73,5 +73,5 @@ class OnStream(Communicator):
         done = self._cupy.cuda.Event(disable_timing=not trace)
         done.record(self.stream)
         if trace:
-            trace.enqueue(describe(operation, array), "communication", begun, done, "communication")
+            trace.enqueue(describe(operation, array), begun, done)
         return _Enqueued(done, stream)

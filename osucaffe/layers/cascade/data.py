@@ -14,12 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from ...data.databases.datum import decode_image
 from ...data.pictures.augment import distort
+from ...data.pictures.image import decode_content, read_content
 from ...data.pictures.object_crops import Picture, choose_centre, place, whole, zoomed
 from ...data.streams.object_lists import Listed, order_of, read_object_list
-from ...errors import UserError
-from ...files import read_file
 from ..base import Arrays, Count, Shape, Shapes, register
 from ..reading.feed import Varying
 from .fields import Rules, field_maps
@@ -76,14 +74,8 @@ class ObjectData(Varying):
                 for _ in range(self.repeats if (each.objects[:, 1] == 0).any() else 1)
             ]  # fmt: skip
         cached = getattr(self.setting, "cache_images", False)
-        self._content = lru_cache(None)(self._load) if cached else self._load
+        self._content = lru_cache(None)(read_content) if cached else read_content
         return images
-
-    def _load(self, path: str) -> bytes:
-        try:
-            return read_file(path)
-        except OSError as error:
-            raise UserError(f"cannot read image {path}: {error.strerror}") from error
 
     def picture(self, position: int) -> tuple[Picture, np.random.Generator]:
         """The image at a position, and what to draw for it."""
@@ -91,10 +83,7 @@ class ObjectData(Varying):
         epoch, at = divmod(position, len(self._images))
         order = order_of(self._images, self.shuffle, self.seed, epoch, self.group)
         listed = self._images[order[at]]
-        try:
-            image = decode_image(memoryview(self._content(listed.path)), True)
-        except ValueError as error:
-            raise UserError(f"cannot read image {listed.path}: {error}") from error
+        image = decode_content(listed.path, self._content(listed.path), True)
         generator = np.random.default_rng([self.seed, self.key, position])
         return Picture(np.array(image), listed.objects, listed.regions), generator
 

@@ -245,12 +245,12 @@ class InfogainLoss(Normalized):
             self.probability.view(self.folded), self.gain, label.view((outer, 1, inner)),
             self.divisor.view((1, 1, 1)),
         ]  # fmt: skip
-        formula = f"y = where({self._skip('c')}, 0, -b * log(max(a, 1e-20)) / d)"
+        formula = f"y = where({self._skip()}, 0, -b * log(max(a, 1e-20)) / d)"
         program.reduce(inputs, top[0].data, formula=formula, axes=(0, 1, 2))
 
-    def _skip(self, name: str) -> str:
-        """The condition under which a label is ignored (if none is: only what is no number)."""
-        return f"{name} == {self.ignore}" if self.ignore is not None else f"{name} != {name}"
+    def _skip(self) -> str:
+        """The condition under which label c is ignored (if none is: only what is no number)."""
+        return "c != c" if self.ignore is None else f"c == {self.ignore}"
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         outer, _, inner = self.folded
@@ -260,5 +260,5 @@ class InfogainLoss(Normalized):
             self.probability.view(self.folded), self.gain, bottom[1].data.view((outer, 1, inner)),
             self.divisor.view((1, 1, 1)), top[0].diff.view((1, 1, 1)), rows,
         ]  # fmt: skip
-        formula = f"y = where({self._skip('c')}, 0, e / d * (a * f - b))"
+        formula = f"y = where({self._skip()}, 0, e / d * (a * f - b))"
         program.broadcast(inputs, [bottom[0].diff.view(self.folded)], formula=formula)

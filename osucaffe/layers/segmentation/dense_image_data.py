@@ -6,7 +6,7 @@ from typing import Any
 
 from ...backends.cores import usable_cores
 from ...data.streams.dense_images import DenseImageSource, read_edges, read_gray
-from ..base import Arrays, Shapes, register
+from ..base import Shapes, register
 from ..reading.feed import Varying
 
 
@@ -58,10 +58,6 @@ class PixelLabels(Varying):
                 bad=self.bad_records,
                 **options,
             )
-
-    def one(self, position: int) -> Arrays:
-        assert self._source is not None
-        return [each[None] for each in self._source.one(position)][: len(self.param.top)]
 
     def crop_of(self, param: Any, where: str) -> tuple[int, int]:
         """The height and width that a message gives for crops, 0 and 0 where it gives none."""

@@ -6,7 +6,7 @@ from ...backends.cores import usable_cores
 from ...data.ahead.pipeline import Buffer, allocate
 from ...data.databases.database import open_database
 from ...data.streams.annotated import COLUMNS, ROOM, AnnotatedSource, join_rows
-from ..base import Arrays, Blobs, Program, Shapes, register
+from ..base import Blobs, Program, Shapes, register
 from ..reading.feed import Varying
 
 OBJECTS = 64
@@ -77,7 +77,3 @@ class AnnotatedData(Varying):
         if rows:
             self._count.array[0] = join_rows(rows[0].array, self._rows.array[0, 0])
         return [image, *[self._rows, self._count][: 2 * len(rows)]]
-
-    def one(self, position: int) -> Arrays:
-        assert self._source is not None
-        return [each[None] for each in self._source.one(position)][: len(self.param.top)]

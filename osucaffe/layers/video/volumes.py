@@ -42,7 +42,7 @@ class Convolution3D(Convolution):
         own = caffe_pb2.LayerParameter()
         own.CopyFrom(param)
         super().__init__(own, phase, key=key, seed=seed)
-        self.field, given, depth, size = _read(self, self.messages[0], self.messages[1])
+        _, given, depth, size = _read(self, self.messages[0], self.messages[1])
         wanted = caffe_pb2.ConvolutionParameter(
             num_output=given.num_output, bias_term=given.bias_term, kernel_size=[depth, size, size]
         )

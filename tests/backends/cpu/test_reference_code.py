@@ -4,9 +4,6 @@ layout, nor for inner products on CPUs that have AVX2 alone."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +15,7 @@ from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.primitives import Program
 from osucaffe.backends.tensor import Tensor
 from osucaffe.proto import caffe_pb2, read_net
+from tests.processes import python
 
 from .programs import DNN, NEEDS_ONEDNN, blocked
 
@@ -179,6 +177,7 @@ SCRIPT = """
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.primitives import Program
 from osucaffe.backends.tensor import Tensor
+from tests.processes import python
 
 def tensor(*shape, like=None):
     made = Tensor(shape, flexible=True)
@@ -197,10 +196,6 @@ for step in Cpu().prepare(program.calls):
 
 
 def test_no_inner_product_takes_reference_code() -> None:
-    environment = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2"}
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True
-    )
-    names = done.stdout.splitlines()
+    names = python("-c", SCRIPT, ONEDNN_MAX_CPU_ISA="AVX2").stdout.splitlines()
     assert len(names) == 3
     assert not [name for name in names if "ref" in name]

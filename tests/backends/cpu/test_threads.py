@@ -6,14 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from google.protobuf import text_format
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cpu.onednn import threads
 from osucaffe.backends.primitives import Program
 from osucaffe.backends.tensor import Call, Step, Tensor
-from osucaffe.net import Net
-from osucaffe.proto import caffe_pb2
+from tests.layers.nets import build
 
 from .programs import NEEDS_ONEDNN
 
@@ -135,13 +133,7 @@ layer { name: "ip" type: "InnerProduct" bottom: "c2" top: "ip"
 
 @NEEDS_ONEDNN
 def test_a_small_net_gives_the_same_bits_on_one_thread_and_on_two() -> None:
-    net = Net(
-        text_format.Parse(NET, caffe_pb2.NetParameter()),
-        backend=Cpu(threads=2),
-        phase="TEST",
-        inference=True,
-        seed=1,
-    )
+    net = build(NET, Cpu(threads=2), inference=True)
     net.write("x", np.random.default_rng(0).standard_normal((1, 3, 20, 20)))
     found = []
     for _ in range(2 * threads.TRIED + 1):
@@ -161,12 +153,7 @@ def test_a_small_net_keeps_its_threads_where_an_activation_is_apart() -> None:
         + """
 layer { name: "slopes" type: "PReLU" bottom: "ip" top: "slopes" }"""
     )
-    net = Net(
-        text_format.Parse(text, caffe_pb2.NetParameter()),
-        backend=Cpu(threads=2),
-        phase="TEST",
-        inference=True,
-    )
+    net = build(text, Cpu(threads=2), inference=True)
     steps = {call.layer: step for call, step in net._build.steps[0]}
     assert hasattr(steps["ip"], "implementation")
     assert not hasattr(steps["ip"], "alone")

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from google.protobuf import text_format
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.proto import caffe_pb2
+from osucaffe.proto import SolverParameter, parse_text
 from osucaffe.solvers import Solver
 
 pytestmark = pytest.mark.gpu
@@ -51,14 +50,19 @@ def gpu(precision: str = "fp32") -> Any:
     return Cuda(precision=precision)
 
 
-def train(backend: Any, settings: str, iterations: int = 4) -> tuple[list[np.ndarray], float]:
-    """The parameters and the loss after some iterations with one batch."""
-    param = text_format.Parse(SETTINGS + settings, caffe_pb2.SolverParameter())
-    text_format.Parse(NET, param.net_param)
+def make_solver(backend: Any, settings: str = "momentum: 0.9") -> Solver:
+    """A solver whose net has its one batch."""
+    param = parse_text(f"{SETTINGS} {settings} net_param {{ {NET} }}", SolverParameter)
     solver = Solver(param, backend)
     generator = np.random.default_rng(5)
     solver.net.write("x", generator.standard_normal((4, 3, 16, 16)).astype(np.float32))
     solver.net.write("label", generator.integers(10, size=4).astype(np.float32))
+    return solver
+
+
+def train(backend: Any, settings: str, iterations: int = 4) -> tuple[list[np.ndarray], float]:
+    """The parameters and the loss after some iterations with one batch."""
+    solver = make_solver(backend, settings)
     solver.step(iterations)
     values = [backend.read(parameter.blob.data) for parameter in solver.net.parameters]
     return values, solver.net.loss()

@@ -16,7 +16,7 @@ from osucaffe.cli.launch.ranks_per_gpu import Trial, find
 from osucaffe.errors import UserError
 from tests.comm.ranks import mpiexec, needs_mpi
 
-SERVICE = mps.Service(True, "under MPS, started for this run", {"PIPES": "there"})
+SERVICE = mps.Service("under MPS, started for this run", {"PIPES": "there"})
 
 CONTROL = """#!/bin/sh
 control="${CUDA_MPS_PIPE_DIRECTORY:-$DEFAULT}/control"
@@ -148,7 +148,7 @@ def test_a_number_needs_no_trial(notes: Path) -> None:
 def test_a_daemon_that_runs_is_left_alone(notes: Path) -> None:
     (notes.parent / "control").touch()
     with mps.served() as service:
-        assert (service.running, service.status) == (True, "under MPS, which was running")
+        assert service.status == "under MPS, which was running"
         assert not service.variables
     assert notes.read_text() == "get_server_list\n"
 
@@ -156,7 +156,6 @@ def test_a_daemon_that_runs_is_left_alone(notes: Path) -> None:
 def test_without_mps(notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REFUSES", "1")
     with mps.served() as service:
-        assert not service.running
         assert service.status == "without MPS, which does not start (not permitted)"
     monkeypatch.setenv("PATH", str(notes.parent / "empty"))
     with mps.served() as service:

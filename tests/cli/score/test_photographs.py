@@ -10,15 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import simplejpeg
-from google.protobuf import text_format
 
-from osucaffe.backends.cpu import Cpu
 from osucaffe.data.databases.database import open_database
 from osucaffe.data.databases.datum import parse_datum, pixels
 from osucaffe.data.pictures.image import resize
 from osucaffe.data.pictures.transform import record_draws
-from osucaffe.net import Net
-from osucaffe.proto import Datum, NetParameter
+from osucaffe.proto import Datum
+from tests.layers.nets import build
 
 from ..conftest import Cli
 from ..forked import Template
@@ -58,7 +56,7 @@ def read(path: Path, number: int) -> Datum:
 
 def batch(text: str, phase: str = "TRAIN", seed: int = 4) -> list[np.ndarray]:
     """The tops of the one layer of this text, after a forward pass."""
-    net = Net(text_format.Parse(text, NetParameter()), backend=Cpu(), phase=phase, seed=seed)
+    net = build(text, phase=phase, seed=seed)
     net.forward()
     net.layers[0].close()
     return [net.read(name) for name in net.layers[0].param.top]

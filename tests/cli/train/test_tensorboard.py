@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from google.protobuf import text_format
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.proto.graph_pb2 import GraphDef
 
-from osucaffe.backends.cpu import Cpu
-from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2, read_net
+from tests.layers.nets import build
 
 from ..conftest import Cli
 from .test_training import parse
@@ -125,8 +123,8 @@ layer { name: "loss" type: "SoftmaxWithLoss" bottom: "d" bottom: "label" top: "l
 def test_the_graph() -> None:
     from osucaffe.cli.train.tensorboard_graph import graph_of
 
-    net = Net(text_format.Parse(NET, caffe_pb2.NetParameter()), backend=Cpu(), phase="TRAIN")
-    nodes = {node.name: node for node in GraphDef.FromString(graph_of(net)).node}
+    graph = GraphDef.FromString(graph_of(build(NET, phase="TRAIN")))
+    nodes = {node.name: node for node in graph.node}
     assert {name: list(node.input) for name, node in nodes.items()} == {
         "in_put": [],
         "block/conv": ["in_put"],

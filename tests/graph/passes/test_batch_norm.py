@@ -6,11 +6,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from google.protobuf import text_format
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.net import Net
-from osucaffe.proto import caffe_pb2
+from tests.layers.nets import build
 
 SHAPES = "shape { dim: 4 dim: 3 dim: 7 dim: 6 }"
 NOISE = '{ type: "gaussian" std: 0.7 }'
@@ -54,8 +53,7 @@ def residual_net(place: str, settings: str = "") -> str:
 
 def run(text: str, **options) -> tuple[Net, float, list[dict[str, np.ndarray]]]:
     """The net, its loss, and gradients and values of its parameters after two sub-iterations."""
-    param = text_format.Parse(text, caffe_pb2.NetParameter())
-    net = Net(param, phase="TRAIN", backend=Cpu(onednn=False), seed=1, accumulate=True, **options)
+    net = build(text, Cpu(onednn=False), phase="TRAIN", accumulate=True, **options)
     net.write("x", np.random.default_rng(2).standard_normal((4, 3, 7, 6)))
     for accumulate in False, True:
         net.forward()

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from google.protobuf import text_format
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.tensor import Call, Tensor
@@ -26,7 +25,7 @@ from osucaffe.graph.passes import (
 )
 from osucaffe.graph.passes.verify import SWITCH, VerificationError
 from osucaffe.net import Net
-from osucaffe.proto import caffe_pb2
+from tests.layers.nets import build
 
 from .test_batch_norm import NOISE, layer
 
@@ -115,11 +114,6 @@ DEPLOYED = (
 )
 TRAIN: dict[str, object] = {"phase": "TRAIN", "accumulate": True}
 TEST: dict[str, object] = {"phase": "TEST", "inference": True}
-
-
-def build(text: str, backend: type[Cpu], options: dict[str, object]) -> Net:
-    param = text_format.Parse(text, caffe_pb2.NetParameter())
-    return Net(param, backend=backend(), seed=1, **options)
 
 
 def change(where: str, mutate: Callable[[list[list[Call]]], object]) -> Plant:
@@ -517,10 +511,10 @@ SEEN = {
 def test_a_planted_fault_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SWITCH, "1")
     fault = SEEN[name]
-    build(fault.text, fault.backend, fault.options)  # without it, all is well
+    build(fault.text, fault.backend(), **fault.options)  # without it, all is well
     fault.plant(monkeypatch)
     with pytest.raises(VerificationError):
-        build(fault.text, fault.backend, fault.options)
+        build(fault.text, fault.backend(), **fault.options)
 
 
 def lost_relu(programs: list[list[Call]]) -> None:
@@ -572,10 +566,10 @@ def test_what_a_fused_call_computes_shows_in_values(
     monkeypatch.setenv(SWITCH, "1")
     fault = NOT_SEEN[name]
     without_passes = {"phase": fault.options["phase"], "inspectable": True}
-    nets = [build(fault.text, fault.backend, fault.options)]
+    nets = [build(fault.text, fault.backend(), **fault.options)]
     fault.plant(monkeypatch)
     nets += [
-        build(fault.text, fault.backend, options) for options in (fault.options, without_passes)
+        build(fault.text, fault.backend(), **options) for options in (fault.options, without_passes)
     ]
     right, wrong, plain = ([*map(np.copy, values(net))] for net in nets)
     for one, other in zip(right, plain, strict=True):

@@ -12,7 +12,6 @@ import h5py
 import numpy as np
 import pytest
 import simplejpeg
-from google.protobuf import text_format
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.uploads import Uploads
@@ -22,8 +21,8 @@ from osucaffe.data.resident import cache
 from osucaffe.data.streams.source import DatumSource
 from osucaffe.errors import UserError
 from osucaffe.net import Net
-from osucaffe.proto import caffe_pb2
 from tests.data.records import write_records
+from tests.layers.nets import build
 
 from .test_raw_records import FORMATS, MEAN, SETTINGS, assert_same, net_of, read_net
 
@@ -120,12 +119,7 @@ def test_rows_of_hdf5_files(
     (tmp_path / "list").write_text("".join(f"{tmp_path / name}\n" for name in "abc"))
     net = f"""layer {{ name: "in" type: "HDF5Data" top: "flat" top: "label"
         hdf5_data_param {{ source: "{tmp_path / "list"}" batch_size: 3 shuffle: {shuffle} }} }}"""
-
-    def make(**options: Any) -> Net:
-        param = text_format.Parse(net, caffe_pb2.NetParameter())
-        return Net(param, backend=Cpu(), seed=4, **options)
-
-    both(make, 30, name="cached_rows")
+    both(functools.partial(build, net, phase="TRAIN", seed=4), 30, name="cached_rows")
 
 
 @pytest.mark.parametrize("raw", [False, True])

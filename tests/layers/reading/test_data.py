@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from google.protobuf import text_format
 
-from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.primitives import Program
 from osucaffe.blob import Blob
 from osucaffe.errors import UserError
 from osucaffe.layer import create_layer
-from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2
+from tests.layers.nets import build
 
 FORMATS = Path(__file__).parents[2] / "fixtures" / "formats"
 MNIST = FORMATS / "mnist200_lmdb"
@@ -141,12 +140,7 @@ def test_dummy_data_fills_constants_once_and_random_values_anew():
     text = dummy(
         2, 'shape { dim: 2 dim: 5 } data_filler { value: 4 } data_filler { type: "gaussian" }'
     )
-
-    def build():
-        net = text_format.Parse(f"layer {{ {text} }}", caffe_pb2.NetParameter())
-        return Net(net, backend=Cpu(), seed=1)
-
-    net = build()
+    net, again = (build(f"layer {{ {text} }}", phase="TRAIN") for _ in range(2))
     assert (net.read("top0") == 4).all()
     net.forward()
     first = net.read("top1")
@@ -156,7 +150,6 @@ def test_dummy_data_fills_constants_once_and_random_values_anew():
     second = net.read("top1")
     assert (net.read("top0") == 5).all()
     assert (second != first).any()
-    again = build()
     again.layers[0].position = 1
     again.forward()
     assert (again.read("top1") == second).all()

@@ -6,20 +6,18 @@ import h5py
 import numpy as np
 import pytest
 import simplejpeg
-from google.protobuf import text_format
 
-from osucaffe.backends.cpu import Cpu
 from osucaffe.data.config import DataConfig
 from osucaffe.data.pictures.image import resize
 from osucaffe.data.streams.windows import plan_cut
 from osucaffe.errors import UserError
-from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2
+from tests.layers import nets
 
 
 def build(text, phase="TRAIN", seed=1, **config):
-    net = text_format.Parse(f'layer {{ name: "d" {text} }}', caffe_pb2.NetParameter())
-    return Net(net, phase=phase, backend=Cpu(), seed=seed, data_config=DataConfig(**config))
+    config = DataConfig(**config)
+    return nets.build(f'layer {{ name: "d" {text} }}', phase=phase, seed=seed, data_config=config)
 
 
 def batches(net, count, *names):

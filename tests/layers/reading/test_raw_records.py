@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import simplejpeg
-from google.protobuf import text_format
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.data.databases.datum import make_datum
@@ -16,6 +15,7 @@ from osucaffe.errors import UserError
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2
 from tests.data.records import FORMATS, write_records
+from tests.layers.nets import build
 
 MEAN = f'mean_file: "{FORMATS / "mnist200_mean.binaryproto"}" '
 
@@ -39,8 +39,7 @@ def net_of(backend: Any, data: str, transform: str, **options: Any) -> Net:
     layer {{ name: "double" type: "Power" bottom: "data" top: "double" power_param {{ scale: 2 }} }}
     layer {{ name: "flat" type: "Flatten" bottom: "double" top: "flat" }}
     layer {{ name: "none" type: "Silence" bottom: "label" }}"""
-    param = text_format.Parse(text, caffe_pb2.NetParameter())
-    return Net(param, backend=backend, seed=4, **options)
+    return build(text, backend, **{"phase": "TRAIN", "seed": 4} | options)
 
 
 def batches(net: Net, count: int = 3) -> list[np.ndarray]:

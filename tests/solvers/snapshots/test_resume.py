@@ -196,31 +196,13 @@ def test_a_snapshot_during_a_test_resumes_before_it(tmp_path: Path) -> None:
     assert second.test_all() == straight.test_all()
 
 
-LENET = """
-name: "LeNet"
-layer { name: "data" type: "Input" top: "data" top: "label"
-  input_param { shape { dim: 2 dim: 1 dim: 28 dim: 28 } shape { dim: 2 } } }
-layer { name: "conv1" type: "Convolution" bottom: "data" top: "conv1"
-  convolution_param { num_output: 20 kernel_size: 5 } }
-layer { name: "pool1" type: "Pooling" bottom: "conv1" top: "pool1"
-  pooling_param { kernel_size: 2 stride: 2 } }
-layer { name: "conv2" type: "Convolution" bottom: "pool1" top: "conv2"
-  convolution_param { num_output: 50 kernel_size: 5 } }
-layer { name: "pool2" type: "Pooling" bottom: "conv2" top: "pool2"
-  pooling_param { kernel_size: 2 stride: 2 } }
-layer { name: "ip1" type: "InnerProduct" bottom: "pool2" top: "ip1"
-  inner_product_param { num_output: 500 } }
-layer { name: "relu1" type: "ReLU" bottom: "ip1" top: "ip1" }
-layer { name: "ip2" type: "InnerProduct" bottom: "ip1" top: "ip2"
-  inner_product_param { num_output: 10 } }
-layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip2" bottom: "label" top: "loss" }
-"""
-
-
 @pytest.mark.parametrize("name", ["lenet", "h5lenet"])
-def test_states_that_cpp_caffe_wrote_are_restored(name: str) -> None:
+def test_states_that_cpp_caffe_wrote_are_restored(name: str, root: Path) -> None:
     path = FORMATS / f"{name}_iter_200.solverstate{'.h5' if name.startswith('h5') else ''}"
-    run = solver("momentum: 0.9 max_iter: 300", LENET)
+    deploy = (root / "models" / "lenet" / "deploy.prototxt").read_text()
+    label = 'layer { type: "Input" top: "label" input_param { shape { dim: 64 } } }'
+    loss = 'layer { type: "SoftmaxWithLoss" bottom: "ip2" bottom: "label" top: "loss" }'
+    run = solver("momentum: 0.9 max_iter: 300", deploy + label + loss)
     run.restore(path)
     assert run.iteration == 200
     state = read_state(path)

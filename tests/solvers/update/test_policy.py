@@ -29,9 +29,29 @@ CASES = [
         {0: 0.1, 2: 0.1, 3: 0.3, 5: 0.3, 100: 0.3},
     ),
 ]
+BEGINNINGS = [
+    (  # Intel Caffe's
+        'lr_policy: "step" gamma: 0.1 stepsize: 8 warmup_iter: 10 warmup_start_lr: 0.1',
+        {0: 0.1, 5: 0.3, 9: 0.46, 10: 0.05, 16: 0.005},
+    ),
+    (  # NVIDIA Caffe's
+        'lr_policy: "fixed" rampup_interval: 4 rampup_lr: 0.1',
+        {0: 0.1, 2: 0.2, 3: 0.325, 4: 0.5},
+    ),
+    (
+        'lr_policy: "fixed" rampup_interval: 4 min_lr: 0.1',
+        {0: 0.1, 1: 0.1, 2: 0.125, 4: 0.5},
+    ),
+    (
+        'lr_policy: "poly" power: 2 max_iter: 10 min_lr: 0.1',
+        {0: 0.5, 5: 0.2, 10: 0.1, 11: 0.1},
+    ),
+    ('lr_policy: "step" gamma: 0.1 stepsize: 1 min_lr: 0.01', {0: 0.5, 1: 0.05, 2: 0.01}),
+]
+"""The first rates, and the least."""
 
 
-@pytest.mark.parametrize(("settings", "rates"), CASES, ids=[case[0][12:16] for case in CASES])
+@pytest.mark.parametrize(("settings", "rates"), CASES + BEGINNINGS)
 def test_rates(settings: str, rates: dict[int, float]) -> None:
     policy = Policy(parse_text("base_lr: 0.5 " + settings, SolverParameter))
     for iteration, rate in rates.items():
@@ -52,34 +72,6 @@ def test_a_plateau_of_the_loss_lowers_the_rate() -> None:
     wanted = [1.0] * 5 + [0.1] * 3 + [0.01] * 4
     assert rates == pytest.approx(wanted)
     assert policy.best == [3, 8]
-
-
-@pytest.mark.parametrize(
-    ("settings", "rates"),
-    [
-        (  # Intel Caffe's
-            'lr_policy: "step" gamma: 0.1 stepsize: 8 warmup_iter: 10 warmup_start_lr: 0.1',
-            {0: 0.1, 5: 0.3, 9: 0.46, 10: 0.05, 16: 0.005},
-        ),
-        (  # NVIDIA Caffe's
-            'lr_policy: "fixed" rampup_interval: 4 rampup_lr: 0.1',
-            {0: 0.1, 2: 0.2, 3: 0.325, 4: 0.5},
-        ),
-        (
-            'lr_policy: "fixed" rampup_interval: 4 min_lr: 0.1',
-            {0: 0.1, 1: 0.1, 2: 0.125, 4: 0.5},
-        ),
-        (
-            'lr_policy: "poly" power: 2 max_iter: 10 min_lr: 0.1',
-            {0: 0.5, 5: 0.2, 10: 0.1, 11: 0.1},
-        ),
-        ('lr_policy: "step" gamma: 0.1 stepsize: 1 min_lr: 0.01', {0: 0.5, 1: 0.05, 2: 0.01}),
-    ],
-)
-def test_beginnings_and_the_least_rate(settings: str, rates: dict[int, float]) -> None:
-    policy = Policy(parse_text("base_lr: 0.5 " + settings, SolverParameter))
-    for iteration, rate in rates.items():
-        assert policy.rate(iteration) == pytest.approx(rate, rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -253,22 +253,20 @@ class Library:
         self.call(name, byref(handle), *arguments)
         return handle.value or 0
 
-    def plain(
-        self, dimensions: Sequence[int], strides: Sequence[int] | None = None, data_type: int = F32
-    ) -> Descriptor:
+    def plain(self, dimensions: Sequence[int], strides: Sequence[int] | None = None) -> Descriptor:
         """Memory with the given strides, in elements (None: row-major)."""
         if strides is None:
             strides = [1]
             for extent in reversed(dimensions[1:]):
                 strides.insert(0, strides[0] * extent)
-        return self._descriptor("with_strides", dimensions, data_type, self.dimensions(strides))
+        return self._descriptor("with_strides", dimensions, self.dimensions(strides))
 
     def any(self, dimensions: Sequence[int]) -> Descriptor:
         """Memory whose format the primitive shall choose."""
         return self.tagged(dimensions, _TAG_ANY)
 
     def tagged(self, dimensions: Sequence[int], tag: int) -> Descriptor:
-        return self._descriptor("with_tag", dimensions, F32, tag)
+        return self._descriptor("with_tag", dimensions, tag)
 
     def window(
         self, whole: Descriptor, dimensions: Sequence[int], start: Sequence[int]
@@ -282,16 +280,9 @@ class Library:
         )
         return Descriptor(self, value)
 
-    def _descriptor(
-        self, how: str, dimensions: Sequence[int], data_type: int, last: Any
-    ) -> Descriptor:
-        value = self.create(
-            f"memory_desc_create_{how}",
-            len(dimensions),
-            self.dimensions(dimensions),
-            data_type,
-            last,
-        )
+    def _descriptor(self, how: str, dimensions: Sequence[int], last: Any) -> Descriptor:
+        extents = self.dimensions(dimensions)
+        value = self.create(f"memory_desc_create_{how}", len(dimensions), extents, F32, last)
         return Descriptor(self, value)
 
     @staticmethod

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import simplejpeg
-from google.protobuf import text_format
 
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.libraries import nvjpeg
@@ -22,7 +21,7 @@ from osucaffe.data.streams.staging import DecodedBatches
 from osucaffe.errors import UserError
 from osucaffe.layers.reading import images
 from osucaffe.net import Net
-from osucaffe.proto import caffe_pb2
+from tests.layers.nets import build as build_net
 
 from .fake_nvjpeg import FakeLane, jpeg, other
 
@@ -47,9 +46,9 @@ def build(
       transform_param {{ {transform} }} }}
     layer {{ name: "double" type: "Power" bottom: "data" top: "double" power_param {{ scale: 2 }} }}
     layer {{ name: "none" type: "Silence" bottom: "label" }}"""
-    param = text_format.Parse(text, caffe_pb2.NetParameter())
     config = DataConfig(decode=decode, **config)
-    net = Net(param, backend=backend or Cuda(graphs=False), seed=4, data_config=config)
+    backend = backend or Cuda(graphs=False)
+    net = build_net(text, backend, phase="TRAIN", seed=4, data_config=config)
     expected = decode != "host" and "raw" not in str(path) if there is None else there
     assert isinstance(net.layers[0]._pipeline, DecodedBatches) == expected
     return net

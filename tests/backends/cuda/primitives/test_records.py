@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from google.protobuf import text_format
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cuda import Cuda
@@ -17,7 +16,7 @@ from osucaffe.backends.cuda.layout import is_channels_last
 from osucaffe.backends.cuda.runtime.upload import DeviceUploads
 from osucaffe.data.config import DataConfig
 from osucaffe.net import Net
-from osucaffe.proto import caffe_pb2
+from tests.layers.nets import build as build_net
 from tests.layers.reading.test_raw_records import assert_same, read_net
 from tests.layers.reading.test_sharded_records import all_ranks, wanted_of_ranks
 
@@ -47,8 +46,7 @@ def take(net: Net, count: int) -> list[np.ndarray]:
 
 def build(backend: Any, **config: Any) -> Net:
     backend.raw_records = True
-    param = text_format.Parse(NET, caffe_pb2.NetParameter())
-    return Net(param, backend=backend, seed=4, data_config=DataConfig(**config))
+    return build_net(NET, backend, phase="TRAIN", seed=4, data_config=DataConfig(**config))
 
 
 @pytest.mark.parametrize(

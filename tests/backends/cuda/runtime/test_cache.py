@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from osucaffe.backends.cuda.runtime import cache
+from tests.processes import python
 
 ASK = """
 from osucaffe.backends.cuda.runtime.cache import *
+from tests.processes import python
 f = cache_folder()
 keep(f / "a", b"1")
 print(f)
@@ -20,11 +20,7 @@ print(f)
 
 
 def ask(cache: Path) -> Path:
-    environment = os.environ | {"OSUCAFFE_CACHE": str(cache)}
-    done = subprocess.run(
-        [sys.executable, "-c", ASK], env=environment, capture_output=True, text=True, check=True
-    )
-    return Path(done.stdout.strip())
+    return Path(python("-c", ASK, OSUCAFFE_CACHE=str(cache)).stdout.strip())
 
 
 def test_what_is_kept_lies_in_the_folder(tmp_path: Path) -> None:

@@ -8,18 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from google.protobuf import text_format
 
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.runtime import mapped_file
 from osucaffe.backends.cuda.runtime.mapped_file import MappedFile, runs
-from osucaffe.backends.records import transform_record
 from osucaffe.data.databases.database import record_key, write_database
 from osucaffe.data.databases.datum import make_datum
 from osucaffe.errors import UserError
 from osucaffe.net import Net
-from osucaffe.proto import caffe_pb2
+from tests.layers.nets import build as build_net
 
+from ..libraries.test_jpegs import crops
 from ..simulated import fake_cupy, simulate
 
 COUNT, SIDE, BATCH = 40, 80, 7
@@ -40,21 +39,12 @@ def build(path: Path, transform: str = "crop_size: 70 mirror: true") -> Net:
       data_param {{ source: "{path}" batch_size: {BATCH} backend: LMDB }}
       transform_param {{ {transform} }} }}
     layer {{ name: "none" type: "Silence" bottom: "data" bottom: "label" }}"""
-    param = text_format.Parse(text, caffe_pb2.NetParameter())
-    return Net(param, backend=Cuda(graphs=False), seed=4)
+    return build_net(text, Cuda(graphs=False), phase="TRAIN", seed=4)
 
 
 def fed(net: Net, batches: int = 14) -> list[np.ndarray]:
     """The crops of what is fed, and its labels."""
-    call = next(call for call in net.programs[0] if call.name == "transform")
-    found = []
-    for _ in range(batches):
-        net.forward()
-        x, table = (net.backend.read(call.reads[name]) for name in ("x", "table"))
-        crops = np.empty(call.writes["y"].shape, np.float32)
-        for image, choice, crop in zip(x, table.tolist(), crops, strict=True):
-            transform_record(image, crop, tuple(choice), mean=None, scale=1)
-        found += [crops, net.read("label")]
+    found = crops(net, batches)
     net.layers[0].close()
     return found
 

@@ -16,6 +16,7 @@ from osucaffe.solvers.tracer import Tracer
 
 from ..compiler import nvrtc
 from ..simulated import Kernel, compile_ptx, simulate
+from ..test_training import make_solver
 
 
 def test_the_kernel_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,24 +49,12 @@ def test_launching_slowly_does_not_count() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_a_traced_run_computes_the_same_bits(precision: str, tmp_path: Path) -> None:
-    from google.protobuf import text_format
-
-    from osucaffe.proto import caffe_pb2
-    from osucaffe.solvers import Solver
-
-    from ..test_training import NET, SETTINGS
-
     results = []
     backend = Cuda(precision=precision)
     for traced in False, True:
-        param = text_format.Parse(SETTINGS + "momentum: 0.9", caffe_pb2.SolverParameter())
-        text_format.Parse(NET, param.net_param)
-        solver = Solver(param, backend)
+        solver = make_solver(backend)
         if traced:
             solver.tracer = Tracer(tmp_path / "out.json", backend)
-        generator = np.random.default_rng(5)
-        solver.net.write("x", generator.standard_normal((4, 3, 16, 16)).astype(np.float32))
-        solver.net.write("label", generator.integers(10, size=4).astype(np.float32))
         solver.step(12)
         results.append([backend.read(each.blob.data) for each in solver.net.parameters])
     for one, other in zip(*results, strict=True):
@@ -78,17 +67,8 @@ def test_a_traced_run_computes_the_same_bits(precision: str, tmp_path: Path) -> 
 
 @pytest.mark.gpu
 def test_an_overflow_on_the_device_skips_the_update() -> None:
-    from google.protobuf import text_format
-
-    from osucaffe.proto import caffe_pb2
-    from osucaffe.solvers import Solver
-
-    from ..test_training import NET, SETTINGS
-
     backend = Cuda(precision="fp16")
-    param = text_format.Parse(SETTINGS + "momentum: 0.9", caffe_pb2.SolverParameter())
-    text_format.Parse(NET, param.net_param)
-    solver = Solver(param, backend)
+    solver = make_solver(backend)
     solver.net.write("x", np.ones((4, 3, 16, 16), np.float32))
     solver.net.write("label", np.zeros(4, np.float32))
     solver.step(4)
