@@ -1,6 +1,6 @@
 """Owns the command `osucaffe`: it finds the subcommand, runs it, and turns errors into messages.
 
-A command's options and help are in arguments/, by folders; what it does is `run(args)` of a module
+A command's options and help are in arguments/, by folders; it runs as `run(args)` of the module
 of its name in its folder, which may return an exit code. It is imported once options are parsed.
 """
 
@@ -32,7 +32,7 @@ FOLDERS = {
     "reports": ("parse_log", "report"),
     "machine": ("device_query", "tune", "bench", "predict", "version", "completion"),
 }
-"""The folders, and which of their modules are commands."""
+"""The folders, and those of their modules that are commands."""
 GROUPS = {
     "training and scoring": (*FOLDERS["train"], *FOLDERS["score"]),
     "data": FOLDERS["data"],
@@ -47,10 +47,10 @@ _WITH_NETS = (
     *("train", "test", "time", "classify", "upscale", "extract_features", "net_spec", "export"),
     "report",
 )
-"""The commands that make the layers of a net that they are given."""
+"""The commands that instantiate the layers of a net."""
 
 _AS_CAFFE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "pycaffe", "as_caffe")
-"""Where `import caffe`, with which modules of Python layers begin, finds pycaffe's interface."""
+"""The folder in which modules of Python layers find pycaffe's interface by `import caffe`."""
 
 _EPILOG = """\
 Options are Caffe's; one dash or two, "-" or "_" are alike: -log_dir D, --log-dir=D.
@@ -70,8 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _open_closed_streams() -> None:
-    """Where the shell closed standard streams, the next files would get their numbers, and what is
-    said there would be written into them."""
+    """Open standard streams that the shell closed: else the next files would get their numbers, and
+    messages would be written into them."""
     for number, name, mode in (0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w"):
         try:
             os.fstat(number)
@@ -82,7 +82,7 @@ def _open_closed_streams() -> None:
 
 
 def _leave(code: Any) -> None:
-    """An error on one rank ends all, though it may not have met them yet."""
+    """Let an error on one rank end all, even before it has joined them."""
     if code:
         from ..comm.job.job import leave
 
@@ -127,20 +127,20 @@ def _code(error: BaseException) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong with the arguments in one line, without listing all options."""
+    """Reports wrong arguments in one line, without listing all options."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.add_argument(
             "--quiet",
             action="store_true",
-            default=argparse.SUPPRESS,  # that of the command stands beside that of the program
+            default=argparse.SUPPRESS,  # the program has this option, too
             help="log warnings and errors only, and show no progress",
         )
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As it is there, but each subcommand refuses what it does not know by itself, before it
-        misses what it needs."""
+        """Like argparse's, but each subcommand rejects unknown arguments itself, before it reports
+        missing ones."""
         words = args[: args.index("--")] if "--" in args else args
         if self._subparsers is not None:  # what follows the command is the command's own
             words = itertools.takewhile(lambda word: word.startswith("-"), words)
@@ -156,21 +156,21 @@ class _Parser(argparse.ArgumentParser):
             self.error(f"unrecognized arguments: {listed(unknown)}{hint}")
 
     def _get_values(self, action: argparse.Action, given: list[str]) -> Any:
-        """As it is there, but a second "--" is no value (in Python 3.11 it is an empty list)."""
+        """Like argparse's, but a second "--" is no value (in Python 3.11 it is an empty list)."""
         values = super()._get_values(action, given)
         if action.nargs is None and values == []:
             raise argparse.ArgumentError(action, "expected one argument")
         return values
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """As it is there, but a wrong command gets a hint in place of a long list."""
+        """Like argparse's, but a wrong command gets a hint instead of a long list."""
         if isinstance(action, argparse._SubParsersAction) and value not in (action.choices or ()):
             hint = _hint(value, action.choices or ())
             self.error(f"there is no command {value!r}{hint}")
         super()._check_value(action, value)
 
     def error(self, message: str) -> NoReturn:
-        """Exit with 2, as for any wrong use of a command."""
+        """Exit with 2, as for any usage error."""
         self.exit(2, f"{self.prog}: {messages.tidy(message)}; see {self.prog} --help\n")
 
 
@@ -195,7 +195,7 @@ def _hint(word: str, known: Iterable[str]) -> str:
 
 
 def _command(words: Sequence[str]) -> str | None:
-    """The command that the words begin with, where nothing else is asked for before."""
+    """The command at the start of the arguments, if no option precedes it."""
     word = next((word for word in words if word != "--quiet"), "")
     return word if word in COMMANDS else None
 

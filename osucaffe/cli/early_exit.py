@@ -1,5 +1,5 @@
-"""Owns that a command has failed when code that it runs for others, a Python layer's, leaves it by
-sys.exit or os._exit before its end."""
+"""Owns the detection of early exits: a command fails if user code that it runs, such as a Python
+layer, calls sys.exit or os._exit."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .. import messages
 
 
 class Ended(SystemExit):
-    """A command's own end, with its exit code."""
+    """The regular end of a command, with its exit code."""
 
 
 @contextlib.contextmanager
 def report_early_exit() -> Iterator[None]:
-    """Who leaves what is done inside gets a message, and no exit code that means success. (Jobs of
-    several ranks see to it by themselves: see `MpiJob.together`.)"""
+    """Leaving the body by sys.exit or os._exit prints a message and returns a non-zero exit code.
+    (Jobs of several ranks do this themselves: see `MpiJob.together`.)"""
     process, leave = os.getpid(), os._exit
 
     def tell(status: int) -> NoReturn:
@@ -42,7 +42,7 @@ def report_early_exit() -> Iterator[None]:
 
 
 def _tell(call: str, code: object, frame: traceback.FrameSummary) -> int:
-    """Say how it was left. Returns the exit code."""
+    """Print how the body was left. Returns the exit code."""
     text = f"left by {call}({code!r}) at {Path(frame.filename).name}:{frame.lineno}"
     with contextlib.suppress(OSError, ValueError):  # a closed stderr
         print(f"osucaffe: {messages.tidy(text)}, before its end", file=sys.stderr, flush=True)

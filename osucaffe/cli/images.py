@@ -1,4 +1,4 @@
-"""Owns the image files that commands are given, and those that they write."""
+"""Owns the image files that commands read and write."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
-"""Of the files in a folder, these are images."""
+"""The suffixes of image files in a folder."""
 
 
 def find_files(given: list[str]) -> Iterator[str]:
-    """The files that are named, and those in the folders that are named."""
+    """The named files, and those in the named folders."""
     for name in given:
         if not Path(name).is_dir():
             yield name
@@ -34,19 +34,19 @@ def find_files(given: list[str]) -> Iterator[str]:
 
 
 def load_upright(path: str) -> np.ndarray:
-    """The pixels of a file as `io.load_pixels` gives them, turned as its EXIF data say."""
+    """The pixels of a file as from `io.load_pixels`, turned by its EXIF orientation."""
     content = load_content(path)
     image = decode_pixels(content, path)
     try:
-        lies = orientation(content)
+        exif = orientation(content)
     except UserError:  # no Pillow: JPEGs are read without
         return image
-    return np.ascontiguousarray(turned(image, lies))
+    return np.ascontiguousarray(turned(image, exif))
 
 
 def to_image(planes: np.ndarray, mode: str | None = None) -> Image:
-    """An image of Pillow's. planes: bytes (1, 3 or 4, height, width), blue first, then how much
-    each pixel covers; mode: "L" or "LA" of what has no colours."""
+    """An image of Pillow's. planes: bytes (1, 3 or 4, height, width), blue first, then the
+    alpha channel; mode: "L" or "LA" for images without colours."""
     from PIL import Image
 
     colours = planes[:1] if len(planes) < 3 or mode in ("L", "LA") else planes[2::-1]
@@ -58,8 +58,8 @@ def to_image(planes: np.ndarray, mode: str | None = None) -> Image:
 
 
 def save_image(image: Image, path: str | Path, kind: str | None = None, **options: Any) -> None:
-    """Write an image in a format of Pillow's, or in that which the file's ending names. UserError
-    where it cannot be, as WebP has at most 16,383 pixels to a side."""
+    """Write an image in a format of Pillow's, or that of the file's suffix. UserError if that is
+    impossible: WebP has at most 16,383 pixels to a side."""
     try:
         with replacing(path) as temporary:
             image.save(temporary, kind, **options)

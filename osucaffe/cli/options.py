@@ -1,4 +1,4 @@
-"""Owns what the options that several commands share turn into: readers, backends, weights."""
+"""Owns the objects made from options that several commands share: readers, backends, weights."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _AUTO = "auto"
 
 
 def tunes_bucket(args: argparse.Namespace) -> bool:
-    """Whether the best size of buckets is to be found."""
+    """Whether the best bucket size is to be found by tuning."""
     return bool(args.bucket_mb == _AUTO)
 
 
 def bucket_nbytes(args: argparse.Namespace) -> int:
-    """The size of buckets that is asked for; where it is to be found, what to begin with."""
+    """The requested bucket size; with tuning, the one to begin with."""
     return int((BUCKET_MB if tunes_bucket(args) else args.bucket_mb) * 2**20)
 
 
 def data_config(
     args: argparse.Namespace, sharers: int, neighbours: Neighbours | None = None
 ) -> DataConfig:
-    """How to read data, as the options say, for one of so many processes of this host;
+    """The data settings from the options, for one of `sharers` processes of this host;
     neighbours: those of them that train with this one."""
     return DataConfig(
         readers=args.readers,
@@ -53,12 +53,12 @@ def data_config(
 
 
 def readers(args: argparse.Namespace) -> int:
-    """The number of reading threads that --readers asks for."""
+    """The number of reading threads from --readers."""
     return args.readers or usable_cores()
 
 
 def bad_records(args: argparse.Namespace) -> BadRecords:
-    """What --on_bad_record asks for."""
+    """The handling of bad records by --on_bad_record."""
     return BadRecords(skip=args.on_bad_record == "skip")
 
 
@@ -70,7 +70,7 @@ _BY_DEFAULT = {
 
 
 def make_backend(args: argparse.Namespace) -> Cpu | Cuda:
-    """The backend that --gpu and the options beside it ask for."""
+    """The backend selected by --gpu and related options."""
     check_device(args)
     if args.gpu is not None:
         if not args.gpu.isdecimal():
@@ -91,7 +91,7 @@ def make_backend(args: argparse.Namespace) -> Cpu | Cuda:
 
 
 def check_fed(net: Net, file: str) -> None:
-    """UserError for a net whose inputs nothing would fill."""
+    """UserError for a net with inputs that nothing fills."""
     if net.inputs:
         names = listed(f'"{name}"' for name in net.inputs)
         raise UserError(
@@ -101,15 +101,15 @@ def check_fed(net: Net, file: str) -> None:
 
 
 def read_weights(files: str | list[str]) -> list[Model]:
-    """Read model files, before a net is built: what is wrong with them is told at once."""
+    """Read model files before a net is built, to report errors in them early."""
     named = [files] if isinstance(files, str) else files
     return [(file, proto.read_weights(file)) for file in named]
 
 
 def load_net(args: argparse.Namespace, *, reads: bool, **settings: Any) -> Net:
-    """The net of --model with the weights of --weights, where the options let it run.
+    """The net of --model with the weights of --weights, on the backend of the options.
 
-    reads: it is to bring its own data. settings: as Net has them. UserError.
+    reads: it must have data layers. settings: those of Net. UserError.
     """
     models = read_weights(args.weights)
     backend = make_backend(args)
@@ -124,8 +124,8 @@ def load_net(args: argparse.Namespace, *, reads: bool, **settings: Any) -> Net:
 
 
 def compare_preprocessing(net: Net, file: str, models: list[Model]) -> None:
-    """Warn where a net scales its images otherwise, or subtracts another mean, than that which the
-    models were trained with. (The net's own prototxt counts, as in Caffe.)"""
+    """Warn if a net scales its images differently, or subtracts another mean, than its models'
+    training did. (The net's own prototxt counts, as in Caffe.)"""
     settings = find_preprocessing(net.param, file)
     for name, weights in models:
         trained = find_preprocessing(weights, name)
@@ -138,8 +138,8 @@ def compare_preprocessing(net: Net, file: str, models: list[Model]) -> None:
 
 
 def load_weights(net: Net, models: list[Model], args: argparse.Namespace) -> None:
-    """Copy the weights of layers with the same names, one file after the other, and let go of
-    each. UserError where nothing matches, and with --strict where anything does not."""
+    """Copy the weights of layers with the same names, one file after the other, and free each.
+    UserError if nothing matches, and with --strict if anything does not."""
     mismatch = loading.load_weights([net], models) if models else ""
     if mismatch and args.strict:
         raise UserError(f"{mismatch}: {NOT_STRICT}")

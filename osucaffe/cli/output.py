@@ -1,4 +1,4 @@
-"""Owns how commands show what they found: tables, JSON for scripts, sizes, progress, verdicts."""
+"""Owns the output of commands: tables, JSON for scripts, sizes, progress, verdicts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def print_json(value: Any) -> None:
 
 
 def tell(args: argparse.Namespace, text: str) -> None:
-    """Print a line for people, where no document is asked for (--json)."""
+    """Print a line for people, unless a document is requested (--json)."""
     if not args.json:
         print(text)
 
@@ -38,8 +38,8 @@ def _plain(value: Any) -> Any:
 
 
 def table(align: str, *rows: Sequence[object]) -> list[str]:
-    """The lines of a table, whose columns are as wide as what is in them. align: "<" or ">", flush
-    left or right, for each column."""
+    """The lines of a table, whose columns are as wide as their content. align: "<" or ">", left or
+    right, for each column."""
     texts = [[str(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     return [
@@ -51,7 +51,7 @@ def table(align: str, *rows: Sequence[object]) -> list[str]:
 
 
 def short(text: str, most: int) -> str:
-    """A text of at most so many letters."""
+    """A text, shortened to at most this many characters."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
@@ -85,9 +85,9 @@ def progress(what: str, total: int) -> Iterator[Callable[..., None]]:
 
 
 def verify_all(paths: Sequence[str], what: str, verify: Callable[[str], None]) -> None:
-    """Verify each; the message of one that is bad is printed before the next is looked at.
+    """Verify each item; the error of a bad one is printed before the next is checked.
 
-    UserError, at the end, if any is; of one thing alone, its own.
+    UserError, at the end, if any is bad; of a single item, its error.
     """
     bad = 0
     for path in paths:
@@ -103,7 +103,7 @@ def verify_all(paths: Sequence[str], what: str, verify: Callable[[str], None]) -
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder to write to, unless it is there. UserError."""
+    """Create an output folder, unless it exists. UserError."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Owns what the commands that draw with matplotlib share: its import, colours, and saving."""
+"""Owns the use of matplotlib by commands: its import, colours, and saving."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import UserError
 from ..files import replacing
 
-# Okabe and Ito's colours, which those who see few colours tell apart.
+# Okabe and Ito's colours, which colour-blind people can distinguish.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 
@@ -26,7 +26,7 @@ def pyplot() -> Any:
 
 
 def draw_next_to(path: str, draw: Callable[[str], None]) -> str:
-    """Draw the picture of what is in a file into one of its name. Returns what to say of it."""
+    """Draw a picture of a file's content, into the same name with .png. Returns a line to print."""
     try:
         pyplot()
     except UserError as error:

@@ -77,13 +77,13 @@ def make_communicator(
         made = (persistent and free and maker.copying()) or maker.flat(kind)
     if not narrow:
         return made
-    device = topology.own.gpu is not None
+    device = topology.local.gpu is not None
     return half_precision(made, config.gradient_dtype, device=device, background=background)
 
 
 def _check(config: CommConfig, topology: Topology) -> None:
     """UserError if the GPUs do not allow the requested kind, or it needs GPUs that are missing."""
-    if config.kind in _GPU_KINDS and topology.own.gpu is None:
+    if config.kind in _GPU_KINDS and topology.local.gpu is None:
         raise UserError(f"--comm {config.kind} is for GPUs: add --gpu all, or choose mpi")
     if config.kind.startswith("nccl") and topology.shares_gpu:
         raise UserError("--comm nccl: NCCL refuses two ranks on one GPU: choose auto or ipc")
@@ -99,7 +99,7 @@ def _cut(topology: Topology, group: int) -> Topology:
     for host in topology.hosts:
         for index, peer in enumerate(host):
             ranks[peer.rank] = replace(peer, host=host[index - index % group].rank)
-    return Topology(ranks[topology.own.rank], tuple(ranks))
+    return Topology(ranks[topology.local.rank], tuple(ranks))
 
 
 class Maker:
@@ -127,7 +127,7 @@ class Maker:
     def copying(self) -> Communicator | None:
         """One of all ranks, by copy engines; None unless each has its own GPU on one host."""
         topology = self._topology
-        if topology.own.gpu is None or topology.shares_gpu or len(topology.hosts) > 1:
+        if topology.local.gpu is None or topology.shares_gpu or len(topology.hosts) > 1:
             return None
         from .gpu.copy_engine import CopyEngine
 

@@ -1,7 +1,7 @@
-"""Owns the profile of a communicator: what it carried, how, when, and how long it was waited for.
+"""Owns the profile of a communicator: its operations, when they ran, and how long callers waited.
 
-A profile puts its own methods before those of the communicators that it is given: others pay
-nothing for it. Times are seconds of `time.perf_counter`, those of a GPU's streams, too.
+A profile wraps the methods of the communicators that it is given: others have no
+overhead. Times are seconds of `time.perf_counter`, those of a GPU's streams, too.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class StreamClock(Clock):
         self._start = time.perf_counter()
 
     def mark(self, stream: Any = None) -> Mark:
-        """When the stream comes here."""
+        """Record when the stream reaches this point."""
         return stream.record()
 
     def seconds(self, mark: Mark) -> float:
@@ -54,7 +54,7 @@ class StreamClock(Clock):
 
 
 class Message(NamedTuple):
-    """What one communicator, of those that are composed perhaps, carried for an operation."""
+    """What one communicator, possibly an inner one, transferred for an operation."""
 
     operation: str
     algorithm: str
@@ -68,8 +68,8 @@ class Message(NamedTuple):
 class Operation:
     """A collective operation as its caller sees it. address: of the array.
 
-    posted: the caller asked for it; begun, ended: it was carried out; waits: while the caller did
-    nothing but wait for it.
+    posted: when the caller posted it; begun, ended: when it ran; waits: when the caller only
+    waited for it.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Operation:
 
 
 class _Waited(Handle):
-    """A handle that notes when it is waited for."""
+    """A handle that records when it is waited for."""
 
     def __init__(self, inner: Handle, operation: Operation, clock: Clock) -> None:
         self._inner, self._operation, self._clock = inner, operation, clock
@@ -95,9 +95,9 @@ class _Waited(Handle):
 
 
 class Profile:
-    """Notes the operations of a communicator, from now on, while `recording` is true.
+    """Records the operations of a communicator, from now on, while `recording` is true.
 
-    Operations are those of one caller, who posts them in one thread; they are carried out in their
+    Operations are those of one caller, who posts them in one thread; they run in their
     order.
     """
 
@@ -126,7 +126,7 @@ class Profile:
         return StreamClock(comm.stream, get_elapsed_time)
 
     def _begin(self, name: str, array: Any, root: int, stream: Any) -> Handle:
-        """In the place of the communicator's."""
+        """Replaces the communicator's."""
         if not self.recording:
             self._queue.append(None)
             return self._begin_inside(name, array, root, stream)
@@ -148,7 +148,7 @@ class Profile:
         root: int = 0,
         stream: Any = None,
     ) -> None:
-        """In the place of `run`, or `enqueue`, of each communicator that is composed."""
+        """Replaces `run`, or `enqueue`, of each inner communicator."""
         outermost = self._depth == 0
         if outermost:
             self._now = self._queue.popleft()
@@ -161,7 +161,7 @@ class Profile:
         begun = self.clock.mark(stream)
         self._nest(carry, name, array, root, *arguments)
         ended = self.clock.mark(stream)
-        if len(operation.messages) == carried:  # nobody inside did it for this one
+        if len(operation.messages) == carried:  # no inner communicator carried it out
             how = comm.describe_algorithm(name, array)
             operation.messages.append(Message(name, how, comm.level, array.nbytes, begun, ended))
         if outermost:
@@ -175,7 +175,7 @@ class Profile:
             self._depth -= 1
 
     def read(self) -> list[Operation]:
-        """All that was carried out, with its marks as seconds."""
+        """All recorded operations, with their marks as seconds."""
         at = self.clock.seconds
         return [
             Operation(
@@ -201,6 +201,6 @@ def composed(comm: Communicator) -> Iterator[Communicator]:
 
 
 def address(array: Any) -> int:
-    """Where an array begins, in memory of the host or of a GPU."""
+    """The address of an array, in memory of the host or of a GPU."""
     pointer = getattr(array.data, "ptr", None)
     return int(array.ctypes.data if pointer is None else pointer)

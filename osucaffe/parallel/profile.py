@@ -157,7 +157,7 @@ class Profiled(DataParallel):
             passes = passes[updates[WARM_UP - 1] + 1 :]
         first = passes[0].begin if passes else 0.0
         operations = [operation for operation in self._profile.read() if operation.posted >= first]
-        host = self._topology.own.hostname
+        host = self._topology.local.hostname
         return Records(self.rank, host, passes, operations, self._gradients())
 
     def _gradients(self) -> list[Gradient]:

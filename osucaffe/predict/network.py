@@ -82,7 +82,7 @@ class Network:
         self._hosts = ranks // cluster.ranks_per_host
         index = ranks % cluster.ranks_per_host
         ports = min(cluster.network.ports, cluster.ranks_per_host)
-        # Of the network behind those of the ranks: a host's ranks are divided among its ports.
+        # Network ports are numbered after the ranks': a host's ranks are divided among its ports.
         self._network_port = size + self._hosts * ports + index * ports // cluster.ranks_per_host
         self._node_port = self._hosts if cluster.node.shared else ranks
         count = int(self._network_port.max()) + 1

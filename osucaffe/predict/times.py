@@ -87,7 +87,7 @@ def estimate_times(sketch: Sketch, cluster: Cluster) -> Seconds:
     device = cluster.device
     if not (device.tflops and device.memory_gb_s):
         raise UserError(
-            f"{cluster.name}: [device] says no tflops and memory_gb_s: give --times or --measure"
+            f"{cluster.name}: [device] has no tflops and memory_gb_s: give --times or --measure"
         )
 
     def floor(work: Work) -> float:
@@ -105,7 +105,7 @@ def estimate_times(sketch: Sketch, cluster: Cluster) -> Seconds:
         scale = sketch.batch / rate / sum(times.values())
     elif rate is None:
         logger.warning(
-            "%s says no images_per_second of %s: its times are guessed from operations and bytes",
+            "%s has no images_per_second for %s: times are estimated from operations and bytes",
             *(cluster.name, sketch.name or "this net"),
         )
     return {key: scale * seconds for key, seconds in times.items()}

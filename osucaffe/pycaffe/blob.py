@@ -1,4 +1,4 @@
-"""Owns what scripts see of a blob: NumPy arrays, kept in step with the device."""
+"""Owns blobs as scripts see them: NumPy arrays, synchronized with the device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Key = tuple[int, int]
 
 
 class Watcher(Protocol):
-    """Who wants to know of tensors before they may be written."""
+    """Is notified before tensors may be written."""
 
     def lend(self, tensor: Tensor) -> None:
         """A script, which has no array of a tensor, is about to get one (on the CPU)."""
@@ -73,7 +73,7 @@ class Lease:
         return np.asarray(self).reshape(shape).view(Lent)
 
     def pin(self) -> None:
-        """Let it live as long as the tensor does."""
+        """Keep it alive as long as the tensor."""
         if (tensor := self._tensor()) is not None:
             _pinned[tensor] = self
 
@@ -149,17 +149,17 @@ class Store:
         return self.values(tensor) if self.backend.name == "cpu" or tensor in self._seen else None
 
     def upload(self) -> None:
-        """Bring what the script may have written to the device."""
+        """Copy arrays that the script may have written to the device."""
         for tensor in self._seen:
             self.backend.write(tensor, self._arrays[tensor])
 
     def forget(self) -> None:
-        """The device has changed its tensors."""
+        """Invalidate the arrays: the device has changed its tensors."""
         self._seen.clear()
 
 
 def key(tensor: Tensor) -> Key:
-    """What names the memory of a tensor: its address and its size."""
+    """The key of a tensor's memory: its address and its size."""
     return tensor.address, tensor.count
 
 
@@ -219,7 +219,7 @@ class Blob(Extents):
         return *blob.shape[:-2], self._rows(blob.length), blob.shape[-1]
 
     def reshape(self, *shape: int) -> None:
-        """Give an input another shape; the net follows in `reshape`, or else in `forward`.
+        """Give an input another shape; the net adapts in `reshape`, or else in `forward`.
 
         The first values stay, as in Caffe. What layers compute gets its shape from them again.
         """
@@ -238,7 +238,7 @@ class Blob(Extents):
 
     @property
     def waits(self) -> bool:
-        """Whether it was reshaped and the net has not followed."""
+        """Whether it was reshaped and the net has not adapted yet."""
         return self._reshaped is not None
 
 

@@ -14,7 +14,7 @@ from ..proto import caffe_pb2
 
 _PHASES = ("TRAIN", "TEST")
 
-# Okabe and Ito's colours, which those who see few colours tell apart, lightened for black text.
+# Okabe and Ito's colours, which colour-blind people can distinguish, lightened for black text.
 _COLOURS = {
     "input": "#F3DD8F",
     "window": "#9FCBEA",  # convolution and its like

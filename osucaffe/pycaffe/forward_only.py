@@ -1,5 +1,5 @@
-"""Owns the fast forward pass of scripts' TEST nets: by a net beside the script's own, which has the
-same parameters, inputs and outputs, but no other blobs until somebody looks at them."""
+"""Owns the fast forward pass of scripts' TEST nets: a second net shares the parameters, inputs and
+outputs of the script's, but has no other blobs until the script reads them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .blob import Key, Store, key
 from .written_pages import EVERYTHING, Range, WrittenPages
 
 MAX_REQUESTED = 8
-"""A script that looks at more blobs gets them all: its own net runs."""
+"""A script that reads more blobs gets them all: its own net runs."""
 
 PIECE = 1 << 18
 """Bytes that a thread compares at once."""
@@ -33,12 +33,12 @@ Make = Callable[[list[str]], engine.Net]
 
 
 class ForwardOnly:
-    """Runs a script's net forward, but for blobs that nobody looks at.
+    """Runs a script's net forward, without the blobs that the script does not read.
 
-    make: makes a net that only runs forward with the net's parameters, and has these blobs besides
-    inputs and outputs. The blobs that it does not have are stale behind a run; `catch_up` computes
-    them from the same inputs and parameters: what of these may have been written since is kept as
-    it was. Who looks at a blob gets it from the next run on.
+    make: makes a forward-only net with the net's parameters that has these blobs besides inputs and
+    outputs. The blobs that it lacks are stale after a run; `catch_up` computes them from the same
+    inputs and parameters, which are saved if they may have been written since. A blob that is read
+    is computed from the next run on.
     """
 
     def __init__(self, net: engine.Net, store: Store, make: Make) -> None:
@@ -46,13 +46,13 @@ class ForwardOnly:
         self._fast: engine.Net | None = None
         self._requested: set[str] = set()
         self._saved: dict[Tensor, np.ndarray] = {}
-        """What the last run read, of inputs and parameters that may have been written since."""
+        """The inputs and parameters of the last run that may have been written since."""
         self._parameters = {blob.data for layer in net.layers for blob in layer.parameters}
         self._pages: WrittenPages | None = None
-        """Those of the parameters, once a script has had an array of one."""
+        """Those of the parameters, once a script has held an array of one."""
         self._may_watch = net.backend.name == "cpu"
         self._unsure: set[Tensor] = set()
-        """What was kept before these pages were watched."""
+        """Tensors saved before their pages were watched."""
         self.reshaped()
         store.watchers.add(self)
 
@@ -75,8 +75,8 @@ class ForwardOnly:
         )
 
     def pays(self) -> bool:
-        """Whether there are blobs that nobody looks at, or holds an array of: on the CPU that is
-        the blob's memory, and shows what a pass computes."""
+        """Whether there are blobs that the script neither reads nor holds arrays of: on the CPU
+        these are the blob's memory, and show what a pass computes."""
         held = {name for tensor in list(self._store.leases) for name in self._names.get(tensor, ())}
         more = held - self._requested.union(self._net.inputs, self._net.outputs)
         if len(more) > MAX_REQUESTED:
@@ -85,13 +85,13 @@ class ForwardOnly:
         return len(self._requested) <= MAX_REQUESTED
 
     def reshaped(self) -> None:
-        """The net's blobs have other shapes, and other memory."""
+        """The net's blobs have got other shapes, and other memory."""
         self.is_stale = False
         self._saved = {k: values for k, values in self._saved.items() if k in self._parameters}
         self.moved()
 
     def moved(self) -> None:
-        """Tensors of the net have other memory."""
+        """Tensors of the net have got other memory."""
         net = self._net
         self._inputs = {net.blobs[name].data for name in net.inputs}
         self._overwritten = {name for name in self._inputs if key(name) in _written(net)}
@@ -111,7 +111,7 @@ class ForwardOnly:
 
     def lend(self, tensor: Tensor) -> None:
         """A script is about to get an array of a tensor: as long as it has none of a parameter, the
-        memory of all of them can become such that the kernel tells what is written."""
+        kernel can be made to track writes to the memory of all of them."""
         if not self._may_watch or not any(name in self._parameters for name in self._named(tensor)):
             return
         sizes = {parameter.address: parameter.array.nbytes for parameter in self._parameters}
@@ -145,7 +145,7 @@ class ForwardOnly:
         self.is_stale = True
 
     def want(self, names: Iterable[str]) -> None:
-        """Have these blobs from the next run on."""
+        """Compute these blobs from the next run on."""
         mine = {*self._net.inputs, *self._net.outputs}
         more = {name for name in names if name not in mine} - self._requested
         if more:
@@ -155,7 +155,7 @@ class ForwardOnly:
             self._fast = None
 
     def has(self, name: str) -> bool:
-        """Whether a blob holds what the last run computed."""
+        """Whether a blob holds the result of the last run."""
         exposed = name in self._net.inputs or name in self._net.outputs
         return not self.is_stale or exposed or (self._fast is not None and name in self._requested)
 
@@ -168,7 +168,7 @@ class ForwardOnly:
         return not all(name in reached or self.has(name) for name in self._net.blobs)
 
     def catch_up(self) -> None:
-        """Compute the blobs that are stale from what the last run read."""
+        """Compute the stale blobs from the inputs and parameters of the last run."""
         self.is_stale = False
         backend, net = self._net.backend, self._net
         has = {*net.inputs, *net.outputs, *(self._requested if self._fast else ())}
@@ -184,7 +184,7 @@ class ForwardOnly:
             backend.write(tensor, values)
 
     def _bind(self, fast: engine.Net) -> None:
-        """Let both nets have the same inputs, outputs and wanted blobs."""
+        """Share inputs, outputs and requested blobs between both nets."""
         for name in {*fast.inputs, *fast.outputs, *self._requested}:
             blob, other = self._net.blobs[name], fast.blobs[name]
             self._bind_tensor(fast, blob.data, other.data)
@@ -199,8 +199,8 @@ class ForwardOnly:
             fast.forget_replay()
 
     def _have_changed(self) -> bool:
-        """Whether parameters are not what they were in the last run. What may be written behind
-        this one is kept."""
+        """Whether parameters have changed since the last run. Those that may be written after
+        this one are saved."""
         held = [t for name in list(self._store.leases) for t in self._tensors.get(name, ())]
         tensors = list({*self._saved, *self._overwritten, *held})
         values = {tensor: self._store.values(tensor) for tensor in tensors}
@@ -213,7 +213,7 @@ class ForwardOnly:
         return any(tensor in self._parameters for tensor in changed)
 
     def _same_parameters(self, values: Mapping[Tensor, np.ndarray]) -> set[Tensor]:
-        """Those that were kept, and have the same values now."""
+        """Those that were saved, and have the same values now."""
         before = {tensor for tensor in self._saved if tensor in self._parameters}
         written = self._pages.ranges() if self._pages else [EVERYTHING]
         pairs: list[tuple[np.ndarray, np.ndarray]] = []

@@ -114,7 +114,7 @@ def decode_pixels(content: bytes, filename: str | Path) -> np.ndarray:
         raise _unreadable(filename, error) from None
     except UserError as error:
         raise UserError(f"{filename}: {error}") from None
-    return pixels[:, :, :3]  # what is behind them is alpha
+    return pixels[:, :, :3]  # the rest is alpha
 
 
 def _unreadable(filename: str | Path, error: Exception) -> UserError:

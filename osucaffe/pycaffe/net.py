@@ -1,4 +1,4 @@
-"""Owns Net as scripts know it: blobs and parameters as arrays, forward and backward by names."""
+"""Owns pycaffe's Net: blobs and parameters as arrays, forward and backward by layer names."""
 
 from __future__ import annotations
 
@@ -83,15 +83,15 @@ class Net:
 
     @classmethod
     def of(cls, net: engine.Net) -> Net:
-        """An engine's net (an inspectable one) as scripts know it."""
+        """Wrap an engine's net (an inspectable one) for scripts."""
         self = cls.__new__(cls)
         self._begin(net)
         return self
 
     _forward_only: ForwardOnly | None = None
-    """What runs forward faster, where that depends on inputs and parameters alone."""
+    """Runs forward faster, if the result depends on inputs and parameters alone."""
     mismatch = ""
-    """Layers that the file of weights lacked, and those of it that this net does not have."""
+    """Layers missing from the file of weights, and those in it that this net does not have."""
 
     def _begin(self, net: engine.Net) -> None:
         self._store: Store = store_of(net.backend)
@@ -102,7 +102,7 @@ class Net:
         self.use(net)
 
     def use(self, net: engine.Net) -> None:
-        """Let this be the net of the engine."""
+        """Use this net of the engine."""
         self._net = net
         self.name: str = net.name
         self._layer_names: list[str] = net.layer_names
@@ -136,7 +136,7 @@ class Net:
         return Blob(lambda: self._net.blobs[name], self._store, look)
 
     def _catch_up(self) -> None:
-        """Let all blobs hold what the last forward pass computed."""
+        """Bring all blobs up to date with the last forward pass."""
         if self._forward_only is not None and self._forward_only.is_stale:
             self._forward_only.catch_up()
 
@@ -216,7 +216,7 @@ class Net:
                 raise UserError(f"{name}: is not batch sized: {len(values)} for {len(array)}")
             array[...] = values
 
-    # -- whole sets of data: any number of items, batch by batch ---------------------------------
+    # -- data sets: any number of items, batch by batch ------------------------------------------
 
     def forward_all(self, blobs: Iterable[str] | None = None, **inputs: np.ndarray) -> Arrays:
         """Run forward over any number of items, batch by batch; returns all outputs by name."""
@@ -314,7 +314,7 @@ class Net:
         self.done()
 
     def prepare(self) -> None:
-        """Let the engine's net have what the script changed, before it runs."""
+        """Pass the script's changes to the engine's net, before it runs."""
         self.reshape()
         for name in self._net.inputs:
             values = self._store.written(self._net.blobs[name].data)
@@ -325,7 +325,7 @@ class Net:
             self._expose_parameters()
 
     def _expose_parameters(self) -> None:
-        """Nets that share the parameters are to know that these may be written."""
+        """Notify nets that share the parameters that these may be written."""
         layers = self._net.layers
         self._store.expose([blob.data for layer in layers for blob in layer.parameters])
 
@@ -353,7 +353,7 @@ class Net:
     # -- shapes ----------------------------------------------------------------------------------
 
     def reshape(self) -> None:
-        """Let all layers follow the shapes that the script gave to inputs."""
+        """Adapt all layers to the shapes that the script gave to inputs."""
         pending = [name for name, blob in self.blobs.items() if blob.waits]
         if pending:
             if self._forward_only is not None and self._forward_only.outlive(pending):
@@ -368,7 +368,7 @@ class Net:
             self._follow()
 
     def _follow(self) -> None:
-        """Let the objects of Python layers have their parameters' memory between runs too."""
+        """Give Python layers' objects access to their parameters' memory between runs too."""
         if self._net.backend.name == "cpu":
             for layer in self._scripted:
                 if layer.instance is not None:
@@ -384,7 +384,7 @@ class Net:
                 blob.diff[...] = 0
 
     def share_with(self, other: Net) -> None:
-        """Use the parameters of another net's layers of the same names, in place of own ones."""
+        """Use the parameters of another net's layers of the same names instead of its own."""
         self._store.upload()
         self._store.forget()
         for layer, source in same_layers(self._net.layers, other._net.layers).items():
@@ -440,6 +440,6 @@ def _call(functions: list[Callback], index: int) -> None:
 
 
 def _cut(results: Mapping[str, list[np.ndarray]], given: Mapping[str, np.ndarray]) -> Arrays:
-    """All results as arrays, without those of the zeros that filled the last batch."""
+    """All results as arrays, without those of the last batch's padding."""
     count = len(next(iter(given.values()))) if given else None
     return {name: np.asarray(values[:count]) for name, values in results.items()}

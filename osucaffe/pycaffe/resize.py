@@ -1,7 +1,7 @@
-"""Owns the resizing of arrays as pycaffe's libraries do it: scikit-image's, and SciPy's zoom.
+"""Owns the resizing of arrays as in pycaffe's libraries: scikit-image's resize, and SciPy's zoom.
 
-An axis is resized by a matrix, so that nothing but NumPy is needed; only the band of it that is not
-zero is held.
+An axis is resized by a matrix, so that only NumPy is needed; only its non-zero band is
+stored.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns what a script sets for all nets: the device, the random seed, the log."""
+"""Owns a script's settings for all nets: the device, the random seed, the log."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def use(backend: Backend) -> None:
 
 
 def backend() -> Any:
-    """The backend that `use` gave, or that of the device that is set."""
+    """The backend set by `use`, or that of the current device."""
     if _Settings.given is not None:
         return _Settings.given
     return _cuda(_Settings.device, _Settings.precision) if _Settings.gpu else _cpu()

@@ -1,7 +1,7 @@
-"""Owns which pages of a net's weights may have been written since a moment, as the kernel knows it.
+"""Owns the tracking, by the kernel, of which pages of a net's weights have been written to.
 
-The memory becomes a private mapping of a file with the same values: who writes to a page, by
-whatever means, gets a copy of that page, and /proc/self/pagemap tells which pages are copies. So
+The memory becomes a private mapping of a file with the same values: any write to a page makes a
+copy of that page (copy-on-write), and /proc/self/pagemap shows which pages are copies. So
 weights that a script holds, and may write to at any time, need not be compared with what they were.
 """
 
@@ -28,10 +28,10 @@ _FIXED = 0x10
 
 
 class WrittenPages:
-    """Those of a range of memory that belongs to this process alone, from now on.
+    """The pages written to, from now on, in a range of this process's private memory.
 
-    Nobody may write to the range meanwhile, or have registered its pages with a device. OSError
-    where the system does not tell, or somebody watches a part of the range already.
+    Nothing may write to the range meanwhile, or have registered its pages with a device. OSError
+    if the system does not support it, or a part of the range is watched already.
     """
 
     def __init__(self, begin: int, end: int) -> None:
@@ -63,7 +63,7 @@ class WrittenPages:
             os.close(file)
 
     def ranges(self) -> list[Range]:
-        """What may have been written, in order; what is not watched is among it."""
+        """The ranges that may have been written, in order, including those not watched."""
         first, size = self._begin // mmap.PAGESIZE, (self._end - self._begin) // mmap.PAGESIZE
         with open("/proc/self/pagemap", "rb", buffering=0) as file:
             file.seek(first * _ENTRY)
@@ -77,5 +77,5 @@ class WrittenPages:
         return [(0, self._begin), *written, (self._end, EVERYTHING[1])]
 
     def close(self) -> None:
-        """Let others watch the range: the values stay where they are."""
+        """Stop watching: the values stay where they are."""
         _watched.discard((self._begin, self._end))

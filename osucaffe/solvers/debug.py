@@ -26,7 +26,7 @@ def _after_forward(net: Net) -> Callable[[int], None]:
         _show(net, f"[Forward] Input {name} data", net.blobs[name].data)
 
     def show(index: int) -> None:
-        if index == len(net.nodes):  # the step behind the layers, which adds up the loss
+        if index == len(net.nodes):  # the step after the layers, which adds up the loss
             return
         node = net.nodes[index]
         layer = f"[Forward] Layer {node.layer.label}"

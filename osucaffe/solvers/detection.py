@@ -63,7 +63,7 @@ def check_detection(net: Net, where: str) -> None:
     if not detection_outputs(net):
         raise UserError(
             f"{where}: the test net has no DetectionEvaluate layer as an output: detections are "
-            "judged by one, behind a DetectionOutput layer and with the truth as its second bottom"
+            "scored by one, after a DetectionOutput layer, with the truth as its second bottom"
         )
 
 

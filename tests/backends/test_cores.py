@@ -26,4 +26,4 @@ def test_the_cores_of_this_process_count() -> None:
 def test_a_system_that_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 5)
-    assert usable_cores() == Cpu().threads == discover(Job()).own.cores == 5
+    assert usable_cores() == Cpu().threads == discover(Job()).local.cores == 5

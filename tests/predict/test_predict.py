@@ -394,7 +394,7 @@ def test_buckets_are_divided_as_in_training() -> None:
     assert [each for each in pushes if isinstance(each, Push)] == [
         Push(0, ((0, SECOND),)), Push(1, ((1, FIRST),))
     ]  # fmt: skip
-    with pytest.raises(UserError, match="--servers 2: this net's weights make work for only 1"):
+    with pytest.raises(UserError, match="--servers 2: this net's weights suffice for only 1"):
         record_served(sketch(), ParallelConfig("blocking"), 2, 2)
 
 

@@ -12,7 +12,7 @@ Parse = Callable[[str], Any]
 
 
 def _called(name: str) -> Callable[[Parse], Parse]:
-    """What argparse calls such a value in its messages."""
+    """Sets the name of a value in argparse's messages."""
 
     def rename(parse: Parse) -> Parse:
         parse.__name__ = name
@@ -22,7 +22,7 @@ def _called(name: str) -> Callable[[Parse], Parse]:
 
 
 def _integer(least: int, most: int = _LARGEST) -> Parse:
-    """A whole number within these; without other bounds, one that fits a field of a prototxt."""
+    """An integer within these bounds; by default, one that fits a field of a prototxt."""
 
     @_called("whole number")
     def parse(text: str) -> int:
@@ -49,26 +49,26 @@ def not_negative(text: str) -> float:
 
 @_called("share")
 def share(text: str) -> float:
-    """A part of a whole."""
+    """A fraction between 0 and 1."""
     if not 0 < (value := float(text)) < 1:
         raise argparse.ArgumentTypeError(f"must be above 0 and below 1, not {text}")
     return value
 
 
 def names(text: str) -> list[str]:
-    """The parts of a list with commas."""
+    """The items of a comma-separated list."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def stages(text: str) -> list[str]:
-    """Names that a net may have: text, not any bytes."""
+    """Names that a net may have: text, not arbitrary bytes."""
     if not text.isprintable():
         raise argparse.ArgumentTypeError("has letters that no name has")
     return names(text)
 
 
 def files(text: str) -> list[str]:
-    """A list with commas that names at least one file."""
+    """A comma-separated list of at least one file."""
     if not (files := names(text)):
         raise argparse.ArgumentTypeError("names no file")
     return files
@@ -76,7 +76,7 @@ def files(text: str) -> list[str]:
 
 @_called("list of numbers")
 def integers(text: str) -> list[int]:
-    """Whole numbers with commas."""
+    """Comma-separated integers."""
     return [int(part) for part in names(text)]
 
 
@@ -97,7 +97,7 @@ def shape(text: str) -> list[int]:
 
 
 def character(text: str) -> str:
-    """A single one."""
+    """A single character."""
     if len(text) != 1:
         raise argparse.ArgumentTypeError(f"must be one character, not {text!r}")
     return text
@@ -109,7 +109,7 @@ def auto_or(parse: Parse) -> Parse:
 
 
 class Kind(NamedTuple):
-    """A kind of value: what help pages call it, and how its text is read."""
+    """A kind of value: its name in help pages, and its parser."""
 
     metavar: str
     parse: Parse = str
@@ -167,7 +167,7 @@ COMMON: dict[str, tuple[Any, ...]] = {
 
 
 class Options:
-    """The options of a command, or of a group of them, as one after the other is declared."""
+    """Declares the options of a command, or of a group of them, one after the other."""
 
     def __init__(self, parser: argparse._ActionsContainer) -> None:
         self.parser = parser
@@ -180,10 +180,10 @@ class Options:
         default: Any = None,
         **more: Any,
     ) -> None:
-        """Declare an option, or without dashes an argument, of a kind: text that help pages call
-        so, a Kind, or one of several choices; None: it takes no value.
+        """Declare an option, or without dashes an argument, of a kind: text with this name in help
+        pages, a Kind, or one of several choices; None: it takes no value.
 
-        The help tells a default, unless its text speaks of one. more: as argparse has it.
+        The help states the default, unless its text mentions one. more: argparse's arguments.
         """
         if kind is None:
             more["action"] = "store_true"
@@ -202,23 +202,23 @@ class Options:
         self.parser.add_argument(name, help=help, **more)
 
     def common(self, *names: str, help: str = "", **more: Any) -> None:
-        """Declare options of COMMON. help: another one than there."""
+        """Declare options of COMMON. help: replaces the one there."""
         for name in names:
             text, *kind = COMMON[name]
             self(name, help or text, *kind, **more)
 
     def group(self, title: str, description: str | None = None) -> Options:
-        """Options with a heading of their own."""
+        """Options with a separate heading."""
         return Options(self.parser.add_argument_group(title, description))
 
     def one_of(self, **settings: Any) -> Options:
-        """Options of which one at most may be given."""
+        """Mutually exclusive options."""
         assert isinstance(self.parser, argparse.ArgumentParser)
         return Options(self.parser.add_mutually_exclusive_group(**settings))
 
     def commands(self, dest: str, **settings: Any) -> Callable[[str, str], Options]:
-        """What declares a command of this command, by its name and its help. dest: the attribute
-        that gets the name of the one that is given."""
+        """A function that declares a subcommand by name and help. dest: the attribute for the
+        name of the selected one."""
         assert isinstance(self.parser, argparse.ArgumentParser)
         parsers = self.parser.add_subparsers(dest=dest, metavar="WHAT", **settings)
         return lambda name, help: Options(parsers.add_parser(name, help=help, allow_abbrev=False))

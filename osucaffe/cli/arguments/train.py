@@ -132,7 +132,7 @@ def _starting(add: Options) -> None:
 
 
 def _design(add: Options) -> None:
-    """Who computes what, and what travels when."""
+    """The division of computation and communication."""
     add(
         "--scal",
         "weak scaling: batch_size is per rank (the default); strong: it is divided among the ranks",

@@ -55,8 +55,8 @@ def _mnist(args: argparse.Namespace) -> None:
 
 
 def _set(args: argparse.Namespace) -> None:
-    """Make the databases of CIFAR-10 or Fashion-MNIST, and what the nets of models/ want beside
-    them: the names of labels, and CIFAR-10's mean."""
+    """Make the databases of CIFAR-10 or Fashion-MNIST, and further files for the nets of
+    models/: the names of labels, and CIFAR-10's mean."""
     folder = Path(args.out)
     counts = (_cifar10 if args.name == "cifar10" else _fashion_mnist)(args.files, folder)
     names = "".join(f"{name}\n" for name in _CLASSES[args.name])

@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> None:
     parts = split(entries, args.val_share)
     out = Path(args.out)
     if out.resolve().is_relative_to(Path(args.photos).resolve()):
-        raise UserError(f"--out {out}: lies in {args.photos}, whose folders are classes")
+        raise UserError(f"--out {out}: is inside {args.photos}, whose folders are classes")
     make_folder(out)
     bad = options.bad_records(args)
     settings = PhotoSettings(args.size, args.fit, args.encode_type.lower())

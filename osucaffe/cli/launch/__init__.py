@@ -1,2 +1,2 @@
-"""Owns how commands start several ranks and what these ranks are told: launching, binding,
+"""Owns starting and configuring several ranks for a command: launching, binding,
 restarts, MPS, parameter servers, the profile of communication."""

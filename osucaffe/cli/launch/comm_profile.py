@@ -26,8 +26,8 @@ _TRACED = 3
 
 
 def prepare(args: argparse.Namespace, job: Job) -> argparse.Namespace:
-    """The options as they are for a run that is profiled, if one is asked for. UserError where
-    there is nothing to profile, or the file cannot be written."""
+    """The options adapted for a profiled run, if one is requested. UserError if there is nothing to
+    profile, or the file cannot be written."""
     from ...files import write_bytes
 
     if not args.comm_profile:
@@ -144,7 +144,7 @@ def _events(records: Sequence[Records]) -> Iterator[dict[str, Any]]:
 
 
 def draw(summary: dict[str, Any], rank: Records, path: str) -> None:
-    """found: what `summarize` gave. rank: of which the last iteration is shown."""
+    """summary: from `summarize`. rank: the one whose last iteration is shown."""
     rows = len(summary["operations"])
     figure, (bars, line) = pyplot().subplots(
         *(2, 1), figsize=(10, 4.5 + 0.5 * rows), height_ratios=(1 + 0.5 * rows, 3),
@@ -166,7 +166,7 @@ def _draw_sizes(axes: Any, summary: dict[str, Any]) -> None:
     hidden, exposed, slowest = zip(*sums.values(), strict=True) if sums else ((), (), ())
     rows = range(len(labels))
     above, below = ([row + side for row in rows] for side in (-0.2, 0.2))
-    axes.barh(above, hidden, 0.38, label="beside computation", color=COLOURS[2])
+    axes.barh(above, hidden, 0.38, label="hidden by computation", color=COLOURS[2])
     axes.barh(above, exposed, 0.38, left=hidden, label="exposed", color=COLOURS[1])
     axes.barh(below, slowest, 0.38, label="of it until the slowest rank came", color=COLOURS[4])
     axes.set_yticks(rows, labels, fontsize=8)
@@ -177,7 +177,7 @@ def _draw_sizes(axes: Any, summary: dict[str, Any]) -> None:
 
 
 def _draw_timeline(axes: Any, rank: Records) -> None:
-    """The last iteration of a rank: its passes, what travelled, what it waited for."""
+    """The last iteration of a rank: its passes, communication and waits."""
     from ...parallel.profile import format_size, operations_in
 
     last = next(one for one in reversed(rank.passes) if one.update)

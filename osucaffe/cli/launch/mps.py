@@ -17,7 +17,7 @@ _PIPES, _LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 _SHORT = "/tmp" if os.access("/tmp", os.W_OK) else None
 """A folder for sockets, whose paths must be short."""
 _PATIENCE = 60.0
-"""Seconds after which a daemon that does not answer is given up."""
+"""Seconds after which a silent daemon is given up."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Service:
 
 @contextlib.contextmanager
 def served() -> Iterator[Service]:
-    """MPS as this machine has it: a daemon that runs is used as it is. Else one of our own runs
-    meanwhile, in folders of its own, if it may."""
+    """Provides MPS: a running daemon is used as it is. Else one is started for the duration, with
+    separate folders, if permitted."""
     if shutil.which(CONTROL) is None:
         yield Service(f"without MPS, as there is no {CONTROL}")
         return
@@ -53,7 +53,7 @@ def served() -> Iterator[Service]:
 
 
 def _start(variables: Mapping[str, str]) -> str | None:
-    """Start the daemon. Returns why it does not run, if so."""
+    """Start the daemon. Returns the reason if it does not start."""
     # All GPUs are its: those that CUDA_VISIBLE_DEVICES names are its clients' choice.
     environment = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
     log = Path(variables[_LOGS]) / "start"
@@ -77,7 +77,7 @@ def _start(variables: Mapping[str, str]) -> str | None:
 
 
 def _ask(command: str, variables: Mapping[str, str]) -> bool:
-    """Tell the daemon something. Returns whether there is one that answers."""
+    """Send the daemon a command. Returns whether one answers."""
     try:
         done = subprocess.run(
             [CONTROL],

@@ -1,4 +1,4 @@
-"""Owns the ranks of a job once they run: where each computes, and how it talks to others."""
+"""Owns the setup of a job's running ranks: their devices and process groups."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def check_size(args: argparse.Namespace, job: Job) -> None:
-    """UserError if a launcher started another number of ranks than --ranks asks for."""
+    """UserError if a launcher started another number of ranks than --ranks."""
     if args.ranks and job.size != args.ranks:
         raise UserError(f"--ranks {args.ranks}, but {job.size} were started: leave it out")
     if args.servers and job.size == 1:
@@ -37,7 +37,7 @@ def check_size(args: argparse.Namespace, job: Job) -> None:
 
 
 def take_terminal(job: Job) -> None:
-    """Let rank 0 write to the terminal that `launch` had: what mpiexec gives it is a pipe."""
+    """Let rank 0 write to the terminal of `launch`: mpiexec gives it a pipe."""
     host, _, path = os.environ.pop(TERMINAL, "").partition(":")
     if not path or job.rank or host != platform.node():
         return
@@ -48,14 +48,14 @@ def take_terminal(job: Job) -> None:
 
 
 def check_communication(args: argparse.Namespace) -> None:
-    """UserError for a kind, an algorithm or a tuning table that there is not."""
+    """UserError for a kind, an algorithm or a tuning table that does not exist."""
     make_communicator(Job(), discover(Job()), _comm_config(args))
     Consistency.parse(args.consistency)
 
 
 def assign_devices(args: argparse.Namespace, job: Job) -> tuple[argparse.Namespace, Topology]:
-    """The options as they are for this rank, with its GPU or its share of the cores; and where all
-    ranks are."""
+    """The options for this rank, with its GPU or its share of the cores; and the topology of all
+    ranks."""
 
     def config(**chosen: Any) -> argparse.Namespace:
         return argparse.Namespace(**vars(args) | chosen)
@@ -63,8 +63,8 @@ def assign_devices(args: argparse.Namespace, job: Job) -> tuple[argparse.Namespa
     topology = discover(job)
     if job.size == 1:
         return config(gpu="0" if args.gpu == "all" else args.gpu), topology
-    local = sum(peer.host == topology.own.host for peer in topology.ranks)
-    threads = args.threads or max(1, topology.own.cores // local)
+    local = sum(peer.host == topology.local.host for peer in topology.ranks)
+    threads = args.threads or max(1, topology.local.cores // local)
     if args.gpu is None:
         return config(threads=threads), topology
     chosen = gpu_numbers(args.gpu)
@@ -73,13 +73,13 @@ def assign_devices(args: argparse.Namespace, job: Job) -> tuple[argparse.Namespa
         return config(threads=threads, **cpu), discover(job)
     gpu = chosen[topology.local_rank % len(chosen)]
     chosen_here = {"gpu": gpu}
-    if getattr(args, "decode", None) == "auto":  # beside an exchange engines were not measured
+    if getattr(args, "decode", None) == "auto":  # not measured during an exchange
         chosen_here["decode"] = "host"
     return config(**chosen_here), discover(job, *identify(int(gpu)))
 
 
 def watch_links(args: argparse.Namespace, job: Job, topology: Topology) -> None:
-    """Let a host that is gone, or a link to it, end the job."""
+    """End the job if a host, or a link to it, is lost."""
     if args.comm_timeout:
         links.watch(job, topology, args.interface)
 
@@ -87,7 +87,7 @@ def watch_links(args: argparse.Namespace, job: Job, topology: Topology) -> None:
 def make_process_group(
     args: argparse.Namespace, job: Job, topology: Topology, roles: Roles | None = None
 ) -> ProcessGroup | None:
-    """The group that the options ask for; None for a rank that was always alone."""
+    """The process group for these options; None for a single process."""
     if job.size == 1:
         check_communication(args)
         if args.batches_of == 1:
@@ -124,7 +124,7 @@ def make_process_group(
 
 
 def assign_roles(args: argparse.Namespace, job: Job, topology: Topology) -> Roles | None:
-    """Which ranks serve, if any are to."""
+    """The roles of the ranks, if any are to serve."""
     if not args.servers or not isinstance(job, MpiJob):
         return None
     from ...comm.channels.create import make_channel
@@ -136,9 +136,9 @@ def assign_roles(args: argparse.Namespace, job: Job, topology: Topology) -> Role
 
 
 def neighbours(args: argparse.Namespace, job: Job, topology: Topology) -> Neighbours | None:
-    """The ranks among whose GPUs records may be divided: all of the job's, if they are on one host
-    and each has its own."""
-    alone = topology.own.gpu is None or topology.shares_gpu or len(topology.hosts) > 1
+    """The ranks whose GPUs may share cached records: all of the job's, if they are on one host and
+    each has its own GPU."""
+    alone = topology.local.gpu is None or topology.shares_gpu or len(topology.hosts) > 1
     if job.size == 1 or alone or args.servers or args.cache != "device":
         return None
     from ...comm.gpu.peers import HostRanks
@@ -147,7 +147,7 @@ def neighbours(args: argparse.Namespace, job: Job, topology: Topology) -> Neighb
 
 
 def _comm_config(args: argparse.Namespace) -> CommConfig:
-    """The communicator that the options ask for."""
+    """The communicator settings from the options."""
     return CommConfig(
         kind=args.comm,
         algorithm=args.algorithm,

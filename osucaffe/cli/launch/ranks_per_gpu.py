@@ -1,7 +1,7 @@
-"""Owns `train --ranks_per_gpu`: how many ranks share a GPU, found by trials, and MPS beside them.
+"""Owns `train --ranks_per_gpu`: how many ranks share a GPU, found by trials, and MPS for them.
 
-The command stays beside the ranks that it starts, and tells them by variables of the environment.
-A trial is the same command, of which trial.py makes a moment of training that writes nothing.
+The command stays the parent of the ranks that it starts, and configures them by environment
+variables. A trial is the same command, limited to a short training that writes nothing.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from . import mps, restarts
 logger = logging.getLogger("osucaffe")
 
 TRIAL = "OSUCAFFE_TRIAL"
-"""The variable in which ranks of a trial find the file for what they find: {"rate", "unit"}."""
+"""The environment variable with the file for a trial's result: {"rate", "unit"}."""
 _STARTED = "OSUCAFFE_RANKS_PER_GPU"
-"""The variable in which ranks find the line for the log."""
+"""The environment variable with the line for the ranks' log."""
 AUTO = "auto"
 MOST = 16
 WORTH = 1.03
-"""More ranks are taken where they are more than so many times as fast."""
+"""The least speed-up for which more ranks are used."""
 
 Command = Callable[[int], Sequence[str]]
-"""What starts so many ranks."""
+"""Makes the command that starts this many ranks."""
 
 
 class Trial(NamedTuple):
-    """What so many ranks on each GPU train in a second, or why they do not. unit: of the rate."""
+    """The training rate of this many ranks on each GPU, or why they fail. unit: of the rate."""
 
     ranks: int
     rate: float = 0.0
@@ -51,7 +51,7 @@ class Trial(NamedTuple):
 
 
 def is_requested(args: argparse.Namespace) -> bool:
-    """Whether this process is to start ranks by this option. UserError for what cannot be."""
+    """Whether this process must start ranks for this option. UserError for invalid combinations."""
     value = args.ranks_per_gpu
     if value is None or _STARTED in os.environ:
         return False
@@ -79,13 +79,13 @@ def is_trial() -> bool:
 
 
 def tell() -> None:
-    """Log what was found."""
+    """Log the result of the trials."""
     if line := os.environ.get(_STARTED):
         logger.info("%s", line)
 
 
 def run(args: argparse.Namespace, gpus: int, command: Command) -> int:
-    """Start the ranks, after trials if they are asked for, under MPS if several share a GPU.
+    """Start the ranks, after trials if requested, under MPS if several share a GPU.
     Returns the exit code."""
     requested = 0 if args.ranks_per_gpu == AUTO else int(args.ranks_per_gpu)
     if requested == 1:
@@ -105,8 +105,8 @@ def run(args: argparse.Namespace, gpus: int, command: Command) -> int:
 
 
 def find(trial: Callable[[int], Trial], service: mps.Service, most: int = MOST) -> tuple[int, str]:
-    """The number of ranks that trains fastest, the smallest of those that are as fast; and a line
-    that says so. One, two and four are tried, and doubles of these as long as they gain."""
+    """The number of ranks that trains fastest, the smallest of about equal ones; and a line that
+    reports it. One, two and four are tried, and doubles of these as long as they gain."""
     trials = [trial(1)]
     if not trials[0].rate:
         raise UserError(f"--ranks_per_gpu auto: one rank does not train: {trials[0].why}")

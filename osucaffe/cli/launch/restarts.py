@@ -1,8 +1,8 @@
-"""Owns `train --max_restarts N`: a run of which a process died begins again from its newest
+"""Owns `train --max_restarts N`: a run with a dead process is restarted from its newest
 snapshot; with --elastic on the ranks that remain, with the same global batch.
 
-The command stays beside the run that it starts, and tells it by a variable of the environment what
-to go on from.
+The command stays the parent of the run that it starts, and passes the state to resume from in an
+environment variable.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("osucaffe")
 _VARIABLE = "OSUCAFFE_RESTART"
-"""In which a run that is watched over finds {number, most, code, state}, and what it is told
-besides."""
+"""The environment variable with {number, most, code, state} and further info for a supervised
+run."""
 _STOPS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 _FINAL = (0, 1, 2, 3, *(128 + number for number in _STOPS))
-"""Exit codes of runs that are done, were stopped, or would end so again (see train.py)."""
+"""Exit codes of runs that are done, were stopped, or would fail again (see train.py)."""
 
 
 class Attempt(NamedTuple):
@@ -47,9 +47,9 @@ def watched() -> bool:
 
 
 def watch_over(args: argparse.Namespace, attempts: Iterable[Attempt]) -> int:
-    """Run a training, and again up to --max_restarts times where a process of it dies.
+    """Run a training, and again up to --max_restarts times if one of its processes dies.
 
-    attempts: what to run each time. Signals that ask it to stop are passed on. Returns its exit
+    attempts: what to run each time. Signals that request a stop are passed on. Returns its exit
     code.
     """
     from ...proto import read_solver
@@ -73,10 +73,10 @@ def watch_over(args: argparse.Namespace, attempts: Iterable[Attempt]) -> int:
 
 
 def run(command: Sequence[str], variables: dict[str, str], stderr: Any = None) -> tuple[int, bool]:
-    """Run a command to its end, with variables of the environment; stderr: a file for what it says
-    there. Returns its exit code, and whether this process was to stop it."""
+    """Run a command to its end, with further environment variables; stderr: a file for its standard
+    error. Returns its exit code, and whether this process was signalled to stop it."""
     parent, stopped = os.getpid(), False
-    # A group of its own: of a terminal's signals it gets one, which is passed on.
+    # A separate process group: of a terminal's signals it only gets the one passed on.
     child = subprocess.Popen(
         command,
         env=os.environ | variables,
@@ -101,8 +101,8 @@ def run(command: Sequence[str], variables: dict[str, str], stderr: Any = None) -
 
 
 def begin(args: argparse.Namespace, job: Job) -> None:
-    """Let a rank of a run that was started again go on from what it is told, and as so many.
-    UserError where something else started it, which would have to start it again."""
+    """Make a rank of a restarted run resume from the given state, with the given number of ranks.
+    UserError if another launcher started it, which would have to restart it."""
     text = os.environ.pop(_VARIABLE, None)
     if text is None:
         if args.max_restarts:
@@ -127,7 +127,7 @@ def begin(args: argparse.Namespace, job: Job) -> None:
 
 
 def check_elastic(args: argparse.Namespace) -> None:
-    """UserError where other options do not go with --elastic, or it lacks one."""
+    """UserError if other options conflict with --elastic, or one that it needs is missing."""
     if not args.elastic:
         return
     if not args.max_restarts:
@@ -140,7 +140,7 @@ def check_elastic(args: argparse.Namespace) -> None:
 def attempts(
     args: argparse.Namespace, ranks: int, gpus: Sequence[str], command: Callable[..., list[str]]
 ) -> Iterator[Attempt]:
-    """The runs, the first on so many ranks, each other on those that remain of the one before.
+    """The runs, the first on this many ranks, each further one on those remaining from the last.
 
     command: makes the command from a number of ranks and more options. UserError.
     """
@@ -156,7 +156,7 @@ def attempts(
 
 
 def remaining(ranks: int, sizes: Sequence[int]) -> int:
-    """How many ranks go on when one of them died: as many as divide each of the global batches."""
+    """How many ranks go on when one has died: the most that divide each of the global batches."""
     fewer = range(max(ranks - 1, 1), 0, -1)
     return next(count for count in fewer if all(size % count == 0 for size in sizes))
 

@@ -1,6 +1,6 @@
-"""Owns how the ranks of a command are started: it becomes mpiexec, or watches over what it starts.
+"""Owns starting the ranks of a command: it becomes mpiexec, or supervises it.
 
-It imports little: what a rank needs, the ranks import.
+It imports little: the ranks import what they need.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from ..early_exit import Ended
 from . import ranks_per_gpu, restarts
 
 TERMINAL = "OSUCAFFE_TERMINAL"
-"""The variable in which `launch` leaves HOST:PATH of its terminal for rank 0."""
+"""The environment variable in which `launch` passes HOST:PATH of its terminal to rank 0."""
 _SCHEDULERS = (
     *("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE", "COBALT_JOBID", "FLUX_JOB_ID"),
 )
 
 
 def check_device(args: argparse.Namespace) -> None:
-    """UserError for an option of GPUs without --gpu."""
+    """UserError for a GPU option without --gpu."""
     if args.gpu is None:
         for option in ("precision", "no_graph"):
             if getattr(args, option, None):
@@ -41,10 +41,10 @@ def check_device(args: argparse.Namespace) -> None:
 def launch(
     args: argparse.Namespace, check: Callable[[argparse.Namespace], None] = check_device
 ) -> None:
-    """Become mpiexec with this command if the options ask for ranks and nothing started them yet;
-    with --max_restarts, watch over it.
+    """Become mpiexec with this command if the options request ranks that are not yet started; with
+    --max_restarts, supervise it.
 
-    check: called before that, to find once what every rank would find. UserError if it does, or
+    check: called before that, to report an error once instead of on every rank. UserError, also if
     MPI is not installed.
     """
     if getattr(args, "device", None) == "GPU" and args.gpu is None:  # Caffe's extract_features
@@ -72,21 +72,21 @@ def launch(
 
 
 def _command(ranks: int, *more: str) -> list[str]:
-    """What starts this command, with more options, as so many ranks."""
+    """The command line that starts this command, with more options, on this many ranks."""
     command = [sys.executable, "-P", "-m", "osucaffe", *sys.argv[1:], *more]
     return [find_mpiexec(ranks), "-n", str(ranks), *command] if ranks > 1 else command
 
 
 def _stay_on_loopback() -> None:
-    """Let no rank listen on the network: all are on this machine, unless a cluster's scheduler
-    tells mpiexec of others. (GPUs choose their paths by what is there.)"""
+    """Keep ranks from listening on the network: all are on this machine, unless a scheduler
+    gives mpiexec other hosts. (GPUs choose their paths by themselves.)"""
     if not any(scheduler in os.environ for scheduler in _SCHEDULERS):
         os.environ.setdefault("UCX_NET_DEVICES", "lo")
         os.environ.setdefault("FI_TCP_IFACE", "lo")
 
 
 def find_mpiexec(ranks: int) -> str:
-    """What starts so many ranks. UserError where MPI is not installed."""
+    """The mpiexec to start ranks with. UserError if MPI is not installed."""
     bin_folder = Path(sys.executable).parent
     mpiexec = shutil.which("mpiexec", path=str(bin_folder)) or shutil.which("mpiexec")
     if mpiexec is None or importlib.util.find_spec("mpi4py") is None:
@@ -97,7 +97,7 @@ def find_mpiexec(ranks: int) -> str:
 
 
 def gpu_numbers(option: str) -> list[str]:
-    """The numbers of the GPUs that --gpu names. UserError where they are none, or not there."""
+    """The GPU numbers in --gpu. UserError if they are invalid, or do not exist."""
     chosen = names(option)
     if option != "all" and not (chosen and all(number.isdecimal() for number in chosen)):
         raise UserError(f'--gpu {option}: give a number, such as 0, several with commas, or "all"')

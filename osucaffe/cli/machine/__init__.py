@@ -1,1 +1,1 @@
-"""Owns the commands about this machine: what it has, what it could do, how fast it communicates."""
+"""Owns the commands about this machine: its devices, predictions, communication speed."""

@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _show_job(args: argparse.Namespace) -> None:
-    """Where the ranks are, and what joins them."""
+    """The locations of the ranks, and the links between them."""
     job = find_job()
     with job.together():
         gpus = describe_gpus("all")
@@ -70,7 +70,7 @@ def _show_job(args: argparse.Namespace) -> None:
 
 
 def _links() -> str:
-    """How this host's GPUs are joined, in the words of NVIDIA's own tool."""
+    """The links between this host's GPUs, in the terms of nvidia-smi."""
     try:
         done = subprocess.run(
             ["nvidia-smi", "topo", "-m"], capture_output=True, text=True, check=True

@@ -1,4 +1,4 @@
-"""Owns what `device_query` says of GPUs and of the libraries that use them."""
+"""Owns the description of GPUs and their libraries for `device_query`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ...errors import UserError
 
 
 def describe_gpus(option: str) -> dict[str, str]:
-    """A row for each GPU wanted ("0,1", "all") and each library, or one that says what is missing.
+    """A row for each requested GPU ("0,1", "all") and each library, or one for what is missing.
 
-    UserError where `wanted` names none that exist.
+    UserError if `option` names none that exist.
     """
     from ...backends.cuda.runtime.startup import import_cupy
 
@@ -51,7 +51,7 @@ def _gpu(cupy: Any, number: int) -> str:
 
 
 def _driver(runtime: Any) -> str:
-    """The driver's own version, where the kernel tells it, and the CUDA that it is for."""
+    """The driver's version, if the kernel gives it, and its CUDA version."""
     newest = f"for CUDA up to {_dotted(runtime.driverGetVersion(), 1000, 10)}"
     try:
         line = Path("/proc/driver/nvidia/version").read_text().partition("\n")[0]
@@ -79,7 +79,7 @@ def _cublas() -> str:
 
 
 def nccl_version() -> str:
-    """NCCL's version, or that there is none."""
+    """NCCL's version, or a note that it is missing."""
     return _version_or_missing(_nccl)
 
 

@@ -1,4 +1,4 @@
-"""Owns `osucaffe predict`: how long training takes on a cluster that is not at hand."""
+"""Owns `osucaffe predict`: how long training takes on a cluster that is not available."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from ..score.time import measure
 
 
 def run(args: argparse.Namespace) -> None:
-    """Predict, print a table, and write what is asked for."""
+    """Predict, print a table, and write the requested files."""
     cluster = read_cluster(args.cluster)
     ranks = parse_ranks(args.ranks)
     designs = [design for design in DESIGNS if design in _DEFAULT]
@@ -109,7 +109,7 @@ def parse_ranks(text: str) -> list[int]:
         dots = False
         ranks.append(int(word))
     if dots:
-        raise UserError(f"--ranks {text}: give a number behind the dots")
+        raise UserError(f"--ranks {text}: give a number after the dots")
     return ranks
 
 
@@ -160,7 +160,7 @@ class _Times:
 
 
 def _verdict(predictions: Sequence[Prediction]) -> str:
-    """Which design wins; those that take at most 1 % longer are as fast."""
+    """The fastest design; those that take at most 1 % longer are reported as equal."""
     best = min(predictions, key=lambda one: one.ms)
     alike = [one.design for one in predictions if one is not best and one.ms <= 1.01 * best.ms]
     return f"        {best.design} wins" + (f"; as fast: {', '.join(alike)}" if alike else "")
@@ -182,11 +182,11 @@ def _write(args: argparse.Namespace, cluster: Cluster, predictions: Sequence[Pre
 
 
 WIDTHS = 7.0, 4.5, 2.8, 1.6
-"""Of the lines, the fastest design's first: the next ones lie on it, and it shows beside them."""
+"""The line widths, the fastest design's first: it is drawn below the others and stays visible."""
 
 
 def _draw(cluster: Cluster, predictions: Sequence[Prediction], path: str) -> None:
-    """Images a second and efficiency by ranks: a line for each design, and its band."""
+    """Images per second and efficiency by ranks: a line with a band for each design."""
     figure, (images, efficiency) = plots.pyplot().subplots(
         1, 2, figsize=(11, 4.5), layout="constrained"
     )

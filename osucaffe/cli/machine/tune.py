@@ -55,8 +55,8 @@ def _compare_designs(args: argparse.Namespace, job: MpiJob, report: Callable[[st
     if args.gpu is not None:
         raise UserError("tune --designs compares on CPUs so far: leave out --gpu")
     topology = discover(job)
-    local = sum(peer.host == topology.own.host for peer in topology.ranks)
-    threads = max(1, topology.own.cores // local)
+    local = sum(peer.host == topology.local.host for peer in topology.ranks)
+    threads = max(1, topology.local.cores // local)
     param = read_solver(args.designs)
     results = measure_designs(
         job, topology, param, args.designs, lambda: Cpu(threads=threads), args.seconds, report

@@ -13,14 +13,14 @@ from ...proto import LayerParameter, read_net
 from ...pycaffe import draw
 
 _LONGER = 1.5
-"""A row may be so much longer than it should be, where that saves a short one."""
+"""A row may be this much longer than requested, if that saves a short one."""
 
 
 def run(args: argparse.Namespace) -> None:
-    """Draw the net, its phases apart where they differ, and a deep one in rows.
+    """Draw the net, its phases separately if they differ, and a deep one in rows.
 
-    A row is drawn as a net of its own: the blobs that it takes from rows before stand there again.
-    Graphviz places nets that have nothing in common below each other (LR) or side by side (TB).
+    A row is drawn as a separate net: blobs from earlier rows are repeated there.
+    Graphviz places unconnected nets below each other (LR) or side by side (TB).
     """
     phases = ("TRAIN", "TEST") if args.phase == "ALL" else (args.phase,)
     net = read_net(args.net)
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def rows(layers: Sequence[LayerParameter], length: int) -> list[list[LayerParameter]]:
-    """Layers by rows, in which no more than `length` (or few more) stand behind each other."""
+    """Layers divided into rows of a depth of at most about `length`."""
     depth: dict[str, int] = {}
     depths = []
     for layer in layers:

@@ -12,7 +12,7 @@ from ...files import read_bytes, unreadable, write_bytes
 from ..output import make_folder, table
 
 FOLDER = Path(__file__).parents[2] / "models"
-"""The folder of each model; README.md there has the tables that are printed."""
+"""The folder of the models; its README.md has the tables that are printed."""
 
 
 class Model(NamedTuple):
@@ -25,7 +25,7 @@ class Model(NamedTuple):
 
 
 class Published(NamedTuple):
-    """Weights that someone published. sha1, sha256: "" where it is not known."""
+    """Published weights. sha1, sha256: "" if not known."""
 
     file: str
     model: str
@@ -53,13 +53,13 @@ def models() -> dict[str, Model]:
 
 
 def published() -> list[Published]:
-    """The weights that are known."""
+    """The known published weights."""
     rows = _table("file")
     return [Published(row[0], row[1], int(row[2].replace(",", "")), *row[3:]) for row in rows]
 
 
 def find_model(name: str) -> Path:
-    """The folder of a model. UserError where there is none of this name."""
+    """The folder of a model. UserError if there is none of this name."""
     known = models()
     if name not in known:
         near = nearest(name, known)
@@ -69,7 +69,7 @@ def find_model(name: str) -> Path:
 
 
 def copy_model(name: str, folder: Path) -> list[Path]:
-    """Copy a model's files to a folder; texts that name their place name the new one."""
+    """Copy a model's files to a folder; paths in them are adapted."""
     files = [
         path
         for path in sorted(find_model(name).iterdir())
@@ -94,8 +94,8 @@ def _print() -> None:
 
 
 def _check(path: str) -> str:
-    """What there is to say of a file of weights. UserError for one that is none of those known,
-    and for one that is cut short or damaged."""
+    """The verdict on a file of weights. UserError for one that is unknown, truncated or
+    damaged."""
     try:
         size = Path(path).stat().st_size
         known = [model for model in published() if model.size == size]

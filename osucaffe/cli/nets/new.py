@@ -1,4 +1,4 @@
-"""Owns `osucaffe new`: finds the net to begin with, and what to say of the files made of it."""
+"""Owns `osucaffe new`: finds the net to begin with, and prints the next steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NETS = ("train_val.prototxt", "deploy.prototxt")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Write the files, and say what to do next."""
+    """Write the files, and print the next steps."""
     log.start()
     out = Path(args.out or args.what)
     tuned = args.what == "finetune"
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _copy(name: str, folder: Path) -> None:
-    """A model as it is, and the commands that its page names."""
+    """Copy a model unchanged, and print the commands of its page."""
     copy_model(name, folder)
     page = (folder / "README.md").read_text(encoding="utf-8")
     print(f"{folder}: the files of {name}; next, as {folder}/README.md says:\n")
@@ -48,7 +48,7 @@ def _copy(name: str, folder: Path) -> None:
 
 
 def _afresh(name: str) -> Start:
-    """A model that is to be trained from nothing."""
+    """A model to train from scratch."""
     folder = find_model(name)
     net = read_net(folder / _NETS[0])
     _check(net, name)
@@ -59,7 +59,7 @@ _SOLVER = "solver.prototxt"
 
 
 def _tuned(args: argparse.Namespace) -> Start:
-    """The net of a file of weights."""
+    """The net of a file of weights, to fine-tune."""
     weights = read_weights(args.weights)
     path = _find_net(args, weights)
     net = read_net(path)
@@ -107,7 +107,7 @@ def _find_net(args: argparse.Namespace, weights: AnyWeights) -> Path:
 
 
 def _fits(path: Path, weights: AnyWeights) -> bool:
-    """Whether the file of a net that classifies has the layers of the weights, and no others that
+    """Whether the file of a classification net has the layers of the weights, and no others that
     learn."""
     net = read_net(path)
     try:
@@ -120,6 +120,6 @@ def _fits(path: Path, weights: AnyWeights) -> bool:
 
 
 def _lacking(net: NetParameter, weights: AnyWeights) -> list[str]:
-    """The layers that learn, and have nothing in a file of weights."""
+    """The learning layers that are missing from a file of weights."""
     known = {layer.name for layer in weights.layer if layer.blobs}
     return [name for name in learned_layers(net) if name not in known]

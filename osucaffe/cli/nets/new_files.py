@@ -1,4 +1,4 @@
-"""Owns the files that `osucaffe new` writes: net, solver, and what classify finds beside them."""
+"""Owns the files that `osucaffe new` writes: net, solver, and the files that classify needs."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ logger = logging.getLogger("osucaffe")
 
 _FILES = ("train_val.prototxt", "deploy.prototxt", "solver.prototxt")
 _IMAGENET = (104.0, 117.0, 123.0)
-"""The mean colour of ImageNet, blue first, as Caffe's model files have it."""
+"""The mean colour of ImageNet, blue first, as in Caffe's model files."""
 _IMAGENETS_FILES = ("imagenet", "ilsvrc")
-"""A name of a mean file that has one of these means its image."""
+"""A name of a mean file with one of these stands for ImageNet's mean image."""
 _EPOCHS, _EPOCHS_TUNED = 60, 20
 _RATE, _RATE_TUNED = 0.01, 0.001
 """The most that batches of some ten photographs bear; of layers that have learned already."""
@@ -45,7 +45,7 @@ _LARGEST = 64
 
 @dataclass(frozen=True)
 class Start:
-    """What the new net is made of.
+    """What the new net is made from.
 
     net, file: of the model. extent: width and height that it takes, 0 for any. solver: of the
     model. weights: those that it begins with, and their file.
@@ -102,7 +102,7 @@ def write_files(start: Start, data: PhotoSet, out: Path, *, batch: int, epochs: 
 def _renew(
     net: NetParameter, weights: tuple[str, AnyWeights], shape: Shape, used: set[str]
 ) -> list[str]:
-    """Let layers begin anew whose weights have other shapes in the file, and say so."""
+    """Reinitialize layers whose weights have other shapes in the file, and report it."""
     image, label = next(layer.top for layer in net.layer if not layer.bottom)
     entering = {image: shape, label: shape[:1]}
     shapes_of = misfits(net, weights[1], entering, Cpu())
@@ -169,7 +169,7 @@ def _set_mean(
     data: PhotoSet,
     out: Path,
 ) -> None:
-    """The mean that the weights were trained with, as far as it is there, or that of the data."""
+    """The mean that the weights were trained with, if available, or that of the data."""
     mean = read_mean(data.folder / MEAN)
     if start.weights:
         try:
@@ -194,7 +194,7 @@ def _set_mean(
 
 
 def _test_batch(records: int) -> int:
-    """Photographs of a batch, so that batches make up all, if any number does."""
+    """A batch size that divides the number of photographs, if there is one."""
     fitting = [size for size in range(8, _LARGEST + 1) if records % size == 0]
     return max(fitting, default=min(records, _LARGEST // 2))
 

@@ -25,7 +25,7 @@ _LAYER = re.compile(r"^\s*layers?\s*:?\s*\{", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Row:
-    """A layer: its type, the shapes of its tops, its own parameters, operations of a batch."""
+    """A layer: its type, the shapes of its tops, its parameters, operations of a batch."""
 
     name: str
     type: str
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _read(args: argparse.Namespace) -> NetParameter:
-    """The net of a file, which a solver may name; with --shape, one that reads nothing."""
+    """The net of a file, or of a solver's; with --shape, one that reads nothing."""
     if _LAYER.search(read_bytes(args.model).decode(errors="replace")):
         param = read_net(args.model)
     else:
@@ -99,8 +99,8 @@ def _read_nothing(layer: Any, shape: list[int]) -> None:
 
 
 def describe(net: Net) -> list[Row]:
-    """A row for each layer, but for those that only hand a blob to several others. Parameters
-    that layers share count where they are first."""
+    """A row for each layer, except splits. Shared parameters count at their first
+    layer."""
     count = len(net.layers)
     forward, backward = (
         [sum(map(flops, calls)) for calls in by_layer(program, count)]
@@ -143,7 +143,7 @@ def _memory(net: Net) -> dict[str, int]:
 
 
 def log_summary(solver: Solver) -> None:
-    """Log in short what is trained, and what its iterations are in epochs."""
+    """Log a summary of the net that is trained, and its iterations in epochs."""
     logger = logging.getLogger("osucaffe")
     for line in short(solver.net, describe(solver.net)):
         logger.info("%s", line)
@@ -171,8 +171,8 @@ logger = logging.getLogger("osucaffe")
 
 
 def sums(net: Net) -> dict[str, int]:
-    """Bytes in three sums: blobs with their gradients and scratch, parameters, and what learning
-    keeps beside these."""
+    """Bytes in three sums: blobs with their gradients and scratch, parameters, and their
+    gradients and history."""
     backend, plan = net.backend, net.memory
     return {
         "blobs": plan.size + sum(map(backend.nbytes, plan.persistent)),

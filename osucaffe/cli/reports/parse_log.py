@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _write(args: argparse.Namespace, log: Log, path: Path, folder: Path) -> None:
-    """Write the tables, draw the plot; what was written is told where that is no document."""
+    """Write the tables, draw the plot; written files are listed unless JSON is requested."""
     output.make_folder(folder)
     tables = {".train": log.train}
     tables |= {f".test{net or ''}": rows for net, rows in sorted(log.tests.items())}

@@ -1,4 +1,4 @@
-"""Owns `osucaffe report`: gathers what an HTML page tells of a training run."""
+"""Owns `osucaffe report`: gathers the content of an HTML page about a training run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _curves(args: argparse.Namespace, file: Path) -> str:
-    """The panels of the run's log; "" where there is none."""
+    """The panels of the run's log; "" without a log."""
     given = [Path(args.log)] if args.log else [file.parent, file.parent / "log"]
     paths = [path / "osucaffe.INFO" if path.is_dir() else path for path in given]
     path = next((candidate for candidate in paths if candidate.is_file()), None)
@@ -63,7 +63,7 @@ def _curves(args: argparse.Namespace, file: Path) -> str:
 def _predictions(
     args: argparse.Namespace, file: Path, param: SolverParameter
 ) -> Iterator[tuple[str, str]]:
-    """What the model says of the test records, in sections; none where there are no test nets."""
+    """The model's predictions on the test records, in sections; none without test nets."""
     choices = testing_nets(param, str(file), read_net)
     weights = args.weights or _newest_model(param)
     if not choices or not weights:

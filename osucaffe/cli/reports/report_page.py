@@ -1,4 +1,4 @@
-"""Owns the page of a report, one HTML file that needs nothing else, and its curves in SVG."""
+"""Owns the page of a report, a self-contained HTML file, and its curves in SVG."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def code(text: str) -> str:
 
 
 def results(predictions: Predictions, names: Sequence[str], most: int = 25) -> str:
-    """How many were right, and the confusion matrix; of more than `most` classes, the pairs that
+    """The accuracy, and the confusion matrix; for more than `most` classes, the pairs that
     are confused most often."""
     right, total = int(predictions.confusion.trace()), int(predictions.confusion.sum())
     text = f'<p><span class="big">{predictions.accuracy:.2%}</span>'
@@ -97,7 +97,7 @@ def _confused(predictions: Predictions, names: Sequence[str], most: int) -> str:
 
 
 def cards(predictions: Iterable[Prediction], names: Sequence[str]) -> str:
-    """Pictures of records with their classes, and what the net took them for."""
+    """Pictures of records with their classes and predictions."""
     parts = []
     for one in predictions:
         image = f'<img alt="" src="data:image/png;base64,{one.picture}">' if one.picture else ""

@@ -30,7 +30,7 @@ from .classify_input import ImageFiles, find_entry
 
 _log = logging.getLogger("osucaffe")
 _WORTH = {"cpu": 16, "cuda": 64}
-"""Images at a time with which a net on such a backend is about as fast as with any number."""
+"""Batch sizes from which a net on each backend is about as fast as with any."""
 
 
 def run(args: argparse.Namespace) -> None:
@@ -78,7 +78,7 @@ def _classify(args: argparse.Namespace, job: Job) -> None:
 
 
 def _read_names(args: argparse.Namespace, count: int) -> list[str]:
-    """The names of so many classes: of --labels, else those in the folder of --data or beside the
+    """The names of the classes: from --labels, else those in the folder of --data or next to the
     model, if they fit; else numbers."""
     if args.labels is not None:
         labels = read_labels(Path(args.labels))
@@ -99,8 +99,8 @@ def _read_names(args: argparse.Namespace, count: int) -> list[str]:
 
 
 def _best(scores: np.ndarray, count: int) -> np.ndarray:
-    """Which scores of each row are the largest ones, the largest first: to sort all takes longer
-    than what makes them."""
+    """The indices of the largest scores of each row, the largest first: sorting all of them takes
+    longer than computing them."""
     count = min(count, scores.shape[1])
     indices = np.argpartition(-scores, count - 1, axis=1)[:, :count]
     order = np.argsort(-np.take_along_axis(scores, indices, axis=1), axis=1, kind="stable")
@@ -110,8 +110,8 @@ def _best(scores: np.ndarray, count: int) -> np.ndarray:
 def _make_net(
     args: argparse.Namespace, images: int, following: Callable[[], Sequence[Buffer]]
 ) -> Net:
-    """The net, which asks for its batches. Where its batch size is less than what is worth a pass,
-    and there are as many images, it gets that one, if its layers can have it."""
+    """The net, with its batches as input. If its batch size is inefficiently small, and there are
+    enough images, it gets a larger one, if its layers allow it."""
     param, backend = read_net(args.model), options.make_backend(args)
     config = DataConfig(inputs=following)
 
@@ -157,7 +157,7 @@ def _input_shapes(param: NetParameter) -> list[Any]:
 def _finish(
     args: argparse.Namespace, paths: list[str], shown: list[list[tuple[str, float]]]
 ) -> None:
-    """Print the JSON and draw the picture, where they are asked for."""
+    """Print the JSON and draw the picture, if requested."""
     if args.json:
         output.print_json(
             [
@@ -176,7 +176,7 @@ def _draw(
     shown: list[list[tuple[str, float]]],
     picture: str,
 ) -> None:
-    """Draw each image with its best labels as bars beside it."""
+    """Draw each image with its best labels as bars next to it."""
     plt = plots.pyplot()
     figure, axes = plt.subplots(
         len(images),

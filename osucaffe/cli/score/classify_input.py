@@ -1,4 +1,4 @@
-"""Owns how images enter the net that `osucaffe classify` runs: prepared as its options say, or else
+"""Owns the input of `osucaffe classify`: images are preprocessed by its options, or else
 as in training, by workers that decode and scale them some batches ahead."""
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ logger = logging.getLogger("osucaffe")
 
 
 def find_entry(net: Net, trained: Preprocessing | None, args: argparse.Namespace) -> Entry:
-    """Let images enter as the options and the training say, and tell it.
+    """The preprocessing of images by the options and the training, which is logged.
 
-    trained: what the file of weights tells of the training.
+    trained: the preprocessing recorded in the file of weights.
     """
     entry = ImageInput(net)
     files = FileInput(entry, args.image_dims)
@@ -74,7 +74,7 @@ def find_entry(net: Net, trained: Preprocessing | None, args: argparse.Namespace
 
 
 def _read_mean(given: str) -> np.ndarray:
-    """What --mean gives: a value for each channel, or for all, or an image."""
+    """The value of --mean: a value for each channel, or for all, or an image."""
     if not Path(given).exists():
         try:
             return np.array([float(part) for part in names(given)])
@@ -91,17 +91,17 @@ def _read_mean(given: str) -> np.ndarray:
 def find_photos_input(
     args: argparse.Namespace, trained: Preprocessing | None, entry: ImageInput
 ) -> PhotoInput | None:
-    """How photographs enter, if the folder that they were prepared in, or the model's, tells.
+    """The preprocessing of photographs, if recorded in the data folder or the model's; else None.
 
-    trained: how records entered in training. entry: the net's input. None too where options say
-    something else of it.
+    trained: the preprocessing of training records. entry: the net's input. Also None if options
+    override it.
     """
     folder = Path(args.data or Path(args.model).parent)
     settings = find_settings(folder)
     if args.data and settings is None:
         raise UserError(
-            f"--data {folder}: says nothing of how photographs were prepared: give the folder that "
-            "osucaffe data folder has made"
+            f"--data {folder}: does not record how photographs were prepared: give the folder "
+            "that osucaffe data folder has made"
         )
     otherwise = (args.image_dims, args.raw_scale, args.channel_swap, args.mean, args.input_scale)
     changed = any(value is not None for value in otherwise)
@@ -119,18 +119,18 @@ def find_photos_input(
 
 _DEPTH = 4
 _MANY = 256
-"""Images from which on processes are worth the time that they take to start."""
+"""The number of images from which on processes are worth their start-up time."""
 
 
 class Entry(Protocol):
-    """The way of an image file into a net."""
+    """Preprocesses an image file for a net."""
 
     def enter(self, path: str, oversample: bool) -> np.ndarray:
-        """What enters of a file: (1, or 10 crops, channels, height, width), float32."""
+        """The input from a file: (1, or 10 crops, channels, height, width), float32."""
 
 
 class FileInput(Cropped):
-    """The way of an image file that is no photograph as `osucaffe data folder` prepares them."""
+    """Preprocesses an image file that is no photograph from `osucaffe data folder`."""
 
     def __init__(self, entry: ImageInput, image_dims: Extents | None) -> None:
         self.preprocess = entry
@@ -144,13 +144,13 @@ class FileInput(Cropped):
 
 
 class ImageFiles:
-    """Image files one after the other; behind the last one nothing is written."""
+    """A stream of image files; after the last one nothing is written."""
 
     def __init__(self, paths: Sequence[str], entry: Entry, *, oversample: bool) -> None:
         self._paths, self._entry, self._oversample = paths, entry, oversample
 
     def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None:
-        """Write what enters of the files from this position on to an array (N, crops, channels,
+        """Write the input from the files from this position on to an array (N, crops, channels,
         height, width). Raises UserError that names a file that cannot be read."""
         (data,) = arrays
         paths = self._paths[position : position + len(data)]
@@ -171,7 +171,7 @@ class ImageFiles:
 
 
 class PhotoInput:
-    """The way of a photograph into a net. extents: height and width of its input."""
+    """Preprocesses a photograph for a net. extents: height and width of its input."""
 
     def __init__(
         self, settings: PhotoSettings, trained: Preprocessing, extents: Sequence[int] | np.ndarray
@@ -196,7 +196,7 @@ class PhotoInput:
         self._mean = mean
 
     def enter(self, path: str, oversample: bool) -> np.ndarray:
-        """What enters of a file, (1 or 10, 3, height, width): its middle, or ten parts."""
+        """The input from a file, (1 or 10, 3, height, width): its middle, or ten crops."""
         record = self.settings.read(path).transpose(2, 0, 1)
         down, right = (self.settings.size - extent for extent in self._extents)
         parts = [(down // 2, right // 2, 0)]

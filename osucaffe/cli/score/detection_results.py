@@ -17,9 +17,9 @@ from ...net import Net
 
 
 class Results:
-    """The detections of one layer, gathered batch by batch, and the files that they become.
+    """The detections of one layer, gathered batch by batch, and their output files.
 
-    folder: where to, instead of output_directory. UserError where a file of names is missing.
+    folder: replaces output_directory. UserError if a file of names is missing.
     """
 
     def __init__(self, layer: Layer, blob: str, items: int, folder: str) -> None:
@@ -34,12 +34,12 @@ class Results:
         self._seen = 0
 
     def read(self, net: Net) -> np.ndarray:
-        """What the last forward pass has found, to be added."""
+        """The detections of the last forward pass, for `add`."""
         rows: np.ndarray = net.read(self._blob)[0, 0]
         return rows
 
     def add(self, rows: np.ndarray) -> None:
-        """Take over what was found in the next batch."""
+        """Add the detections of the next batch."""
         for image, label, score, *box in rows.tolist():
             number = self._seen + int(image)
             if label < 0 or number >= len(self._images):
@@ -51,7 +51,7 @@ class Results:
         self._seen += self._items
 
     def write(self) -> list[Path]:
-        """Write the files of the output_format (VOC or COCO), and tell which."""
+        """Write the files of the output_format (VOC or COCO), and return their names."""
         self._folder.mkdir(parents=True, exist_ok=True)
         kind, prefix = self._param.output_format or "VOC", self._param.output_name_prefix
         if kind == "COCO":
@@ -82,7 +82,7 @@ class Results:
 
 
 def gather(net: Net, folder: str) -> list[Results]:
-    """What is to gather the detections of a net's DetectionOutput layers."""
+    """The objects that gather the detections of a net's DetectionOutput layers."""
     made = [
         Results(node.layer, node.top[0].name, node.bottom[1].shape[0], folder)
         for node in net.nodes if node.layer.type == "DetectionOutput"

@@ -1,4 +1,4 @@
-"""Owns `osucaffe extract_features`: what blobs hold for a net's data becomes LMDBs."""
+"""Owns `osucaffe extract_features`: the values of blobs for a net's data become LMDBs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _extract(args: argparse.Namespace, job: Job) -> None:
 
 
 class _Writer:
-    """Writes one LMDB in a thread of its own, so that several grow beside one another."""
+    """Writes one LMDB in a separate thread, so that several are written in parallel."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -64,7 +64,7 @@ class _Writer:
         self._thread.start()
 
     def put(self, features: np.ndarray) -> None:
-        """Add a batch. Raises what made writing fail."""
+        """Add a batch. Raises the error of a failed write."""
         if self.error is not None:
             raise self.error
         self._queue.put(features)
@@ -78,7 +78,7 @@ class _Writer:
         return self.count
 
     def abandon(self) -> None:
-        """End the thread; without `finish` no database is left behind."""
+        """End the thread; without `finish` no database remains."""
         if self._thread.is_alive():
             self._queue.put(None)
             self._thread.join()
@@ -110,7 +110,7 @@ class _Writer:
 
 
 def _float_data(values: np.ndarray) -> bytes:
-    """Values as protobuf writes Datum's float_data: each behind the field's number and type."""
+    """Values in protobuf's encoding of float_data: each after the field's number and type."""
     fields = np.empty(values.size, [("tag", np.uint8), ("value", "<f4")])
     fields["tag"] = 6 << 3 | 5
     fields["value"] = values.ravel()
@@ -118,4 +118,4 @@ def _float_data(values: np.ndarray) -> bytes:
 
 
 class _Abandoned(Exception):
-    """The run failed: the database is not to be kept."""
+    """The run failed: the database must be discarded."""

@@ -1,5 +1,5 @@
-"""Owns the predictions of a report: what a trained net says of its test records, by classes, and
-pictures of those that it was surest and most wrong of."""
+"""Owns the predictions of a report: a trained net's results on its test records, by class, and
+pictures of the best and the worst."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ...proto import NetParameter
 from ..images import png, to_image
 
 _SCORED = ("SoftmaxWithLoss", "Accuracy")
-"""The layers that tell which blobs are scores and labels, the better first."""
+"""The layers that identify the blobs of scores and labels, preferred ones first."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One record: its class, what the net takes it for, the probabilities of both, a picture (a
-    PNG in base64; "" where the data is no picture)."""
+    """One record: its class, the predicted class, the probabilities of both, a picture (a PNG
+    in base64; "" if the data is no picture)."""
 
     label: int
     predicted: int
@@ -35,7 +35,7 @@ class Prediction:
 
 @dataclass
 class Predictions:
-    """Of all records: confusion[class, said] counts them; the surest and right, the most wrong."""
+    """Of all records: confusion[class, predicted] counts them; the best and the worst ones."""
 
     confusion: np.ndarray
     best: list[Prediction] = field(default_factory=list)
@@ -43,13 +43,13 @@ class Predictions:
 
     @property
     def accuracy(self) -> float:
-        """The part of the records that the net takes for what they are."""
+        """The fraction of correctly predicted records."""
         return float(np.trace(self.confusion) / max(1, self.confusion.sum()))
 
 
 def scored_blobs(net: NetParameter) -> tuple[str, str, bool]:
     """The blobs of scores and of labels in a net's TEST phase, and whether a softmax follows the
-    scores. UserError where no layer tells."""
+    scores. UserError if no layer identifies them."""
     for kind in _SCORED:
         for layer in net.layer:
             if layer.type == kind and len(layer.bottom) >= 2:
@@ -58,9 +58,9 @@ def scored_blobs(net: NetParameter) -> tuple[str, str, bool]:
 
 
 def predict(net: Net, blobs: tuple[str, str, bool], batches: int, shown: int) -> Predictions:
-    """Run so many batches of a net that reads records. shown: how many best and worst stay.
+    """Run batches of a net that reads records. shown: how many best and worst ones are stored.
 
-    Scores are (records, classes), or with extents of 1 behind that. UserError for others.
+    Scores are (records, classes), or with trailing extents of 1. UserError for others.
     """
     scored, labelled, softmax = blobs
     result: Predictions | None = None
@@ -86,7 +86,7 @@ def predict(net: Net, blobs: tuple[str, str, bool], batches: int, shown: int) ->
 def _add(
     result: Predictions, scores: np.ndarray, labels: np.ndarray, show: Pictures, shown: int
 ) -> None:
-    """Count a batch, and keep its records where they are among the best or the worst so far."""
+    """Count a batch, and store its records that are among the best or the worst so far."""
     known = (labels >= 0) & (labels < scores.shape[1])  # others are an ignore_label, say
     predicted = scores.argmax(axis=1)
     np.add.at(result.confusion, (labels[known], predicted[known]), 1)
@@ -102,7 +102,7 @@ def _add(
 
 
 class Pictures:
-    """Makes pictures of the records of a batch, as they were before a mean and a scale."""
+    """Makes pictures of the records of a batch, undoing mean and scale."""
 
     def __init__(self, net: Net) -> None:
         self._net = net
@@ -121,7 +121,7 @@ class Pictures:
             self._mean = mean[:, None, None] if flat else centre(mean, shape[2:], axis=1)
 
     def pixels(self, row: int) -> np.ndarray | None:
-        """Bytes (channels, height, width) of a record, blue first; None for what is no picture."""
+        """Bytes (channels, height, width) of a record, blue first; None if it is no picture."""
         if not self._blob:
             return None
         entered = self._net.read(self._blob)[row]
@@ -129,14 +129,14 @@ class Pictures:
         return values.astype(np.uint8)
 
     def __call__(self, row: int) -> str:
-        """The PNG of a record, in base64; "" for what is no picture."""
+        """The PNG of a record, in base64; "" if it is no picture."""
         pixels = self.pixels(row)
         return "" if pixels is None else base64.b64encode(png(to_image(pixels))).decode()
 
 
 def class_names(net: NetParameter, count: int, file: str | None = None) -> list[str]:
-    """The names of so many classes: of this file, or the labels.txt beside what a net reads; else
-    their numbers. UserError where a file has others."""
+    """The names of the classes: from this file, or the labels.txt next to a net's data; else their
+    numbers. UserError if a file has another number of names."""
     sources = [Path(layer.data_param.source) for layer in net.layer if layer.data_param.source]
     candidates = [path.parent / LABELS for path in sources]
     path = Path(file) if file else next(filter(Path.is_file, candidates), None)

@@ -1,5 +1,5 @@
-"""Owns how ranks share the batches of a command that only runs a net forward: in turn, and what
-each finds comes together on rank 0 in the order of the batches."""
+"""Owns sharding for commands that only run a net forward: ranks take batches in turn, and rank 0
+gathers the results in the order of the batches."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from ..launch import ranks
 T = TypeVar("T")
 _log = logging.getLogger("osucaffe")
 _PATIENCE = 0.25
-"""Seconds after which outputs are read, be they few."""
+"""Seconds after which outputs are read, even if few."""
 
 
 @contextlib.contextmanager
 def joined(args: argparse.Namespace) -> Iterator[tuple[argparse.Namespace, Job]]:
-    """The options as they are for this rank, and the job, whose ranks end together.
-    The log is rank 0's."""
+    """The options for this rank, and the job, whose ranks end together. Only rank 0
+    logs."""
     job = find_job()
     with job.together():
         ranks.check_size(args, job)
@@ -41,8 +41,8 @@ def joined(args: argparse.Namespace) -> Iterator[tuple[argparse.Namespace, Job]]
 
 
 def split(net: Net, job: Job) -> None:
-    """Let the layers that bring the net's data bring the batches of this rank's turns only.
-    UserError where they cannot."""
+    """Let the net's data layers read only the batches of this rank's turns. UserError if they
+    cannot."""
     if job.size == 1:
         return
     for node in net.nodes:
@@ -58,7 +58,7 @@ def split(net: Net, job: Job) -> None:
 
 def in_turn(job: Job, batches: int, make: Callable[[int], T]) -> Iterator[T]:
     """On rank 0, what `make(batch)` returns for each batch, in their order; on the others, which
-    make those of their turns, nothing."""
+    compute those of their turns, nothing."""
     for first in range(0, batches, job.size):
         batch = first + job.rank
         results = job.collect(make(batch) if batch < batches else None)
@@ -68,8 +68,8 @@ def in_turn(job: Job, batches: int, make: Callable[[int], T]) -> Iterator[T]:
 def outputs(
     net: Net, job: Job, batches: int, more: Callable[[], T], *, loss: bool = False
 ) -> Iterator[tuple[np.ndarray, T]]:
-    """For each batch all numbers of the net's outputs (loss: with the loss behind them), and what
-    `more` reads of it. One rank alone lets them stay on the device for a while: while a GPU
+    """For each batch all numbers of the net's outputs (loss: followed by the loss), and the result
+    of `more`. A single rank leaves them on the device for a while: while a GPU
     computes, the next is enqueued."""
     stored = OutputBuffer(net, loss=loss)
     pending: list[T] = []

@@ -25,7 +25,7 @@ from .detection_results import gather
 
 if TYPE_CHECKING:
     More = tuple[list[np.ndarray], list[Any]]
-    """The detections of a batch, and what the files of results are made of."""
+    """The detections of a batch, and the data for result files."""
 
 _log = logging.getLogger("osucaffe")
 

@@ -1,4 +1,4 @@
-"""Owns how a net for super-resolution enlarges an image of any size: whole, or tile by tile."""
+"""Owns enlarging an image of any size with a super-resolution net: at once, or tile by tile."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _LOCAL = (
     *("Input", "Split", "ReLU", "PReLU", "ELU", "Sigmoid", "TanH", "Eltwise", "Concat", "Scale"),
     *("Bias", "BatchNorm", "Dropout", "Power", "PixelShuffle", "Convolution"),
 )
-"""Layers of which a pixel sees those at its place, and as far as its kernel reaches."""
+"""Layers whose outputs depend on the same pixel, and on those within their kernel."""
 
 
 class Part(NamedTuple):
-    """A run of pixels that enters a net, and that of them which is kept of what leaves it."""
+    """A run of input pixels, and the part of them whose output is used."""
 
     start: int
     stop: int
@@ -30,10 +30,10 @@ class Part(NamedTuple):
 
 
 def parts(extent: int, tile: int, margin: int) -> Iterator[Part]:
-    """The parts of a row of pixels: all alike in length, so that a net has one shape.
+    """The parts of a row of pixels: all of equal length, so that a net has one shape.
 
-    About `tile` pixels of each are kept, with `margin` beside them, less where the row ends: there
-    the net is to see the row's end. The kept ones make up the row.
+    About `tile` pixels of each are used, with `margin` around them, less where the row ends: there
+    the net must see the row's end. The used pixels make up the row.
     """
     if extent <= tile + 2 * margin:
         tile = extent
@@ -46,9 +46,9 @@ def parts(extent: int, tile: int, margin: int) -> Iterator[Part]:
 
 
 def reach(net: caffe_pb2.NetParameter) -> int:
-    """How many pixels of the small image to each side count for a pixel of the large one, at most.
+    """The most pixels of the small image to each side that affect a pixel of the large one.
 
-    UserError for a net of which that cannot be told.
+    UserError for a net for which this is unknown.
     """
     total, factor = 0.0, 1
     for layer in net.layer:
@@ -69,9 +69,9 @@ def reach(net: caffe_pb2.NetParameter) -> int:
 class Enlarger:
     """Enlarges images (3, height, width), blue first, by a net.
 
-    entered: how images entered it in training; what leaves it is of the same kind. tile: pixels of
+    entered: the preprocessing in training, which also describes the output. tile: pixels of
     the small image that are enlarged at a time, to each side; 0: all. The result is the same, as
-    tiles overlap by what the net looks at. `scale`: the factor, found by the net's shapes.
+    tiles overlap by the receptive field. `scale`: the factor, found by the net's shapes.
     """
 
     def __init__(self, net: Net, entered: Preprocessing, tile: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""Owns `osucaffe time`: times each layer of a net, beside what the device can do."""
+"""Owns `osucaffe time`: times each layer of a net, and compares it with the device's limits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> None:
 
     if args.verify:
         os.environ[SWITCH] = "1"
-    # On a backend of its own: it keeps nothing.
+    # On a separate backend: it caches nothing.
     rates = None if args.passes else measure_rates(options.make_backend(args))
     net = options.load_net(args, reads=False, phase=args.phase, gradients=True)
     if rates is None:
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> None:
             counts = ("+".join(map(str, part)) or "-" for part in (net_pass.before, net_pass.after))
             print("{:20} {:>12} -> {:12} {}".format(net_pass.name, *counts, net_pass.did).rstrip())
         if args.verify:
-            print(f"verified behind each pass: {net.verified} reads; each gets what was recorded")
+            print(f"verified after each pass: {net.verified} reads; each gets what was recorded")
         return
     layers = measure(net, args.iterations)
     total = measure_whole(net, args.iterations)
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def measure(net: Net, iterations: int) -> list[Layer]:
-    """Run forward and backward `iterations` times, after a pass that is not timed."""
+    """Run forward and backward `iterations` times, after an untimed pass."""
     logger = logging.getLogger("osucaffe")
     layers = [Layer(layer.label, layer.type) for layer in net.layers]
     _count(net, layers)
@@ -72,7 +72,7 @@ def measure(net: Net, iterations: int) -> list[Layer]:
         net.backward(after=mark)
         marks = timer.read()
         spans = [(end - start) * 1e3 for start, end in itertools.pairwise(marks)]
-        # Behind the last layer the net adds up the losses: that is nobody's.
+        # After the last layer the net adds up the losses: that belongs to no layer.
         forward, backward = spans[: len(layers)], spans[len(layers) + 1 :]
         for layer, there, back in zip(layers, forward, reversed(backward), strict=True):
             layer.forward.times.append(there)
@@ -125,7 +125,7 @@ def _computed(primitive: str, direction: str) -> str:
 
 
 def _log(layers: Sequence[Layer], rates: Rates, total: float, iterations: int) -> None:
-    """Say it in Caffe's words, with operations and floors after the times."""
+    """Log the times in Caffe's format, with operations and floors after them."""
     logger = logging.getLogger("osucaffe")
     logger.info("Average time per layer: ")
     for layer in layers:
@@ -167,7 +167,7 @@ def _share(floor: float, milliseconds: float) -> str:
 
 
 def _rates(count: int, milliseconds: float) -> str:
-    """Operations and how many a second: "1.23 MFLOP, 45.6 GFLOP/s"."""
+    """Operations and their rate: "1.23 MFLOP, 45.6 GFLOP/s"."""
     rate = count / milliseconds / 1e6 if milliseconds else 0.0
     return f"{scaled(count, 'FLOP')}, {rate:.3g} GFLOP/s"
 
@@ -195,7 +195,7 @@ def _cells(layer: Layer, net: Layer, rates: Rates) -> tuple[str, ...]:
 class Cost:
     """One direction of a layer: milliseconds of each iteration, operations and bytes of one.
 
-    served: what it computes, and what of the backend computes that.
+    served: what it computes, and the library or kernel that computes it.
     """
 
     times: list[float] = field(default_factory=list)
@@ -208,13 +208,13 @@ class Cost:
         return statistics.median(self.times) if self.times else 0.0
 
     def floor(self, rates: Rates) -> float:
-        """Milliseconds that the device needs at least."""
+        """The least milliseconds that the device needs."""
         return 1e3 * max(self.flops / rates.flops, self.nbytes / rates.nbytes)
 
 
 @dataclass
 class Layer:
-    """What one layer costs."""
+    """The costs of one layer."""
 
     name: str
     type: str

@@ -48,8 +48,8 @@ def _enlarger(args: argparse.Namespace) -> Enlarger:
     options.load_weights(net, models, args)
     if entered is None:
         raise UserError(
-            f"{args.weights}: says nothing of how images entered the net in training: take the "
-            "weights that osucaffe train wrote, which hold the net that was trained"
+            f"{args.weights}: does not record how training preprocessed images: use weights "
+            "written by osucaffe train, which include the trained net"
         )
     with naming(model):
         enlarger = Enlarger(net, entered, args.tile)

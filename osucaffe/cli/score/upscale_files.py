@@ -1,4 +1,4 @@
-"""Owns the files of `osucaffe upscale`: which, what is in them, and writing what was made of it."""
+"""Owns the files of `osucaffe upscale`: finding, reading and writing them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from ..output import make_folder
 from .tiling import Enlarger
 
 FORMATS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WEBP"}
-"""What can be written, by the file's ending."""
+"""The formats that can be written, by suffix."""
 _QUALITY = 95
 
 
 @dataclass(frozen=True)
 class Picture:
-    """What an image file holds. pixels: bytes (3, height, width), blue first. cover: (height,
-    width), where some of it is transparent. grey: whether it has no colours. profile: of its
-    colours (ICC)."""
+    """The content of an image file. pixels: bytes (3, height, width), blue first. cover: alpha
+    (height, width), if some of it is transparent. grey: whether it has no colours. profile: of
+    its colours (ICC)."""
 
     pixels: np.ndarray
     cover: np.ndarray | None = None
@@ -65,13 +65,13 @@ def find(given: str, output: str, *, pictures: bool) -> list[tuple[Path, Path]]:
 
 
 def _name(path: Path, picture: bool) -> Path:
-    """What the file made of an image is called: it keeps its format, if that can be written."""
+    """The name of the file for an image: it keeps its format, if that can be written."""
     keeps = path.suffix.lower() in FORMATS and not picture
     return path if keeps else path.with_suffix(".png")
 
 
 def read(path: Path) -> Picture:
-    """What is in a file, upright. UserError where it cannot be read."""
+    """The content of a file, upright. UserError if it cannot be read."""
     content = read_bytes(path)
     try:
         image = turned(decode_image(memoryview(content), None), orientation(content))
@@ -99,7 +99,7 @@ def _profile(content: bytes) -> bytes | None:
 
 
 def check(path: Path, picture: Picture) -> None:
-    """UserError where the format of a file cannot hold a picture."""
+    """UserError if the format of a file cannot hold a picture."""
     if picture.cover is not None and FORMATS[path.suffix.lower()] == "JPEG":
         raise UserError(f"{path}: JPEG has no transparency: name a .png or .webp")
 

@@ -1,4 +1,4 @@
-"""Owns `osucaffe upscale --score`: the figures of enlarged images, and pictures side by side."""
+"""Owns `osucaffe upscale --score`: PSNR and SSIM of enlarged images, and pictures side by side."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def score(jobs: list[tuple[Path, Path]], enlarger: Enlarger, args: argparse.Name
 
 
 def _crop_to_multiple(image: np.ndarray, scale: int, path: Path) -> np.ndarray:
-    """An image without the last rows and columns that do not make a pixel of the small one."""
+    """An image cropped to a multiple of the scale."""
     height, width = (extent // scale * scale for extent in image.shape[1:])
     if min(height, width) < _LEAST + 2 * scale:
         raise UserError(
@@ -93,7 +93,7 @@ def _draw(
 
 
 def busiest(values: np.ndarray, height: int, width: int) -> tuple[int, int]:
-    """Where the part of this size begins whose pixels differ most from their neighbours."""
+    """The corner of the part of this size with the largest differences between neighbours."""
     change = np.abs(np.diff(values, axis=0))[:, 1:] + np.abs(np.diff(values, axis=1))[1:]
     total = np.pad(change.cumsum(axis=0).cumsum(axis=1), ((1, 0), (1, 0)))
     # `change` has a row and a column less than the values.

@@ -21,15 +21,15 @@ _OWN = (
     *("solver", "weights", "snapshot", "tuning", "gpu", "threads", "readers", "cache", "decode"),
     *("log_dir", "trace", "tensorboard", "no_progress", "interface", "run"),
 )
-"""Options that each rank may have of its own, or whose file is compared, not its path."""
+"""Options that may differ between ranks, or whose file is compared, not its path."""
 _SOURCES = ("source", "low_source", "mean_file", "meanfile", "label_map_file", "name_size_file")
-"""Fields of layers that name what is to be the same on every host."""
+"""Fields of layers that name files that must be the same on every host."""
 _LONGEST = 1 << 26
 """Bytes of a file that are compared."""
 
 
 def check_alike(args: argparse.Namespace, job: Job, param: SolverParameter) -> None:
-    """UserError on every rank unless all were started alike; the ranks call it together."""
+    """UserError on every rank unless all were started in the same way; all call it together."""
     if not isinstance(job, MpiJob) or job.size == 1:
         return
     job.watchdog.timeout = args.comm_timeout
@@ -68,8 +68,8 @@ def _sources(message: Message) -> Iterator[str]:
 
 
 def _source(path: Path) -> str:
-    """What tells data from other data, wherever they lie; nothing of those that cannot be read,
-    which their layer will say."""
+    """Identifies data regardless of its path; nothing if it cannot be read, which its layer will
+    report."""
     if not (path / "data.mdb").is_file():
         return _file(path)
     try:

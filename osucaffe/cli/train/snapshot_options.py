@@ -1,5 +1,5 @@
-"""Owns the options of a training run for what it keeps and when it ends, and how it is gone on
-with."""
+"""Owns the options of a training run for what it keeps, when it ends, and how it is
+resumed."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def check(args: argparse.Namespace) -> None:
 
 
 def watch(solver: Solver, args: argparse.Namespace, signals: Signals) -> None:
-    """Begin to keep what the options ask for. UserError where no test has an output as --best
-    names."""
+    """Attach the observers for these options. UserError if no test has the output named by
+    --best."""
     if args.best:
         best = KeepBest(solver, args.best, args.patience or 0)
         solver.observers.append(best)
@@ -37,7 +37,7 @@ def watch(solver: Solver, args: argparse.Namespace, signals: Signals) -> None:
 
 
 def tell_how_to_go_on(solver: Solver, signals: Signals) -> None:
-    """Tell a run that a signal stopped, and that has a snapshot, the command that goes on."""
+    """Log the command that resumes, if a signal stopped the run and it has a snapshot."""
     state = Path(named(solver.param, solver.iteration).state)
     if solver.stopped and signals.stopped_by and not solver.group.rank and state.exists():
         command = shlex.join(["osucaffe", *resuming(sys.argv[1:])])
@@ -45,7 +45,7 @@ def tell_how_to_go_on(solver: Solver, signals: Signals) -> None:
 
 
 def resuming(words: Iterable[str]) -> list[str]:
-    """The words of a command that goes on where the one of these words stopped."""
+    """The arguments of a command that resumes the run of these arguments."""
     arguments: list[str] = []
     left_out = False
     for word in words:

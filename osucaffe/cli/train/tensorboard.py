@@ -28,20 +28,20 @@ logger = logging.getLogger("osucaffe")
 _FLUSH_SECONDS = 10.0
 _BINS = 64
 _SAMPLE = 1 << 20
-"""Of larger tensors, histograms count so many elements or some more, evenly spaced."""
+"""For larger tensors, histograms count about this many elements, evenly spaced."""
 
 
 class TensorBoard(Observer):
     """Writes what a solver displays to a new event file in `directory`, while it is entered.
 
     Tags: train/loss (smoothed), train/learning_rate, train/epoch, train/iterations_per_second,
-    train/output/NAME, and test/NAME (test1/NAME and so on for further test nets). Of a solver that
-    it watches, too: the graph of the training net; the loss behind the last update; and at each
-    test (without test nets, at each display of a run that is alone) weights/LAYER/NUMBER and
+    train/output/NAME, and test/NAME (test1/NAME and so on for further test nets). For a watched
+    solver also: the graph of the training net; the loss after the last update; and at each
+    test (without test nets, at each display of a single-process run) weights/LAYER/NUMBER and
     gradients/LAYER/NUMBER as histograms, and test/predictions, a few test records.
 
-    UserError where it cannot be begun. If it cannot be written any more later (a full disk), that
-    is said once and training goes on. (tensorboardX's own SummaryWriter writes in a thread, which
+    UserError if it cannot be created. If writing fails later (a full disk), that is logged
+    once and training goes on. (tensorboardX's SummaryWriter writes in a thread, which
     would end, and then training would wait for it for ever.)
     """
 
@@ -61,11 +61,11 @@ class TensorBoard(Observer):
             self._close()
             raise UserError(
                 f"{directory}: cannot write event files there ({error.strerror}): "
-                "give --tensorboard a directory that you may write, on a disk with room"
+                "give --tensorboard a writable directory, on a disk with free space"
             ) from error
 
     def watch(self, solver: Solver) -> None:
-        """Look at a solver's nets, too, whenever it displays or tests; write their graph now."""
+        """Also write a solver's nets whenever it displays or tests; write their graph now."""
         from .tensorboard_graph import graph_of
 
         self._solver, self._begun = solver, solver.iteration
@@ -79,7 +79,7 @@ class TensorBoard(Observer):
                 logger.info("No pictures with predictions for TensorBoard: %s", error)
 
     def on_display(self, event: Display) -> None:
-        """Write what the solver's log lines say."""
+        """Write the values of the solver's log lines."""
         values = {"train/loss": event.loss, "train/learning_rate": event.rate}
         if event.epoch is not None:
             values["train/epoch"] = event.epoch
@@ -133,7 +133,7 @@ class TensorBoard(Observer):
         self._write_events(events, flush=flush)
 
     def _write_events(self, events: list[dict[str, Any]], *, flush: bool) -> None:
-        """Write events; give the file up where that fails."""
+        """Write events; give the file up if that fails."""
         if self._file is None:
             return
         try:
@@ -147,7 +147,7 @@ class TensorBoard(Observer):
             self._close()
 
     def _close(self) -> None:
-        """Close the file, whether or not it takes what it was still to be given."""
+        """Close the file, even if buffered events cannot be written."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._file.close()
@@ -177,7 +177,7 @@ def _tagged(group: str, outputs: list[Output]) -> dict[str, float]:
 
 
 def _histogram(tag: str, values: np.ndarray) -> list[Summary.Value]:
-    """The histogram of the finite values; nothing where there are none."""
+    """The histogram of the finite values; nothing if there are none."""
     values = values.ravel()[:: max(1, values.size // _SAMPLE)].astype(np.float64)
     values = values[np.isfinite(values)]
     if not values.size:

@@ -15,7 +15,7 @@ from ...layers.base import Layer
 from ...net import Net
 
 _NOT_SHOWN = {"name", "type", "bottom", "top", "phase", "include", "exclude", "blobs"}
-"""What the graph itself says of a layer, or what only chose it."""
+"""Fields that the graph itself shows, or that only select the layer."""
 
 
 def graph_of(net: Net) -> bytes:

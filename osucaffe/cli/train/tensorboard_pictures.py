@@ -1,4 +1,4 @@
-"""Owns the pictures that TensorBoard shows: a few test records, and what the net takes them for."""
+"""Owns the pictures that TensorBoard shows: a few test records and their predictions."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _SHOWN = 12
 
 
 class SamplePredictions:
-    """The first records that a solver's first test net reads, in a net of their own for prediction:
-    the same ones at each test, so that one sees what is learned.
+    """The first records that a solver's first test net reads, in a separate net for prediction: the
+    same ones at each test, to show the progress.
 
     The training and test nets, their memory and their data stay as they are. UserError where the
     test net is no classifier of images.
@@ -64,7 +64,7 @@ class SamplePredictions:
         self._names = class_names(tested.param, classes[1])
 
     def draw(self, iteration: int) -> tuple[bytes, int, int]:
-        """A PNG of the records with what the net says now and what they are; its width, height."""
+        """A PNG of the records with their current predictions and labels; its width, height."""
         self._take_weights()
         self._net.write(self._image, self._images)
         self._net.forward()

@@ -1,4 +1,4 @@
-"""Owns the first moments of `osucaffe train`: what starts before what trains is imported."""
+"""Owns the start of `osucaffe train`: what happens before training code is imported."""
 
 from __future__ import annotations
 

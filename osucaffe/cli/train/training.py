@@ -33,7 +33,7 @@ from .agreement import check_alike
 logger = logging.getLogger("osucaffe")
 _DIVERGED = 3
 _STOPPED = 128
-"""The exit codes of its own; a signal's number is added to the second, as shells do."""
+"""Its exit codes; a signal's number is added to the second, as shells do."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Find what is wrong with options and files, as far as it can be told before ranks start."""
+    """Check options and files, as far as possible before ranks start."""
     snapshot_options.check(args)
     restarts.check_elastic(args)
     check_device(args)
@@ -86,7 +86,7 @@ def _train(args: argparse.Namespace, job: Job) -> int:
     if roles is not None and roles.serves:
         roles.serve(backend)
         return 0
-    sharers = sum(peer.host == topology.own.host for peer in topology.ranks)
+    sharers = sum(peer.host == topology.local.host for peer in topology.ranks)
     if first and args.gpu is None and param.HasField("solver_mode") and param.solver_mode:
         logger.warning(
             "%s: solver_mode is GPU, but only --gpu makes it so: training on the CPU; add --gpu %d",
@@ -143,8 +143,8 @@ def _train(args: argparse.Namespace, job: Job) -> int:
 
 
 def _exit_code(solver: Solver, signals: Signals) -> int:
-    """What the run ends with. Divergence comes first: who goes on after a stop would go on with
-    weights that are lost."""
+    """The exit code of the run. Divergence comes first: resuming after a stop would continue
+    with useless weights."""
     if solver.losses.diverged:
         logger.error(
             "Training has diverged: the loss is %g at iteration %d (exit code %d)",
@@ -155,7 +155,7 @@ def _exit_code(solver: Solver, signals: Signals) -> int:
 
 
 def _read(args: argparse.Namespace) -> SolverParameter:
-    """The solver's settings, with what the command line changes."""
+    """The solver's settings, with changes from the command line."""
     param = read_solver(args.solver)
     if args.max_iter:
         param.max_iter = args.max_iter
@@ -166,12 +166,12 @@ def _read(args: argparse.Namespace) -> SolverParameter:
 
 
 _TRIED = 1.5
-"""Of training that are measured, when the net is built and warm."""
+"""Seconds of training that are measured, after the warm-up."""
 
 
 def _try(args: argparse.Namespace, job: Job, param: SolverParameter) -> int:
-    """Train for a moment, and let rank 0 write what all ranks train in a second: nothing else is
-    written (--ranks_per_gpu auto)."""
+    """Train for a short time, and let rank 0 write the rate of all ranks: nothing else is written
+    (--ranks_per_gpu auto)."""
     from ...parallel.tuning import quieten, seconds_of_iteration
 
     log.start(None)
@@ -179,7 +179,7 @@ def _try(args: argparse.Namespace, job: Job, param: SolverParameter) -> int:
     bucket = options.bucket_nbytes(args) / 2**20
     args = argparse.Namespace(**vars(args) | {"comm_profile": None, "bucket_mb": bucket})
     args, topology = ranks.assign_devices(args, job)
-    sharers = sum(peer.host == topology.own.host for peer in topology.ranks)
+    sharers = sum(peer.host == topology.local.host for peer in topology.ranks)
     solver = Solver(
         quieten(param),
         options.make_backend(args),

@@ -66,7 +66,7 @@ def _find_fabric(job: MpiJob, topology: Topology, interface: str, *, everyone: b
     if not (everyone or adapters):
         return None
     others = [peer for peer in topology.ranks if peer.rank != job.rank]
-    near = {peer.rank for peer in others if peer.host == topology.own.host}
+    near = {peer.rank for peer in others if peer.host == topology.local.host}
     ranks = [peer.rank for peer in others if everyone or peer.rank not in near]
     if job.rank == 0:
         what = "all messages" if everyone else "messages between hosts"

@@ -102,7 +102,7 @@ class Registered:
     """The registered buffers of this process."""
 
     def __init__(self) -> None:
-        self._blocks: list[tuple[int, int, int]] = []  # first address, behind the last, file
+        self._blocks: list[tuple[int, int, int]] = []  # start, stop, file
 
     def allocate(self, nbytes: int) -> np.ndarray:
         """This many zero bytes."""

@@ -1,8 +1,8 @@
 """Owns messages by UCX: over InfiniBand and its like, whose adapters read and write arrays
 themselves, or over whatever else UCX finds (https://openucx.org).
 
-UCX matches a message to its receive by 64 bits: a number that the ranks share and nobody else
-knows, who has sent it, and its tag.
+UCX matches a message to its receive by 64 bits: a secret number of the job, the sender, and the
+tag.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from .peer import COPIED
 _TAG_BITS, _RANK_BITS = 16, 16
 _FULL_MASK = (1 << 64) - 1
 _CLOSING = 5.0
-"""Seconds in which what was sent must have left."""
+"""Seconds within which sends must complete at the end."""
 _LAST = 2.0
-"""Seconds in which what a rank had sent before it ended still comes."""
+"""Seconds within which messages of a rank that has ended still arrive."""
 
 
 class UcxPeer:
@@ -146,7 +146,7 @@ class Ucx:
         return end.value or 0
 
     def send(self, request: Request, to: UcxPeer) -> None:
-        """Begin to send a message's arrays."""
+        """Start sending a message's arrays."""
         tag = self._secret | self._rank << _TAG_BITS | request.tag
         arrays = [array for array in request.arrays if array.size]
         if len(arrays) > 1 and request.size <= COPIED:
@@ -156,7 +156,7 @@ class Ucx:
         self._begun(pointer)
 
     def receive(self, request: Request, source: UcxPeer) -> None:
-        """Begin to receive a message's arrays."""
+        """Start receiving a message's arrays."""
         tag = self._secret | source.rank << _TAG_BITS | request.tag
         arrays, joined = [array for array in request.arrays if array.size], None
         if len(arrays) > 1 and request.size <= COPIED:
@@ -173,7 +173,7 @@ class Ucx:
     def _prepare(
         self, param: ucp.RequestParam, arrays: list[np.ndarray], begun: _UnderWay
     ) -> tuple[int, int]:
-        """Where a message's bytes are, and how many, or its pieces."""
+        """The address and size of a message, or its pieces."""
         self._number += 1
         param.user_data = self._number
         held: Any = arrays
@@ -188,7 +188,7 @@ class Ucx:
         return where, count
 
     def _begun(self, pointer: int) -> bool:
-        """Whether what has begun is over already."""
+        """Whether the operation has completed already."""
         status = ucp.status_of(pointer)
         if status is None:
             return False
@@ -242,7 +242,7 @@ class Ucx:
         return bool(self._ucx.ucp_worker_arm(self._worker) == ucp.OK)
 
     def register(self, memory: np.ndarray) -> None:
-        """Tell adapters of memory from which, and into which, messages will go."""
+        """Register memory for messages with the adapters."""
         params = ucp.MemoryParams(
             field_mask=ucp.MEMORY_ADDRESS | ucp.MEMORY_LENGTH,
             address=_address_of(memory),

@@ -74,7 +74,7 @@ class CopyEngine(OnStream):
         if operation not in ("broadcast", "all_gather"):
             self._reduce_scatter(array, stream)
         else:
-            self._meet(BEGIN, stream)  # nobody uses any more what others write now
+            self._meet(BEGIN, stream)  # the others' targets are no longer in use
         if operation == "broadcast":
             if self.rank == root:
                 parts = {to: self.part(array.size, to) for to in range(self.size)}

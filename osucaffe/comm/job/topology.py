@@ -28,9 +28,9 @@ class Location:
 
 @dataclass(frozen=True)
 class Topology:
-    """The location of every rank; `own` is this rank's."""
+    """The location of every rank; `local` is this rank's."""
 
-    own: Location
+    local: Location
     ranks: Sequence[Location] = field(default_factory=tuple)
 
     @property
@@ -41,7 +41,8 @@ class Topology:
     @property
     def local_rank(self) -> int:
         """This rank's number among those of its host."""
-        return [peer.rank for peer in self.ranks if peer.host == self.own.host].index(self.own.rank)
+        neighbours = [peer.rank for peer in self.ranks if peer.host == self.local.host]
+        return neighbours.index(self.local.rank)
 
     @property
     def shares_gpu(self) -> bool:

@@ -93,7 +93,7 @@ class Processes:
         weakref.finalize(self, os.close, self._ring.file)
         self.slots = self._ring.slots
         self._running: _Running | None = self._start()
-        # Weak: else nobody would notice that a pipeline is not used any more.
+        # Weak: else a pipeline would never be garbage-collected.
         self._parts: weakref.WeakValueDictionary[int, Part] = weakref.WeakValueDictionary()
         self._number = 0
 
@@ -125,7 +125,7 @@ class Processes:
                 while not part.made:
                     self.receive()
         except UserError:
-            self.close()  # a reader has died: nobody writes any more
+            self.close()  # a reader has died: none writes any more
 
     def check(self) -> None:
         """UserError if a reader is known to have died."""

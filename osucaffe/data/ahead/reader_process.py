@@ -114,7 +114,7 @@ def main(module: str, *numbers: str) -> None:
         content = text.encode(errors="replace")[-LONGEST_TEXT:]
         os.write(replies, REPLY.pack(number, kind, len(content)) + content)
 
-    with contextlib.suppress(BrokenPipeError):  # nobody listens any more
+    with contextlib.suppress(BrokenPipeError):  # the parent has gone
         try:
             with open(given, "rb") as file:
                 file.seek(0)

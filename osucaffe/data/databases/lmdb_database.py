@@ -19,7 +19,7 @@ from .record_database import Database, Record, ValueRanges
 
 _AT_ONCE = 1000
 """Keys that are read at a time."""
-# The first page of a value that has pages of its own: number, flags, and how many pages there are.
+# The first overflow page of a value: number, flags, and the number of pages.
 _VALUE_PAGE = struct.Struct("<Q 2x H I")
 _VALUE = 0x04
 

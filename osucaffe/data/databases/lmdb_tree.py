@@ -221,7 +221,7 @@ class LmdbTree:
         after: np.ndarray | int = 0
         if kind == _LEAF:
             after = np.where(high == _VALUE_ELSEWHERE, 8, low | middle << 16)
-        # One lies behind the other, each at an even byte, from the free space to the page's end.
+        # They are contiguous, each at an even byte, from the free space to the page's end.
         begins = row * size + offset
         order = np.argsort(begins)
         ends = (begins + (_NODE + key_size + after + 1) // 2 * 2)[order]

@@ -74,7 +74,7 @@ class PlainForm:
             return None
         padded = np.zeros((len(tails), _TAIL), np.int64)
         padded[:, : tails.shape[1]] = tails
-        # What the bytes behind leave of a tail is the label: its tag, and 7 bits of it a byte.
+        # A tail without the remaining bytes is the label: its tag, then 7 bits per byte.
         sizes = lengths - len(self.rest) - self.labelled
         least, most = int(sizes.min()), int(sizes.max())
         if not (1 <= least <= most <= 3 if self.labelled else least == most == 0):
@@ -182,7 +182,7 @@ class BulkReader:
         pixels = images.reshape(count, form.size)
         gaps = np.append(begins[1:] - (begins + sizes)[:-1], -1)
         at = 0
-        # Records lie one behind the other, with a page of keys between them here and there.
+        # Records are contiguous, apart from an occasional page of keys between them.
         ends = np.flatnonzero((gaps < 0) | (gaps > _GAP)) + 1
         for end in ends.tolist():
             while at < end:
@@ -199,7 +199,7 @@ class BulkReader:
                     )
                 )
                 nbytes = os.preadv(file.fileno(), list(parts), int(begins[at]))
-                # A signal may cut a call short: the next one goes on behind the last whole record.
+                # A signal may cut a call short: the next one continues after the last full record.
                 done = int(np.searchsorted((begins + sizes)[at:last], begins[at] + nbytes, "right"))
                 if not done:
                     raise _shorter(file)

@@ -18,7 +18,7 @@ def shrink(image: np.ndarray, scale: int, box: tuple[slice, slice] | None = None
     box: rows and columns of the result to compute (default: all); only the pixels that these need
     are read. The image is mirrored at its edges. Bytes are rounded once, halves up.
     """
-    # What lies behind the last whole pixel of the result does not count.
+    # Pixels beyond the last full pixel of the result are ignored.
     small = [extent // scale for extent in image.shape[-2:]]
     rows, columns = box or (slice(0, small[0]), slice(0, small[1]))
     part = image[..., _sources(rows, small[0], scale), :][..., _sources(columns, small[1], scale)]

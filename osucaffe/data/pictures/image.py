@@ -58,10 +58,10 @@ def resize(image: np.ndarray, height: int, width: int) -> np.ndarray:
     flat = image.reshape(rows, -1)
     above, below, share = _taps(rows, height)
     used, indices = np.unique(np.concatenate((above, below)), return_inverse=True)
-    if len(used) < rows:  # what lies between is seen by nobody
+    if len(used) < rows:  # rows in between are not used
         flat, above, below = flat[used], indices[:height], indices[height:]
     near, far, (first, second) = _columns(extent, width, channels)
-    # Nothing is faster in NumPy than few passes over rows as they lie: an axis of channels is slow.
+    # In NumPy, a few passes over contiguous rows are fastest: an axis of channels is slow.
     columns = np.multiply(flat.take(near, axis=1), first, dtype=np.int32)
     columns += np.multiply(flat.take(far, axis=1), second, dtype=np.int32)
     columns >>= 4

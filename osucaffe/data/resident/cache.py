@@ -156,7 +156,7 @@ class CachedBatches:
         if self._stride > self._batch:
             return 1
         nbytes = sum(map(self._backend.nbytes, self.parts)) // self.parts[0].shape[0]
-        # Of a small set a part only: what is read ahead behind its end is of no use.
+        # Only a part of a small set: reading ahead beyond its end is of no use.
         most = min(_RECORDS_OF_A_PIECE, _PIECE // nbytes, self.slots.count // 8) // self._batch
         return max(1, min(self.ahead.most, most))
 

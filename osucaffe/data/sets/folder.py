@@ -77,7 +77,7 @@ def split(entries: list[Entry], share: float) -> tuple[list[Entry], list[Entry]]
     for part, what in zip(parts, ("training", "validation"), strict=True):
         if not part:
             raise UserError(
-                f"no photograph of {len(entries)} is for {what}: take more, or another --val_share"
+                f"none of {len(entries)} photographs is for {what}: add some, or change --val_share"
             )
     return parts
 

@@ -92,7 +92,7 @@ def open_photo_set(folder: str) -> PhotoSet:
     channels, height, width = first_shape(train)
     if channels != 3 or height != width:
         raise UserError(
-            f"{root / 'train_lmdb'}: its records are {channels}x{height}x{width}, and are to be "
-            "square and of three channels, as osucaffe data folder makes them"
+            f"{root / 'train_lmdb'}: its records are {channels}x{height}x{width}, and must be "
+            "square with three channels, as osucaffe data folder makes them"
         )
     return PhotoSet(root, classes, len(train), len(val), height)

@@ -1,4 +1,4 @@
-"""Owns the stream of an AnnotatedData layer: images with boxes, varied and resized as SSD does."""
+"""Owns the stream of an AnnotatedData layer: images with boxes, with SSD's augmentation."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ COLUMNS = 8
 
 
 class Planned(NamedTuple):
-    """An image (channels, height, width), what is to be cut out of it, and the rows (B, 8) of the
-    objects there, whose first column is not the image's number yet but 0."""
+    """An image (channels, height, width), its crop, and the rows (B, 8) of the objects there, whose
+    first column is still 0 instead of the image's number."""
 
     image: np.ndarray
     choice: Choice
@@ -64,11 +64,11 @@ def parse_annotated(value: bytes | memoryview) -> tuple[Datum, Annotations]:
 
 
 class AnnotatedSource(RecordStream[Planned]):
-    """The records of a database of AnnotatedDatum, varied anew in each epoch.
+    """The records of a database of AnnotatedDatum, augmented differently in each epoch.
 
     `shape` is that of every image; where the images' sizes differ (`varies`) it is the first one's.
     What is drawn for a record depends on seed, epoch and record only. fail(field, text): the
-    layer's. The rest is as in RecordStream. A batch is images (N, *shape) and, if they are wanted,
+    layer's. The rest is as in RecordStream. A batch is images (N, *shape) and, if requested,
     the rows of their objects (N, ROOM, 8): of label -1 where there is none.
     """
 
@@ -177,7 +177,7 @@ class AnnotatedSource(RecordStream[Planned]):
     def _planned(
         self, image: np.ndarray, annotations: Annotations, generator: np.random.Generator
     ) -> Planned:
-        """What is to be cut out of an image, perhaps mirrored, and the objects there."""
+        """The crop of an image, possibly mirrored, and the objects there."""
         extents = image.shape[1:]
         sides = self._crop or extents
         lacking = [extent - side for extent, side in zip(extents, sides, strict=True)]

@@ -74,16 +74,16 @@ class DenseImageSource(RecordStream[tuple[np.ndarray, np.ndarray]]):
     """The images of a list of pairs with their labels, transformed alike.
 
     kind: as of `read_pairs`. size: (height, width) of all images (None: their own). scales: factors
-    of the size, one of which is drawn for each. crop: (height, width) of what is cut out, at random
-    if random_crop and else at the centre. unknown: the label of what is beside an image that is
-    smaller than the crop (None: none may be). mirror: half of them are mirrored. divide: labels are
-    so much smaller than images. read_labels: reads images of labels. varies: images may have any
-    size, for who takes them one by one. shuffle: another order in each epoch. The rest is as in
-    RecordStream. `shape` is that of the images that come out, `label_shape` (1, height, width) that
+    of the size, one of which is drawn for each. crop: (height, width), at random
+    if random_crop and else at the centre. unknown: the label of the padding of an image that is
+    smaller than the crop (None: not allowed). mirror: half of them are mirrored. divide: the
+    factor by which labels are smaller. read_labels: reads images of labels. varies: images may
+    have any size, for use one by one. shuffle: another order in each epoch. The rest is as in
+    RecordStream. `shape` is that of the resulting images, `label_shape` (1, height, width) that
     of labels.
 
-    A batch is data (N, *shape), labels (N, *label_shape) and, perhaps, how much of height and width
-    each image fills (N, 1, 1, 2).
+    A batch is data (N, *shape), labels (N, *label_shape) and, if requested, the fractions of
+    height and width that each image fills (N, 1, 1, 2).
     """
 
     def __init__(

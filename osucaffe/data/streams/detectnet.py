@@ -1,4 +1,4 @@
-"""Owns what DetectNet learns from: images and their boxes, varied, and a grid of what is where.
+"""Owns DetectNet's training data: augmented images and boxes, and the coverage grid.
 
 As NVIDIA Caffe does it (src/caffe/layers/detectnet_transform_layer.cpp and
 src/caffe/util/detectnet_coverage_rectangular.cpp). Boxes are rows x, y, width, height in pixels.
@@ -30,9 +30,9 @@ _EPSILON = float(np.finfo(np.float32).eps)
 
 @dataclass
 class Variation:
-    """What happens to an image: colours, mirror, size (width, height), rotation in degrees, crop.
+    """The augmentation of an image: colours, mirror, size (width, height), rotation, crop.
 
-    hue: degrees. left, top: where the part begins that the net sees.
+    hue, angle: degrees. left, top: the corner of the crop that the net sees.
     """
 
     size: tuple[int, int]
@@ -48,7 +48,7 @@ def draw(
     param: Any, size: tuple[int, int], window: tuple[int, int], generator: np.random.Generator
 ) -> Variation:
     """A variation by a DetectNetAugmentationParameter of an image of this size, of which the net
-    sees a part of size `seen` (both: width, height)."""
+    sees a crop of size `window` (both: width, height)."""
 
     def chance(probability: float) -> bool:
         return bool(generator.random() < probability)
@@ -76,8 +76,8 @@ def draw(
 
 
 def turned(size: tuple[int, int], angle: float) -> tuple[np.ndarray, tuple[int, int]]:
-    """What turns an image by degrees about its centre, clockwise: an affine matrix (2, 3) from old
-    pixels (x, y) to those of the image around the result, and that one's size."""
+    """The clockwise rotation of an image around its centre: an affine matrix (2, 3) from old
+    pixels (x, y) to those of the enclosing result, and the size of that."""
     radians = math.radians(angle)
     turn = np.array(
         [[math.cos(radians), -math.sin(radians)], [math.sin(radians), math.cos(radians)]]
@@ -93,8 +93,8 @@ def turned(size: tuple[int, int], angle: float) -> tuple[np.ndarray, tuple[int, 
 def vary_image(
     image: np.ndarray, mean: np.ndarray | None, drawn: Variation, out: np.ndarray
 ) -> None:
-    """Write to out (3, height, width) what the net sees of an image (3, height, width; blue first,
-    0 to 255) less its mean, which has its shape or (3, 1, 1). What lies beyond the image is 0."""
+    """Write to out (3, height, width) the net's view of an image (3, height, width; blue first,
+    0 to 255) minus its mean, which has its shape or (3, 1, 1). Pixels beyond the image are 0."""
     planes = list(image)
     if drawn.hue or drawn.saturation < 1 - 1 / 255:
         planes = tint(planes, drawn.saturation, drawn.hue / 2)
@@ -115,8 +115,8 @@ def vary_image(
 
 
 def vary_boxes(boxes: np.ndarray, size: tuple[int, int], drawn: Variation) -> np.ndarray:
-    """Where boxes (B, 4) of an image of this size (width, height) lie after the variation. One that
-    is turned keeps its sides' length."""
+    """The positions of boxes (B, 4) of an image of this size (width, height) after the variation. A
+    rotated one keeps the length of its sides."""
     corner, sides = boxes[:, :2].astype(np.float64), boxes[:, 2:].astype(np.float64)
     if drawn.mirror:
         corner[:, 0] = size[0] - corner[:, 0] - sides[:, 0] - 1
@@ -129,7 +129,7 @@ def vary_boxes(boxes: np.ndarray, size: tuple[int, int], drawn: Variation) -> np
 
 
 class Grid:
-    """The grid over an image that tells what of it lies where (DetectNetGroundTruthParameter)."""
+    """The grid of an image's ground truth (DetectNetGroundTruthParameter)."""
 
     def __init__(self, param: Any) -> None:
         self.param = param
@@ -142,7 +142,7 @@ class Grid:
         self.shape: Shape = (PARTS + max(self.classes.values()) + 1, rows, columns)
 
     def fill(self, boxes: np.ndarray, classes: np.ndarray, out: np.ndarray) -> None:
-        """Write objects to out, of this grid's shape: later ones stand before those they cover.
+        """Write objects to out, of this grid's shape: later ones replace those they cover.
 
         A place that an object covers has 1, the box's corners less that of the place, 1 / width,
         1 / height, the norm, and 1 as the coverage of its class.

@@ -23,7 +23,7 @@ class Hdf5Source:
     path: a file that lists the HDF5 files, one a line. Every file has each data set, of as many
     rows as the others; of all files the data sets have one shape but for the rows. shuffle: other
     orders of the files, and of the rows in each, in every epoch. `shapes`: those of one row.
-    A file's rows are read at once and stay in memory until the next file's are wanted.
+    A file's rows are read at once and stay in memory until the next file's are needed.
     labels: of each data set, the labels that it may hold (set them before the first batch).
     """
 
@@ -61,7 +61,7 @@ class Hdf5Source:
         return (begins[files] + rows).astype(np.int32)[..., None]
 
     def fill_whole(self, position: int, arrays: Sequence[np.ndarray]) -> None:
-        """The same as `fill`: rows enter a batch as they are."""
+        """The same as `fill`: rows enter a batch unchanged."""
         self.fill(position, arrays)
 
     def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None:

@@ -14,7 +14,7 @@ from .images import ImageStream, Labelled
 
 
 class Entry(NamedTuple):
-    """A line of a list: the file's name as it stands there, and its label."""
+    """A line of a list: the file's name as given, and its label."""
 
     name: str
     label: int
@@ -23,9 +23,9 @@ class Entry(NamedTuple):
 def read_entries(
     path: str, what: str, form: str, meaning: str, parse: Callable[[str], Any]
 ) -> list[Any]:
-    """What `parse` makes of each line of a file that is not blank.
+    """The results of `parse` for each line of a file that is not blank.
 
-    what: as messages call the file. form, meaning: what a line is, short and in words. UserError
+    what: the file's name in messages. form, meaning: a line's syntax, and in words. UserError
     names a line of which `parse` raises ValueError, and a file without lines.
     """
     entries = []
@@ -66,7 +66,7 @@ def check_root(root: str, entries: Sequence[Entry]) -> None:
 class ImageListSource(ImageStream):
     """The images of a list, resized and transformed.
 
-    root: put before each name as it is. size: (height, width) of all images (None: their own).
+    root: the prefix of each name. size: (height, width) of all images (None: their own).
     shuffle: another order in each epoch. The rest is as in ImageStream.
     """
 

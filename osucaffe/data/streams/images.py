@@ -1,4 +1,4 @@
-"""Owns streams of images with a label each, which enter a batch transformed, or as they are."""
+"""Owns streams of labelled images, which enter a batch transformed or unchanged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Labelled(NamedTuple):
 
 @dataclass
 class Rows:
-    """The places of records in a batch, one behind the other, and the random bits of each record.
+    """Consecutive rows of a batch for records, and the random bits of each record.
 
     images: (N, channels, height, width). table: of `transform`, for raw images. labels: if they are
     wanted. other: if images are to be whole, 1 for one that cannot be had so, as it has another
@@ -45,7 +45,7 @@ class Rows:
     take: Take | None = None
 
     def part(self, which: slice) -> Rows:
-        """Some of them, behind one another."""
+        """A range of them."""
         if which == slice(0, len(self.draws)):
             return self
         table, labels, other = (
@@ -88,11 +88,11 @@ class ImageStream(RecordStream[Labelled]):
 
     @abstractmethod
     def load(self, record: int) -> Labelled:
-        """An image as it is. UserError that names one that cannot be read."""
+        """An unchanged image. UserError that names one that cannot be read."""
 
     @abstractmethod
     def name(self, record: int) -> str:
-        """How messages call an image."""
+        """The name of an image in messages."""
 
     @property
     def interleaved(self) -> bool:
@@ -104,13 +104,13 @@ class ImageStream(RecordStream[Labelled]):
         return (*extents, channels) if self.interleaved else self.record_shape
 
     def rows(self, positions: np.ndarray) -> np.ndarray:
-        """What the primitive `cached_batch` is to make of the images at these positions of the
+        """The arguments of the primitive `cached_batch` for the images at these positions of the
         stream: int32 (*of positions, 5), the labels left at 0."""
         epochs, records = self.order(positions)
         return self._transform.rows(self.record_shape, self._seed, epochs, records)
 
     def fill_whole(self, position: int, arrays: Sequence[np.ndarray]) -> None:
-        """Write the images of the stream from `position` on as they are, for `rows` to choose of.
+        """Write the unchanged images of the stream from `position` on, for `rows` to index.
 
         arrays: uint8 (N, *raw_shape); int32 (N,), the labels; and uint8 (N,), 1 for images that
         cannot be had so, as they have another shape than the first. UserError as of `fill`.
@@ -145,7 +145,7 @@ class ImageStream(RecordStream[Labelled]):
         self.fill_rows(records, Rows(images, draws, **parts))
 
     def fill_rows(self, records: np.ndarray, rows: Rows) -> None:
-        """Write these images to their places in a batch."""
+        """Write these images to their rows of a batch."""
         for at, record in enumerate(records.tolist()):
             draw = int(rows.draws[at])
             self.enter(self.usable(record, draw), draw, rows, at, rows.images[at])
@@ -161,13 +161,13 @@ class ImageStream(RecordStream[Labelled]):
         return Labelled(image, label)
 
     def check_item(self, name: str, label: int, shape: Shape) -> None:
-        """UserError, by this name, for an image of a label or a size that it may not have."""
+        """UserError, by this name, for an image with an invalid label or size."""
         self.labels.check(label, name)
         if shape != self.record_shape:
             check_size(self._transform, shape, self.record_shape, name)
 
     def enter(self, item: Labelled, draw: int, rows: Rows, at: int, out: np.ndarray) -> None:
-        """Write an image to `out`, and what belongs to it to its place in a batch."""
+        """Write an image to `out`, and its label and table entry to its row of a batch."""
         if rows.other is not None and item.image.shape != self.record_shape:
             rows.other[at] = 1
             return

@@ -18,17 +18,17 @@ class Listed(NamedTuple):
     path: str
     channels: int
     extents: tuple[int, int]
-    """Height and width, as the list says."""
+    """Height and width, from the list."""
     objects: np.ndarray
     """(G, 7): label, whether it is ignored, whether it is difficult, x1, y1, x2, y2."""
     regions: np.ndarray
-    """(R, 4): x1, y1, x2, y2 of what is of no interest."""
+    """(R, 4): x1, y1, x2, y2 of regions to ignore."""
 
 
 def read_object_list(path: str, root: str, *, difficult: bool) -> list[Listed]:
     """Read a list: for each image `# NUMBER`, its name (root comes before it), channels, height,
     width; the number of objects, and for each LABEL IGNORED (DIFFICULT) X1 Y1 X2 Y2; the number of
-    regions of no interest, and for each X1 Y1 X2 Y2. A list that is not so raises UserError.
+    regions to ignore, and for each X1 Y1 X2 Y2. A malformed list raises UserError.
     """
     lines = read_lines(path, "the list of images")
     words = iter([word for line in lines for word in line.split()])
@@ -56,7 +56,7 @@ def read_object_list(path: str, root: str, *, difficult: bool) -> list[Listed]:
 
 
 def _table(words: Iterator[str], columns: int) -> np.ndarray:
-    """A number of rows, and these."""
+    """A count, and that many rows."""
     rows = int(next(words))
     values = [float(next(words)) for _ in range(rows * columns)]
     return np.array(values, np.float64).reshape(rows, columns)
@@ -66,7 +66,7 @@ def order_of(images: list[Listed], shuffle: str, seed: int, epoch: int, group: i
     """The images' numbers in an epoch.
 
     shuffle: "" (the list's order), "random", "random_aspect" (tall ones first, or wide ones) or
-    "random_mix_aspect" (so many of a group of these, then of those; what is left comes last).
+    "random_mix_aspect" (groups of either in turn; the rest comes last).
     """
     if not shuffle:
         return np.arange(len(images))

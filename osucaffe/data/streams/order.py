@@ -1,6 +1,6 @@
-"""Owns the order of records: where a position of a stream lies, and shuffles that a seed decides.
+"""Owns the order of records: the record at each position of a stream, and seeded shuffles.
 
-An order depends on the seed and the epoch only: not on ranks, threads or what was read before.
+An order depends only on the seed and the epoch: not on ranks, threads or earlier reads.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def records_at(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The epochs and the records at these positions of an endless stream of `count` records.
 
-    block: 0 for the order of the records; else their blocks of so many come in another order in
-    each epoch, and each record once. The last block may be short.
+    block: 0 for the order of the records; else blocks of this many records come in another order
+    in each epoch, and each record once. The last block may be short.
     """
     epochs, indices = np.divmod(positions, count)
     if not block:
@@ -38,7 +38,7 @@ def records_at(
         order = permutation(seed, epoch, -(-count // block))
         index = indices[chosen]
         lacking = len(order) * block - count
-        if lacking:  # behind the short block, go on as if all blocks were whole
+        if lacking:  # after the short block, continue as if all blocks were full
             short_end = (int(np.flatnonzero(order == len(order) - 1)[0]) + 1) * block
             index += np.where(index >= short_end - lacking, lacking, 0)
         records[chosen] = order[index // block] * block + index % block
@@ -46,7 +46,7 @@ def records_at(
 
 
 def consecutive(numbers: np.ndarray, *others: np.ndarray, step: int = 1) -> Iterator[slice]:
-    """The runs in which numbers grow by one, while others grow by `step`."""
+    """The runs in which numbers increase by one, and others by `step`."""
     if not len(numbers):
         return
     breaks = numbers[1:] - numbers[:-1] != 1
@@ -59,5 +59,5 @@ def consecutive(numbers: np.ndarray, *others: np.ndarray, step: int = 1) -> Iter
 
 
 def first_record(seed: int, rand_skip: int) -> int:
-    """How many records a stream passes over at its beginning: fewer than `rand_skip`."""
+    """How many records a stream skips at its beginning: fewer than `rand_skip`."""
     return mix64(mix64(seed) + 1) % rand_skip if rand_skip else 0

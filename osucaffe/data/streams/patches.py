@@ -1,4 +1,4 @@
-"""Owns the stream of patches that super-resolution trains on: of one place at two resolutions."""
+"""Owns the stream of patches for super-resolution: one region at two resolutions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .stream import RecordStream
 
 
 class Placement(NamedTuple):
-    """Where the patch of a small image begins, and in which of the eight ways it lies."""
+    """The corner of a patch in the small image, and its orientation, one of eight."""
 
     row: int
     column: int
@@ -26,12 +26,12 @@ class Placement(NamedTuple):
 
 
 def turn(patch: np.ndarray, way: int) -> np.ndarray:
-    """One of the eight ways in which a square (..., side, side) can lie: mirrored for 4 and up."""
+    """A square (..., side, side) in one of its eight orientations: mirrored for 4 and up."""
     return np.rot90(patch[..., ::-1] if way & 4 else patch, way & 3, (-2, -1))
 
 
 def choose(extents: tuple[int, int], side: int, draw: int) -> Placement:
-    """The place that 64 random bits pick in an image of (height, width), each as likely."""
+    """The placement that 64 random bits pick in an image of (height, width), uniformly."""
     height, width = extents
     row = (height - side + 1) * (draw >> 3 & 0x1FFFFFFF) >> 29
     return Placement(row, (width - side + 1) * (draw >> 32) >> 32, draw & 7)
@@ -42,7 +42,7 @@ class PatchSource(RecordStream[tuple[np.ndarray, np.ndarray]]):
 
     low: the smaller images, under the keys of the large ones; None: they are made by bicubic
     shrinking. side: of the small patches. random: the images come in another order in each epoch,
-    and the patches are cut anywhere and turned or mirrored, as seed, epoch and record say; else
+    and the patches are cut, turned and mirrored at random by seed, epoch and record; else
     they come by key, from the centre. The rest is as in RecordStream. `shapes`: those of a small
     and a large patch; a batch is an array of each.
     """
@@ -136,7 +136,7 @@ def _name(database: Database, record: int) -> str:
 
 
 def _check_keys(high: Database, low: Database) -> None:
-    """Refuse databases whose records do not belong together."""
+    """Reject databases whose records do not match."""
     for key, other in zip_longest(high.keys(), low.keys()):
         if key != other:
             missing, there = (low, high) if other is None or (key and key < other) else (high, low)

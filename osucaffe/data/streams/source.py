@@ -1,4 +1,4 @@
-"""Owns the stream of records of a Data layer: a database's, and how they enter a batch."""
+"""Owns the stream of records of a Data layer: from a database into a batch."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .images import ImageStream, Labelled, Rows, Take
 from .order import consecutive
 
 _CACHED = 2 << 20
-"""Bytes that are read at once: the core's cache still holds them when they are looked at."""
+"""Bytes that are read at a time: they are processed while still in the core's cache."""
 
 
 class _Memory(threading.local):
-    """Memory that each thread has for itself; in a copy, none."""
+    """Thread-local memory; a copy starts without any."""
 
     image: np.ndarray | None = None
 
@@ -32,7 +32,7 @@ class _Memory(threading.local):
 class DatumSource(ImageStream):
     """The records of a database, in key order or by blocks, transformed.
 
-    Raw records that look alike enter a batch many at a time, others one by one. The rest is as in
+    Raw records of the same form enter a batch in bulk, others one by one. The rest is as in
     ImageStream.
     """
 
@@ -73,8 +73,8 @@ class DatumSource(ImageStream):
                 self._fill_one_by_one(start + first, some)
 
     def _fill_at_once(self, start: int, stop: int, rows: Rows) -> bool:
-        """Fill in records that are cached, or raw ones that look like the first one. False if there
-        are others, or one has a label that it may not have."""
+        """Fill in records that are cached, or raw ones of the first one's form. False if there are
+        others, or one has an invalid label."""
         cache, labels = self.decoded, None
         if cache and cache.has[start:stop].all():
             labels = cache.labels[start:stop]
@@ -98,7 +98,7 @@ class DatumSource(ImageStream):
         return True
 
     def _enter_all(self, images: np.ndarray, rows: Rows) -> None:
-        """Let images of the first one's shape enter a batch."""
+        """Write images of the first one's shape to a batch."""
         transform = self._transform
         if self.raw:
             np.copyto(rows.images, images)
@@ -110,7 +110,7 @@ class DatumSource(ImageStream):
             transform.apply(images, rows.images)
 
     def _choose_all(self, rows: Rows) -> None:
-        """Write to the table which parts of images of the first one's shape are wanted."""
+        """Write the crops of images of the first one's shape to the table."""
         assert rows.table is not None, "raw records have one"
         self._transform.choose_all(self.record_shape, rows.draws, rows.table)
 
@@ -135,8 +135,8 @@ class DatumSource(ImageStream):
     def _is_taken(
         self, take: Take, key: memoryview, value: memoryview, at: int, draw: int, rows: Rows
     ) -> bool:
-        """Whether a record is taken; then all else that belongs to it is written. One that is bad
-        in any way is not, so that it is named as ever."""
+        """Whether a record is taken as a JPEG; then its other data is written. Bad ones are not, so
+        that the usual path reports them."""
         try:
             datum = parse_datum(value)
             shape = plain_shape(datum.data, self._transform.colour) if datum.encoded else None
@@ -155,13 +155,13 @@ class DatumSource(ImageStream):
         return True
 
     def _memory(self, out: np.ndarray) -> np.ndarray | None:
-        """Where to decode an image: into the batch, if it goes there as it is."""
+        """Where to decode an image: into the batch, if it enters it unchanged."""
         if not self.encoded:
             return None
         return out.transpose(1, 2, 0) if self.raw else self._thread_memory()
 
     def _thread_memory(self) -> np.ndarray:
-        """Memory of the calling thread's for an image: new memory for each takes time."""
+        """The calling thread's buffer for an image: allocating one for each takes time."""
         if self._local.image is None:
             channels, *extents = self.record_shape
             shape = (*extents, channels) if self.encoded else self.record_shape

@@ -1,7 +1,7 @@
-"""Owns batches of JPEGs that a device decodes, and the readers what it cannot.
+"""Owns batches of JPEGs that a device decodes; readers decode those that it cannot.
 
-Readers make a batch ready: they put JPEGs where their pixels will be, as they are, and decode the
-others. So all that is left to do for each of these here is to pass it on.
+Readers stage a batch: they copy JPEGs, still encoded, to the memory of their pixels, and decode the
+others. Here each only has to be passed on.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from .source import DatumSource
 _log = logging.getLogger("osucaffe")
 
 ABOUT = 9
-"""Numbers that tell of a record: the bytes of its JPEG (0: it is decoded), and its Part."""
+"""Numbers per record: the bytes of its JPEG (0: it is decoded), and its Part."""
 _AHEAD = 4
-"""Batches that are decoded ahead, and threads that see to it."""
+"""Batches that are decoded ahead, and threads for it."""
 _REFUSED = 0.25
-"""Of what the decoder was given; where it refuses more, it is given nothing any more."""
+"""The share of a batch above which refusals by the decoder turn it off."""
 
 
 class Staging:
-    """A source whose batches have plain JPEGs as they are, for others to decode.
+    """A source whose batches have plain JPEGs still encoded, for a device to decode.
 
     hands_on: whether they do.
     """
@@ -42,11 +42,11 @@ class Staging:
 
     @property
     def bad(self) -> BadRecords:
-        """What becomes of records that cannot be used."""
+        """The handling of unusable records."""
         return self.source.bad
 
     def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None:
-        """As the source's; behind its arrays, int32 (N, ABOUT)."""
+        """Like the source's, with a further array, int32 (N, ABOUT)."""
         raw, about = arrays[0], arrays[-1]
         begin, record = raw.ctypes.data, raw.strides[0]
         about[:] = 0
@@ -64,7 +64,7 @@ class Staging:
 
 
 class DecodedBatches(Pipeline):
-    """The batches of a Staging, decoded by a device into memory of its own.
+    """The batches of a Staging, decoded by a device into its memory.
 
     shapes, dtypes: of a batch: raw records (N, height, width, channels), the table of `transform`,
     and the labels, if they are wanted. first: makes the first of these, in the device's memory.
@@ -128,7 +128,7 @@ class DecodedBatches(Pipeline):
         self._begin()
 
     def _begin(self) -> None:
-        """Take what comes next from where the stream stands."""
+        """Restart from the current position of the stream."""
         self._staged.position = self._position
         self._next, self._error = self._position + self._offset, None
 
@@ -172,7 +172,7 @@ class DecodedBatches(Pipeline):
             self._give_up()
 
     def _decode_here(self, position: int, index: int, arrays: Sequence[Any]) -> None:
-        """Decode what the decoder cannot, or say what is wrong with it."""
+        """Decode an image that the decoder refuses, or raise its error."""
         images, *others = arrays
         decoded = [np.empty((1, *images.shape[1:]), np.uint8)]
         decoded += [np.empty((1, *array.shape[1:]), array.dtype) for array in others]

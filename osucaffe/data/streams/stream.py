@@ -1,4 +1,4 @@
-"""Owns what streams of records share: items in an order that a seed decides, over and over."""
+"""Owns the base of streams of records: items repeated endlessly in a seeded order."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Item = TypeVar("Item")
 
 
 class RecordStream(ABC, Generic[Item]):
-    """The items of a list or a database, over and over: a subclass says how to read and write one.
+    """The items of a list or a database, repeated endlessly: a subclass reads and writes one.
 
-    count: how many there are. none: the message where none of them can be used. The stream begins
-    at an item below `rand_skip` that the seed picks. block: as for order.records_at. bad: what
-    becomes of an item that cannot be used; where it is skipped, the next good one takes its place.
-    labels: those that an item may have (set them before the first batch).
+    count: how many there are. none: the message if none of them can be used. The stream begins
+    at an item below `rand_skip` that the seed picks. block: as for order.records_at. bad:
+    handles unusable items; a skipped one is replaced by the next good one.
+    labels: the valid ones (set them before the first batch).
     """
 
     def __init__(
@@ -47,14 +47,14 @@ class RecordStream(ABC, Generic[Item]):
 
     @abstractmethod
     def read(self, record: int, draw: int) -> Item:
-        """An item, as 64 random bits vary it. UserError that names it where it cannot be used."""
+        """An item, augmented by 64 random bits. UserError that names it if it cannot be used."""
 
     def write(self, item: Item, draw: int, arrays: Sequence[np.ndarray]) -> None:
-        """Write an item to its place in each of the arrays of a batch: what `fill` calls."""
+        """Write an item to its row in each of the arrays of a batch: called by `fill`."""
         raise NotImplementedError
 
     def check(self) -> None:
-        """UserError if what the items are read from has changed."""
+        """UserError if the source of the items has changed."""
 
     def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None:
         """Write the items of the stream from `position` on into the arrays of a batch.
@@ -67,7 +67,7 @@ class RecordStream(ABC, Generic[Item]):
             self.write(self.usable(record, draw), draw, [array[at, ...] for array in arrays])
 
     def usable(self, record: int, draw: int) -> Item:
-        """An item, or where it is bad and to be skipped the next one that is not."""
+        """An item, or if it is bad and to be skipped the next good one."""
         return self.bad.usable(record, len(self), lambda at: self.read(at, draw), self._none)[0]
 
     def order(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -19,7 +19,7 @@ from .image_list import read_entries
 from .stream import RecordStream
 
 NEAR = 3
-"""Crops whose extent is so close to the net's get that: nothing is resized by a pixel or two."""
+"""Crops whose extent is this close to the net's use that: no resizing by a pixel or two."""
 
 
 class Video(NamedTuple):
@@ -67,7 +67,7 @@ class Crops(NamedTuple):
         ]
 
     def corners(self, margin: tuple[int, int]) -> list[tuple[int, int]]:
-        """Places to draw from, where all are fixed; room: the greatest first row and column."""
+        """The fixed corners to draw from; margin: the greatest first row and column."""
         down, across = margin[0] // 4, margin[1] // 4
         quarters = [(0, 0), (0, 4), (4, 0), (4, 4), (2, 2)]
         if self.more:
@@ -146,7 +146,7 @@ class VideoFrameSource(RecordStream[Clips]):
         transform.prepare(self.shape)
 
     def starts(self, frames: int, generator: np.random.Generator) -> list[int]:
-        """The number of the first frame of each clip, from 1, in a video of so many."""
+        """The number of the first frame of each clip, from 1, in a video of `frames`."""
         share = frames // self._segments
         margin = share - self._length
         if margin < 0:
@@ -190,7 +190,7 @@ class VideoFrameSource(RecordStream[Clips]):
         self._transform.apply(frames, data)
 
     def _load(self, video: Video, starts: Sequence[int]) -> np.ndarray:
-        """The frames of the clips, behind one another: uint8 (channels, height, width)."""
+        """The frames of the clips, concatenated: uint8 (channels, height, width)."""
         numbers = [start + i for start in starts for i in range(self._length)]
         arguments = [(axis, n) for n in numbers for axis in "xy"] if self._flow else numbers
         parts = [

@@ -76,7 +76,7 @@ def read_windows(path: str) -> WindowFile:
 
 
 class Cut(NamedTuple):
-    """Where a window comes from and goes to: slices (rows, columns) of the image and the output."""
+    """The source and target of a window: slices (rows, columns) of the image and the output."""
 
     source: tuple[slice, slice]
     target: tuple[slice, slice]
@@ -183,7 +183,7 @@ class WindowSource(RecordStream[Sample]):
         self._content: Callable[[int], bytes] = lru_cache(None)(self._load) if cache else self._load
 
     def check_labels(self, labels: Labels) -> None:
-        """Refuse a foreground window with a label that it may not have."""
+        """Reject a foreground window with an invalid label."""
         for window in self._foreground:
             name = self._root + self._file.images[window.image]
             labels.check(window.label, f"{self._path}: a foreground window of {name}")

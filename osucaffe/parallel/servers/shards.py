@@ -62,7 +62,7 @@ def divide_net(
     pieces = divide(buckets, servers)
     if (used := len({piece.server for piece in pieces})) < servers:
         raise UserError(
-            f"--servers {servers}: this net's weights make work for only {used}: ask for so many"
+            f"--servers {servers}: this net's weights suffice for only {used}: use that many"
         )
     return buckets, pieces
 

@@ -209,7 +209,7 @@ class Served(DataParallel):
         net, optimizer, roles = solver.net, solver.optimizer, self._roles
         together = roles.consistency.together
         if solver.loss_scale is not None:
-            raise UserError("--loss_scale: servers take gradients as they are: leave it out")
+            raise UserError("--loss_scale: servers do not unscale gradients: leave it out")
         if not (optimizer.separable or together):
             raise UserError(
                 "clip_gradients needs the sum over all gradients of an iteration, which only "

@@ -109,7 +109,7 @@ def test_the_split_stays_when_photos_come() -> None:
     assert set(train) < set(more_train)
     assert val == [each for each in more_val if each in set(val)]
     assert set(more_val) < set(split(entries, 0.3)[1])
-    with pytest.raises(UserError, match=r"no photograph of 1 is for (training|validation)"):
+    with pytest.raises(UserError, match=r"none of 1 photographs is for (training|validation)"):
         split(entries[:1], 0.5)
 
 
@@ -138,7 +138,7 @@ def test_nothing_is_written_among_the_photographs(cli: Cli, photos: Path) -> Non
     for out in ("photos", "photos/cat/made"):
         done = cli("data", "folder", "photos", f"--out={out}", "--size=8")
         assert (done.code, done.out) == (1, "")
-        assert f"osucaffe: --out {out}: lies in photos, whose folders are classes" in done.err
+        assert f"osucaffe: --out {out}: is inside photos, whose folders are classes" in done.err
 
 
 @pytest.mark.parametrize("orientation", range(1, 10))

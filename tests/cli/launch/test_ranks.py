@@ -15,7 +15,7 @@ def test_a_rank_alone_takes_the_first_of_all_gpus() -> None:
     given = argparse.Namespace(gpu="all", threads=None)
     own, topology = ranks.assign_devices(given, Job())
     assert (own.gpu, given.gpu) == ("0", "all")
-    assert topology.own.rank == 0
+    assert topology.local.rank == 0
     own, _ = ranks.assign_devices(argparse.Namespace(gpu=None, threads=3), Job())
     assert vars(own) == {"gpu": None, "threads": 3}
 

@@ -125,7 +125,7 @@ def test_ten_parts_and_other_folders(trained: Cli, tmp_path: Path) -> None:
     assert "Images are scaled to 40x40" in plain.err
     assert "class 0" in plain.out
     wrong = trained("classify", *common, "--data=photos")
-    assert "--data photos: says nothing of how photographs were prepared" in wrong.err
+    assert "--data photos: does not record how photographs were prepared" in wrong.err
 
 
 def test_images_are_turned_as_exif_says(cli: Cli, root: Path, fixtures: Path) -> None:

@@ -51,7 +51,7 @@ def test_hosts_can_be_cut_into_groups() -> None:
     cut = _cut(topology(*[(0, None)] * 5), 2)
     assert cut.levels() == [[0, 0, 2, 2, 4], [0] * 5]
     assert [each.host for each in cut.ranks] == [0, 0, 2, 2, 4]
-    assert cut.own.host == 4
+    assert cut.local.host == 4
     assert len(_cut(topology(*[(0, None)] * 2), 2).levels()) == 1
     assert _cut(topology(*[(0, None)] * 3), 0).levels() == [[0] * 3]
 

@@ -585,5 +585,5 @@ def test_models_are_as_recorded(
     net = str(root / "models" / model / "deploy.prototxt")
     assert main(["time", "--model", net, "--passes", "--verify"]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith("verified behind each pass: ")
+    assert last.startswith("verified after each pass: ")
     assert int(last.split()[4]) > 100  # reads
