@@ -144,7 +144,7 @@ def main() -> None:
     flags = ["--gpu", args.gpu, "--precision", args.precision] if on_gpu else []
     with tempfile.TemporaryDirectory() as folder, mps.served() as service:
         cases = [measure(model, Path(folder), service, flags, args.most) for model in args.nets]
-    record = {"date": results.today(), "precision": args.precision, "service": service.told}
+    record = {"date": results.today(), "precision": args.precision, "service": service.status}
     record |= gpu.versions() if on_gpu else {"device": results.machine()["cpu"]}
     record["cases"] = cases
     print(render(record))

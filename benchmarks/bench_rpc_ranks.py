@@ -20,9 +20,9 @@ import numpy as np
 from osucaffe.comm.channels.channel import Channel, Pending
 from osucaffe.comm.channels.create import make_channel
 from osucaffe.comm.channels.grpc_stream import OPTIONS, import_grpc, is_of_job
-from osucaffe.comm.channels.ucx import is_here
+from osucaffe.comm.channels.ucx import is_available
 from osucaffe.comm.job.job import MpiJob, find_job
-from osucaffe.comm.job.links import own_interface
+from osucaffe.comm.job.links import find_interface
 from osucaffe.comm.job.topology import discover
 
 from . import rpc_payloads as payloads
@@ -293,7 +293,7 @@ def main() -> None:
         assert isinstance(job, MpiJob)
         topology = discover(job)
         name = interface[0] if interface else None
-        _, address = own_interface(name, alone=len(topology.hosts) == 1)
+        _, address = find_interface(name, alone=len(topology.hosts) == 1)
         busy = waiting == "busy"
 
         def channel(kind: str, *, busy: bool = busy, direct: bool = True) -> OverChannel:
@@ -301,7 +301,7 @@ def main() -> None:
 
         # MPI always looks: it cannot wake who sleeps.
         ways: dict[str, Calls] = {"mpi": channel("mpi", busy=True), "adaptive": channel("adaptive")}
-        if is_here():
+        if is_available():
             ways["ucx"] = channel("ucx")
         ways["sockets"] = channel("adaptive", direct=False)
         ways["stream"] = channel("grpc")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from osucaffe.comm.channels import KINDS
-from osucaffe.comm.channels.ucx import is_here
+from osucaffe.comm.channels.ucx import is_available
 from tests.comm.hosts import hosts
 from tests.comm.ranks import mpiexec
 
@@ -73,7 +73,7 @@ def measure(
     model: str, seconds: str, rates: list[str]
 ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Where, and what was measured there."""
-    here = ",".join(kind for kind in KINDS if kind != "ucx" or is_here())
+    here = ",".join(kind for kind in KINDS if kind != "ucx" or is_available())
     given = ("-m", MODULE, model, "2", seconds, "3", here)
     yield "4 processes of one machine", rows_of(mpiexec(4, *given, timeout=3600))
     for rate in rates:

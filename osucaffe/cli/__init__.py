@@ -19,9 +19,9 @@ from typing import Any, NoReturn
 from .. import __version__, messages
 from ..errors import listed, nearest
 from .arguments.options import Options
-from .early_exit import to_its_end
+from .early_exit import report_early_exit
 
-ROOMS = {
+FOLDERS = {
     "train": ("train",),
     "score": ("test", "time", "classify", "upscale", "extract_features"),
     "data": ("data", "convert_imageset", "compute_image_mean", "convert_mnist", "convert_cifar"),
@@ -34,13 +34,13 @@ ROOMS = {
 }
 """The folders, and which of their modules are commands."""
 GROUPS = {
-    "training and scoring": (*ROOMS["train"], *ROOMS["score"]),
-    "data": ROOMS["data"],
-    "nets and model files": ROOMS["nets"],
-    "logs and reports": ROOMS["reports"],
-    "this machine": ROOMS["machine"],
+    "training and scoring": (*FOLDERS["train"], *FOLDERS["score"]),
+    "data": FOLDERS["data"],
+    "nets and model files": FOLDERS["nets"],
+    "logs and reports": FOLDERS["reports"],
+    "this machine": FOLDERS["machine"],
 }
-COMMANDS = {name: room for room, names in ROOMS.items() for name in names}
+COMMANDS = {name: folder for folder, names in FOLDERS.items() for name in names}
 """The commands, and their folders."""
 
 _WITH_NETS = (
@@ -59,7 +59,7 @@ Options are Caffe's; one dash or two, "-" or "_" are alike: -log_dir D, --log-di
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `osucaffe` with these arguments (default: the program's). Returns the exit code."""
-    _open_what_is_closed()
+    _open_closed_streams()
     try:
         code = _run(arguments)
     except SystemExit as error:  # of a wrong command line
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _open_what_is_closed() -> None:
+def _open_closed_streams() -> None:
     """Where the shell closed standard streams, the next files would get their numbers, and what is
     said there would be written into them."""
     for number, name, mode in (0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w"):
@@ -101,7 +101,7 @@ def _run(arguments: Sequence[str] | None) -> int:
             from .. import log
 
             log.quiet = True
-        with to_its_end():
+        with report_early_exit():
             if getattr(args, "starts_ranks", False):  # before all that they import, too
                 importlib.import_module(".launch.start", __name__).launch(args)
             code = int(importlib.import_module(args.run, __name__).run(args) or 0)
@@ -146,9 +146,9 @@ class _Parser(argparse.ArgumentParser):
             words = itertools.takewhile(lambda word: word.startswith("-"), words)
         options = [word.partition("=")[0] for word in words if word.startswith("--")]
         self._refuse([word for word in options if word not in self._option_string_actions])
-        found, rest = super().parse_known_args(args, namespace)
+        parsed, rest = super().parse_known_args(args, namespace)
         self._refuse(rest)
-        return found, rest
+        return parsed, rest
 
     def _refuse(self, unknown: list[str]) -> None:
         if unknown:
@@ -157,10 +157,10 @@ class _Parser(argparse.ArgumentParser):
 
     def _get_values(self, action: argparse.Action, given: list[str]) -> Any:
         """As it is there, but a second "--" is no value (in Python 3.11 it is an empty list)."""
-        found = super()._get_values(action, given)
-        if action.nargs is None and found == []:
+        values = super()._get_values(action, given)
+        if action.nargs is None and values == []:
             raise argparse.ArgumentError(action, "expected one argument")
-        return found
+        return values
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """As it is there, but a wrong command gets a hint in place of a long list."""
@@ -180,7 +180,7 @@ class _Grouped(argparse.RawDescriptionHelpFormatter):
     def _format_action(self, action: argparse.Action) -> str:
         if not isinstance(action, argparse._SubParsersAction):
             return super()._format_action(action)
-        listed = {each.dest: each for each in action._get_subactions()}
+        listed = {sub.dest: sub for sub in action._get_subactions()}
         parts = []
         for title, names in GROUPS.items():
             parts.append(f"\n{title}:\n")
@@ -213,8 +213,8 @@ def _parser(only: str | None = None) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"osucaffe {__version__}")
     commands = parser.add_subparsers(title=next(iter(GROUPS)), metavar="COMMAND", required=True)
     for name in (only,) if only else COMMANDS:
-        room = COMMANDS[name]
-        declare = getattr(importlib.import_module(f".arguments.{room}", __name__), name)
+        folder = COMMANDS[name]
+        declare = getattr(importlib.import_module(f".arguments.{folder}", __name__), name)
         summary, _, description = declare.__doc__.partition("\n")
         command = commands.add_parser(
             name,
@@ -231,7 +231,7 @@ def _parser(only: str | None = None) -> argparse.ArgumentParser:
                 help="refuse Python layers of modules that are not osucaffe's: what a net of "
                 "unknown origin needs",
             )
-        command.set_defaults(run=f".{room}.{name}")
+        command.set_defaults(run=f".{folder}.{name}")
     return parser
 
 

@@ -19,13 +19,13 @@ class Ended(SystemExit):
 
 
 @contextlib.contextmanager
-def to_its_end() -> Iterator[None]:
+def report_early_exit() -> Iterator[None]:
     """Who leaves what is done inside gets a message, and no exit code that means success. (Jobs of
     several ranks see to it by themselves: see `MpiJob.together`.)"""
-    own, leave = os.getpid(), os._exit
+    process, leave = os.getpid(), os._exit
 
     def tell(status: int) -> NoReturn:
-        if os.getpid() == own:  # not a process that was forked
+        if os.getpid() == process:  # not a process that was forked
             status = _tell("os._exit", status, traceback.extract_stack(limit=2)[0])
         leave(status)
 
@@ -35,15 +35,15 @@ def to_its_end() -> Iterator[None]:
     except Ended:
         raise
     except SystemExit as error:
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        raise SystemExit(_tell("sys.exit", error.code, place)) from None
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        raise SystemExit(_tell("sys.exit", error.code, frame)) from None
     finally:
         os._exit = leave
 
 
-def _tell(call: str, code: object, place: traceback.FrameSummary) -> int:
+def _tell(call: str, code: object, frame: traceback.FrameSummary) -> int:
     """Say how it was left. Returns the exit code."""
-    text = f"left by {call}({code!r}) at {Path(place.filename).name}:{place.lineno}"
+    text = f"left by {call}({code!r}) at {Path(frame.filename).name}:{frame.lineno}"
     with contextlib.suppress(OSError, ValueError):  # a closed stderr
         print(f"osucaffe: {messages.tidy(text)}, before its end", file=sys.stderr, flush=True)
     return code if isinstance(code, int) and code & 255 else 1

@@ -126,14 +126,14 @@ def load_net(args: argparse.Namespace, *, reads: bool, **settings: Any) -> Net:
 def compare_preprocessing(net: Net, file: str, models: list[Model]) -> None:
     """Warn where a net scales its images otherwise, or subtracts another mean, than that which the
     models were trained with. (The net's own prototxt counts, as in Caffe.)"""
-    own = find_preprocessing(net.param, file)
+    settings = find_preprocessing(net.param, file)
     for name, weights in models:
         trained = find_preprocessing(weights, name)
-        if own and trained and not own.is_like(trained):
+        if settings and trained and not settings.is_like(trained):
             logger.warning(
                 "%s: images are preprocessed with %s, but in training with %s (%s): "
                 "results will differ",
-                *(own.origin, own, trained, trained.origin),
+                *(settings.origin, settings, trained, trained.origin),
             )
 
 

@@ -29,9 +29,9 @@ def tell(args: argparse.Namespace, text: str) -> None:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     if hasattr(value, "item"):  # a number of NumPy's
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -58,7 +58,7 @@ def short(text: str, most: int) -> str:
 def scaled(count: float, unit: str, prefixes: str = "MGT") -> str:
     """A large number: 1.23 GFLOP, 45.6 MB. prefixes: those to choose from."""
     powers = {prefix: 1e3 ** ("KMGT".index(prefix) + 1) for prefix in prefixes}
-    prefix = next((each for each in reversed(prefixes) if powers[each] <= count), prefixes[0])
+    prefix = next((prefix for prefix in reversed(prefixes) if powers[prefix] <= count), prefixes[0])
     return f"{count / powers[prefix]:.3g} {prefix}{unit}"
 
 

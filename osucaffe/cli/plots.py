@@ -25,7 +25,7 @@ def pyplot() -> Any:
     return plt
 
 
-def draw_beside(path: str, draw: Callable[[str], None]) -> str:
+def draw_next_to(path: str, draw: Callable[[str], None]) -> str:
     """Draw the picture of what is in a file into one of its name. Returns what to say of it."""
     try:
         pyplot()

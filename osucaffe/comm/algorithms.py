@@ -1,11 +1,11 @@
 """Owns the collective algorithms by operation and name: the schedule that one rank follows.
 
-A schedule speaks of ranges of one flat buffer and of nothing else, so it is a pure function of
-(rank, size, count). Whatever can send and receive can carry it out: MPI, NCCL, a simulation.
+A schedule refers to ranges of one flat buffer and nothing else, so it is a pure function of
+(rank, size, count). Anything that can send and receive can run it: MPI, NCCL, a simulation.
 
 A broadcast that is run backwards, every message in the other direction and added where it
 arrives, is a reduction (`mirror`): in the one each rank gets each element once and passes it on,
-in the other it gathers what it will pass on once. So only the spreading half is written down.
+in the other it gathers what it will pass on once. So only the broadcasting half is written down.
 
 Trees: with n ranks, M bytes, chunks of C bytes, start-up time t and bandwidth B, a broadcast takes
 k-nomial: ceil(log_k n) (k - 1) (t + M/B); chain in chunks: (M/C + n - 2) (t + C/B)
@@ -53,14 +53,14 @@ def part(count: int, size: int, index: int) -> tuple[int, int]:
 
 
 def make(steps: Sequence[Step]) -> Schedule:
-    """The schedule of these steps, without transfers of nothing and steps without transfers."""
-    kept = []
+    """The schedule of these steps, without empty transfers and empty steps."""
+    nonempty = []
     for step in steps:
-        sends = tuple(each for each in step.sends if each.start < each.stop)
-        receives = tuple(each for each in step.receives if each.start < each.stop)
+        sends = tuple(send for send in step.sends if send.start < send.stop)
+        receives = tuple(receive for receive in step.receives if receive.start < receive.stop)
         if sends or receives:
-            kept.append(Step(sends, receives))
-    return tuple(kept)
+            nonempty.append(Step(sends, receives))
+    return tuple(nonempty)
 
 
 def mirror(schedule: Schedule, add: bool = True) -> Schedule:
@@ -70,8 +70,8 @@ def mirror(schedule: Schedule, add: bool = True) -> Schedule:
     """
     return tuple(
         Step(
-            tuple(each._replace(add=False) for each in reversed(step.receives)),
-            tuple(each._replace(add=add) for each in reversed(step.sends)),
+            tuple(receive._replace(add=False) for receive in reversed(step.receives)),
+            tuple(send._replace(add=add) for send in reversed(step.sends)),
         )
         for step in reversed(schedule)
     )
@@ -83,14 +83,14 @@ def rotate(schedule: Schedule, root: int, size: int) -> Schedule:
         return schedule
 
     def turn(transfers: tuple[Transfer, ...]) -> tuple[Transfer, ...]:
-        return tuple(each._replace(peer=(each.peer + root) % size) for each in transfers)
+        return tuple(item._replace(peer=(item.peer + root) % size) for item in transfers)
 
     return tuple(Step(turn(step.sends), turn(step.receives)) for step in schedule)
 
 
 def added(step: Step) -> int:
     """How many elements a step receives to add: they need scratch memory."""
-    return sum(each.stop - each.start for each in step.receives if each.add)
+    return sum(receive.stop - receive.start for receive in step.receives if receive.add)
 
 
 class Node(NamedTuple):
@@ -160,7 +160,7 @@ def broadcast(node: Node, count: int, chunk: int) -> Schedule:
 
 
 def ring_all_gather(rank: int, size: int, count: int) -> Schedule:
-    """The parts wander around the ring: size - 1 steps, count / size elements each."""
+    """The parts are passed around the ring: size - 1 steps of count / size elements."""
     steps = []
     for step in range(size - 1):
         going, coming = (rank - step) % size, (rank - step - 1) % size
@@ -228,13 +228,13 @@ def doubling_all_gather(rank: int, size: int, count: int) -> Schedule:
 
 
 def doubling_all_reduce(rank: int, size: int, count: int) -> Schedule:
-    """Recursive doubling of whole buffers: the fewest steps there are, for small messages."""
+    """Recursive doubling of the full buffer: the fewest possible steps, for small messages."""
     fold = Folding(rank, size)
     partner = fold.partner
     if fold.speaker is None:
         assert partner is not None
-        whole = Transfer(partner, 0, count)
-        return make([Step((whole,)), Step((), (whole,))])
+        everything = Transfer(partner, 0, count)
+        return make([Step((everything,)), Step((), (everything,))])
     steps = []
     if partner is not None:
         steps.append(Step((), (Transfer(partner, 0, count, add=True),)))
@@ -290,7 +290,7 @@ class Problem(NamedTuple):
 Builder = Callable[[Problem], Schedule]
 
 
-def _whole(tree: Callable[[int, int], Node]) -> Builder:
+def _unchunked(tree: Callable[[int, int], Node]) -> Builder:
     """A broadcast down a tree in one piece."""
     return lambda p: broadcast(tree(p.rank, p.size), p.elements, p.elements)
 
@@ -301,8 +301,8 @@ def _chunked(tree: Callable[[int, int], Node]) -> Builder:
 
 
 _TREES: dict[str, Builder] = {
-    "binomial": _whole(knomial),
-    "knomial": _whole(lambda rank, size: knomial(rank, size, RADIX)),
+    "binomial": _unchunked(knomial),
+    "knomial": _unchunked(lambda rank, size: knomial(rank, size, RADIX)),
     "chain": _chunked(chain),
     "chain_binomial": _chunked(chain_binomial),
 }
@@ -316,8 +316,8 @@ def _mirrored(build: Builder) -> Builder:
     return lambda p: mirror(build(p))
 
 
-def _there_and_back(build: Builder) -> Builder:
-    """Reduce to where a broadcast (or all-gather) begins, then do that."""
+def _with_reduce(build: Builder) -> Builder:
+    """The reduction to a broadcast's (or all-gather's) origin, then the broadcast."""
     return lambda p: mirror(build(p)) + build(p)
 
 
@@ -332,10 +332,10 @@ ALGORITHMS: dict[str, dict[str, Builder]] = {
         "recursive_halving": _mirrored(_ALL_GATHER["recursive_doubling"]),
     },
     "all_reduce": {
-        "ring": _there_and_back(_ALL_GATHER["ring"]),
+        "ring": _with_reduce(_ALL_GATHER["ring"]),
         "recursive_doubling": lambda p: doubling_all_reduce(p.rank, p.size, p.elements),
-        "halving_doubling": _there_and_back(_ALL_GATHER["recursive_doubling"]),
-        **{name: _there_and_back(build) for name, build in _TREES.items()},
+        "halving_doubling": _with_reduce(_ALL_GATHER["recursive_doubling"]),
+        **{name: _with_reduce(build) for name, build in _TREES.items()},
     },
 }
 """Each operation's algorithms. For broadcast and reduce they are written for root 0."""
@@ -356,14 +356,14 @@ def schedule(
 
 
 def algorithms_for(name: str) -> dict[str, str]:
-    """The operations that an algorithm's name stands for: {operation: algorithm}.
+    """The operations that an algorithm's name selects: {operation: algorithm}.
 
     UserError if no operation has an algorithm of that name.
     """
-    found = {operation: name for operation, known in ALGORITHMS.items() if name in known}
-    if not found:
-        names = sorted({each for known in ALGORITHMS.values() for each in known})
+    matches = {operation: name for operation, known in ALGORITHMS.items() if name in known}
+    if not matches:
+        names = sorted({name for known in ALGORITHMS.values() for name in known})
         raise UserError(
             f"algorithm {name!r} is not known: choose auto or one of {', '.join(names)}"
         )
-    return found
+    return matches

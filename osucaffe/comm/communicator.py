@@ -20,12 +20,12 @@ from .host import DTYPES
 
 
 class Handle:
-    """An operation under way. The array must be left alone until `wait` returns."""
+    """An operation in progress. The array must not be touched until `wait` returns."""
 
     def wait(self, stream: Any = None) -> None:
         """Return when the operation is complete here; raise what it raised.
 
-        stream: it waits in the host's place, where the operation is one on a stream.
+        stream: waits instead of the host, if the operation runs on a stream.
         """
 
 
@@ -42,10 +42,10 @@ _DTYPES = frozenset(map(np.dtype, DTYPES))
 
 
 class Communicator(ABC):
-    """Ranks 0 .. size - 1 that communicate. `level` says over what, for the tuning table.
+    """Ranks 0 .. size - 1 that communicate. `level` names the medium, for the tuning table.
 
-    background: operations run one after the other on a thread of the communicator's own, so that
-    the caller goes on meanwhile. Without, each is complete when the call returns.
+    background: operations run one after the other on the communicator's thread, so that the
+    caller goes on meanwhile. Without, each is complete when the call returns.
 
     With a device array comes the `stream` that wrote it; an operation begins when all that was
     enqueued there before has run. On the host it is None.
@@ -67,11 +67,11 @@ class Communicator(ABC):
         """Send the array, or receive it; return when it is complete here."""
 
     def inside(self) -> Sequence[Communicator]:
-        """The communicators that this one is composed of."""
+        """The communicators that this one is composed of, if any."""
         return ()
 
     def describe_algorithm(self, operation: str, array: Any) -> str:
-        """How it does an operation on such an array, in a word."""
+        """A name for the way it does an operation on such an array."""
         return type(self).__name__.lower()
 
     def broadcast(self, array: Any, root: int = 0, stream: Any = None) -> Handle:
@@ -87,14 +87,14 @@ class Communicator(ABC):
         return self._collective("all_reduce", array, 0, stream)
 
     def reduce_scatter(self, array: Any, stream: Any = None) -> Handle:
-        """Sum all arrays; each rank gets its part of the sum (`part`) in its place.
+        """Sum all arrays; each rank gets its part of the sum (`part`), in place.
 
         What the rest of the array holds afterwards is undefined.
         """
         return self._collective("reduce_scatter", array, 0, stream)
 
     def all_gather(self, array: Any, stream: Any = None) -> Handle:
-        """Give every rank the part of each rank from that one's array, in its place."""
+        """Give every rank each rank's part, taken from that rank's array, in place."""
         return self._collective("all_gather", array, 0, stream)
 
     def part(self, count: int, rank: int | None = None) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Owns the making of communicators for the ranks of a job, as the command line asks for them."""
+"""Owns the creation of communicators for the ranks of a job, from the command line's options."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .job.topology import Topology
 from .tuning.table import Selection
 
 KINDS = ("auto", "mpi", "nccl", "ipc", "nccl+ipc", "copy", "hierarchical")
-"""auto takes, among the GPUs of a host, copy for arrays that stay where they are, as a net's do
-(but not with an algorithm or a table of one's own), and else nccl+ipc, or NCCL alone where they
+"""auto takes, among the GPUs of a host, copy for arrays with fixed addresses, as a net's are
+(but not with a given algorithm or table), and else nccl+ipc, or NCCL alone where they
 cannot map one another's memory; ipc where ranks share a GPU."""
 
 _GPU_KINDS = ("nccl", "ipc", "nccl+ipc", "copy")
@@ -54,7 +54,7 @@ def make_communicator(
 ) -> Communicator:
     """The communicator of all ranks of the job (they call it together).
 
-    persistent: each call of an operation gets an array that lies where it lay before.
+    persistent: operations are called with the same array addresses each time.
     """
     if config.kind not in KINDS:
         raise UserError(f"--comm {config.kind}: choose one of {', '.join(KINDS)}")
@@ -82,7 +82,7 @@ def make_communicator(
 
 
 def _check(config: CommConfig, topology: Topology) -> None:
-    """UserError where the GPUs do not allow what is wanted, or it needs GPUs and there are none."""
+    """UserError if the GPUs do not allow the requested kind, or it needs GPUs that are missing."""
     if config.kind in _GPU_KINDS and topology.own.gpu is None:
         raise UserError(f"--comm {config.kind} is for GPUs: add --gpu all, or choose mpi")
     if config.kind.startswith("nccl") and topology.shares_gpu:
@@ -97,8 +97,8 @@ def _cut(topology: Topology, group: int) -> Topology:
         return topology
     ranks = list(topology.ranks)
     for host in topology.hosts:
-        for index, each in enumerate(host):
-            ranks[each.rank] = replace(each, host=host[index - index % group].rank)
+        for index, peer in enumerate(host):
+            ranks[peer.rank] = replace(peer, host=host[index - index % group].rank)
     return Topology(ranks[topology.own.rank], tuple(ranks))
 
 
@@ -125,7 +125,7 @@ class Maker:
         return self._over(self._job.world, kind, background=self._background)
 
     def copying(self) -> Communicator | None:
-        """One of all ranks, by copy engines; None unless each has a GPU of its own on one host."""
+        """One of all ranks, by copy engines; None unless each has its own GPU on one host."""
         topology = self._topology
         if topology.own.gpu is None or topology.shares_gpu or len(topology.hosts) > 1:
             return None
@@ -168,14 +168,14 @@ class Maker:
         equal = len({groups.count(number) for number in range(len(order))}) == 1
         if equal and len(levels) == 2:
             rails = self._over(world.Split(inside.rank), "auto")
-        whole, local = self._over(world, "mpi"), self._over(inside, "auto")
-        return Hierarchical(whole, local, cross, groups, rails=rails, background=background)
+        total, local = self._over(world, "mpi"), self._over(inside, "auto")
+        return Hierarchical(total, local, cross, groups, rails=rails, background=background)
 
     def _over(self, world: Any, kind: str, *, background: bool = False) -> Communicator:
         """A communicator of one kind over the ranks of an MPI communicator."""
-        places = [self._topology.ranks[rank] for rank in world.allgather(self._job.rank)]
-        one_host = len({each.host for each in places}) == 1
-        gpus = [each.gpu for each in places if each.gpu is not None]
+        locations = [self._topology.ranks[rank] for rank in world.allgather(self._job.rank)]
+        one_host = len({location.host for location in locations}) == 1
+        gpus = [location.gpu for location in locations if location.gpu is not None]
         if world.size == 1:
             return Serial()
         if kind in _GPU_KINDS or (kind == "auto" and gpus and one_host):

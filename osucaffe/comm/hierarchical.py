@@ -2,8 +2,8 @@
 
 `local` joins the ranks of one group, `cross` the first ranks of all groups. As `cross` may itself
 be hierarchical, ranks on one GPU, GPUs of a node, and nodes are levels of one thing. Groups may
-have any sizes. Where all have the same size, large gradients take as many ways between the
-groups as a group has ranks: each rank speaks for its part (`rails`).
+have any sizes. Where all have the same size, large gradients travel between the groups on as many
+rails as a group has ranks: each rank exchanges its part (`rails`).
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ RAILS_FROM = 64 * 1024
 
 
 class Hierarchical(Communicator):
-    """Composes communicators of all ranks (`whole`), of this group, and of the groups' leaders.
+    """Composes communicators of all ranks (`world`), of this group, and of the groups' leaders.
 
     groups: for each rank the number of its group, counted in the order of their first ranks.
-    cross: None on ranks that do not lead their group. rails: the ranks with this one's place in
-    their groups, where all groups have one size; without, reduce_scatter and all_gather go over
-    `whole`, as send and recv do.
+    cross: None on ranks that do not lead their group. rails: the ranks with the same local
+    rank in all groups, if these have one size; without, reduce_scatter and all_gather go over
+    `world`, as send and recv do.
     """
 
     def __init__(
         self,
-        whole: Communicator,
+        world: Communicator,
         local: Communicator,
         cross: Communicator | None,
         groups: Sequence[int],
@@ -37,8 +37,8 @@ class Hierarchical(Communicator):
         rails: Communicator | None = None,
         background: bool = False,
     ) -> None:
-        super().__init__(whole.rank, whole.size, level=whole.level, background=background)
-        self._whole, self._local, self._cross, self._rails = whole, local, cross, rails
+        super().__init__(world.rank, world.size, level=world.level, background=background)
+        self._world, self._local, self._cross, self._rails = world, local, cross, rails
         self._group = groups[self.rank]
         self._groups = groups
         met: Counter[int] = Counter()
@@ -52,32 +52,32 @@ class Hierarchical(Communicator):
         getattr(self, f"_{operation}")(array, root)
 
     def part(self, count: int, rank: int | None = None) -> tuple[int, int]:
-        """With rails: in the part that a rank's place in its group has, the group's part."""
+        """With rails: the group's part within the part of the local rank."""
         rank = self.rank if rank is None else rank
         if self._rails is None:
             return super().part(count, rank)
-        place = self._local_rank[rank]
-        along = [other for other, at in enumerate(self._local_rank) if at == place]
-        start, stop = self._local.part(count, place)
+        local_rank = self._local_rank[rank]
+        along = [other for other, at in enumerate(self._local_rank) if at == local_rank]
+        start, stop = self._local.part(count, local_rank)
         first, last = self._rails.part(stop - start, along.index(rank))
         return start + first, start + last
 
     def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
         """Send or receive over the communicator of all ranks."""
-        self._whole.transfer(array, to=to, source=source)
+        self._world.transfer(array, to=to, source=source)
 
     def close(self) -> None:
         """Close what it composes."""
         super().close()
-        for each in self.inside():
-            each.close()
+        for comm in self.inside():
+            comm.close()
 
     def inside(self) -> list[Communicator]:
         """Those of the levels."""
-        every = (self._rails, self._cross, self._local, self._whole)
-        return [each for each in every if each is not None]
+        every = (self._rails, self._cross, self._local, self._world)
+        return [comm for comm in every if comm is not None]
 
-    # Leaves are asked to `run`: in the foreground, whatever thread this is.
+    # Leaves are called by `run`: in the foreground, on whatever thread this is.
 
     def _broadcast(self, array: Any, root: int) -> None:
         """In the root's group; among the leaders; in the other groups."""
@@ -97,9 +97,9 @@ class Hierarchical(Communicator):
             _run(self._cross, "reduce", array, home)
         if self._group == home and self._local_rank[root]:
             if self.rank == root:
-                self._whole.transfer(array, source=self._groups.index(home))
+                self._world.transfer(array, source=self._groups.index(home))
             elif self._cross is not None:
-                self._whole.transfer(array, to=root)
+                self._world.transfer(array, to=root)
 
     def _all_reduce(self, array: Any, root: int) -> None:
         """By the leaders; or, over the rails: reduce-scatter, all-reduce of each part, gather."""
@@ -117,7 +117,7 @@ class Hierarchical(Communicator):
     def _reduce_scatter(self, array: Any, root: int) -> None:
         """In each group, then each part over its rail."""
         if self._rails is None:
-            _run(self._whole, "reduce_scatter", array)
+            _run(self._world, "reduce_scatter", array)
             return
         _run(self._local, "reduce_scatter", array)
         start, stop = self._local.part(array.size)
@@ -126,7 +126,7 @@ class Hierarchical(Communicator):
     def _all_gather(self, array: Any, root: int) -> None:
         """Each part over its rail, then in each group."""
         if self._rails is None:
-            _run(self._whole, "all_gather", array)
+            _run(self._world, "all_gather", array)
             return
         start, stop = self._local.part(array.size)
         _run(self._rails, "all_gather", array[start:stop])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 DTYPES = ("float32", "float64", "float16", "int32", "uint16")
-"""What can be reduced; uint16 stands for bfloat16."""
+"""The types that can be reduced; uint16 holds bfloat16."""
 
 _PIECE = 1 << 15  # elements widened at a time: they stay in cache
 _NAN = np.uint16(0x7FC0)
@@ -19,7 +19,7 @@ class HostMath:
     """Adds arrays and converts between float32 and 16 bits. Not for two threads at once."""
 
     native = True
-    """MPI libraries' own collectives take such arrays."""
+    """MPI's native collectives take such arrays."""
 
     def __init__(self) -> None:
         self._scratch = np.empty(0, np.uint8)

@@ -1,6 +1,6 @@
 """Owns the MPI communicator: it carries out schedules over MPI's send and receive.
 
-MPI's own collectives are there as the algorithm "native", to compare with. Use it only where
+MPI's native collectives are available as the algorithm "native", to compare with. Use it only where
 `job.find_job` found a job: importing this module starts MPI.
 """
 
@@ -22,7 +22,7 @@ from .tuning.table import INSTEAD, Choice, Selection
 
 _TYPES = {"float32": MPI.FLOAT, "float64": MPI.DOUBLE, "int32": MPI.INT32_T}
 _TAG = 1
-_SPINS = 50  # times that a thread in the background asks MPI before it begins to sleep
+_SPINS = 50  # polls of a background thread before it begins to sleep
 _NAP = 50e-6, 1e-3  # the first and the longest nap, seconds
 Requests = list[MPI.Request]
 
@@ -30,10 +30,10 @@ Requests = list[MPI.Request]
 class Mpi(Communicator):
     """Ranks of an MPI communicator (which is duplicated, so that messages never mix).
 
-    math: adds the arrays, and says by it where they are: in host memory (by default), or on a GPU,
-    with an MPI library that takes pointers to device memory. What is on a GPU is sent from there.
+    math: adds the arrays, in host memory (by default) or on a GPU; the latter needs a CUDA-aware
+    MPI library, which sends from device memory.
     selection: picks an algorithm for each operation. level: "node" where the ranks share memory,
-    "network" where they do not. yields_core: waiting leaves the core to others (default: in the
+    "network" where they do not. yields_core: whether waiting yields the core (default: in the
     background, where another thread computes).
     """
 
@@ -103,7 +103,7 @@ class Mpi(Communicator):
 
     def _report(self) -> str:
         operation, nbytes, name = self._now
-        ranks = sorted({each.peer for each in (*self._step.sends, *self._step.receives)})
+        ranks = sorted({transfer.peer for transfer in (*self._step.sends, *self._step.receives)})
         peers = f"rank {', '.join(map(str, ranks))}" if ranks else "the other ranks"
         by = f" by {name}" if name else ""
         return f"In {operation} of {nbytes:,} bytes{by}: waiting for {peers}"
@@ -111,8 +111,8 @@ class Mpi(Communicator):
     # -- schedules -------------------------------------------------------------------------------
 
     def _carry_out(self, plan: Schedule, array: Any) -> None:
-        """Run a schedule. What a step adds is received beside the array, in one of two halves of
-        scratch memory: so the next step's messages can arrive while this one's are added. All is
+        """Run a schedule. Data to be added is received into one of two halves of scratch memory, so
+        that the next step's messages can arrive while this one's are added. All is
         added when the step ends: the next one may send it.
         """
         item = array.itemsize
@@ -156,7 +156,7 @@ class Mpi(Communicator):
     def _receive(self, piece: Any, peer: int) -> MPI.Request:
         return self._comm.Irecv([piece, MPI.BYTE], peer, _TAG)
 
-    # -- MPI's own collectives -------------------------------------------------------------------
+    # -- native collectives ----------------------------------------------------------------------
 
     def _takes(self, operation: str, dtype: str) -> bool:
         """Whether MPI has the operation for such arrays: it does not add 16-bit floats."""
@@ -178,8 +178,8 @@ class Mpi(Communicator):
             parts = [self.part(array.size, rank) for rank in range(self.size)]
             counts = [(stop - start) * array.itemsize for start, stop in parts]
             starts = [start * array.itemsize for start, _ in parts]
-            whole = [array.view(np.uint8), counts, starts, MPI.BYTE]
-            self._wait([self._comm.Iallgatherv(MPI.IN_PLACE, whole)])
+            receive = [array.view(np.uint8), counts, starts, MPI.BYTE]
+            self._wait([self._comm.Iallgatherv(MPI.IN_PLACE, receive)])
 
 
 def _wait_politely(requests: Requests) -> None:

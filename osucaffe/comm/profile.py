@@ -17,7 +17,7 @@ from .communicator import DONE, Communicator, Handle
 from .gpu.on_stream import OnStream
 
 Mark = Any
-"""A moment, as a clock notes it: `Clock.seconds` says when it was."""
+"""A moment recorded by a clock; `Clock.seconds` converts it."""
 
 
 class Clock:
@@ -114,11 +114,11 @@ class Profile:
         # Methods of these objects, not of their classes: mypy takes no assignment to a method.
         setattr(comm, "_begin", self._begin)  # noqa: B010
         method = "enqueue" if self._on_stream else "run"
-        for each in composed(comm):
-            setattr(each, method, partial(self._carry, each, getattr(each, method)))
+        for part in composed(comm):
+            setattr(part, method, partial(self._carry, part, getattr(part, method)))
 
     def make_clock(self, comm: Communicator) -> Clock:
-        """What tells when operations run."""
+        """The clock that times operations."""
         if not isinstance(comm, OnStream):
             return Clock()
         from cupy.cuda import get_elapsed_time
@@ -179,25 +179,25 @@ class Profile:
         at = self.clock.seconds
         return [
             Operation(
-                each.name,
-                each.nbytes,
-                each.address,
-                at(each.posted),
-                at(each.begun),
-                at(each.ended),
-                [(at(begun), at(ended)) for begun, ended in each.waits],
-                [m._replace(begun=at(m.begun), ended=at(m.ended)) for m in each.messages],
+                record.name,
+                record.nbytes,
+                record.address,
+                at(record.posted),
+                at(record.begun),
+                at(record.ended),
+                [(at(begun), at(ended)) for begun, ended in record.waits],
+                [m._replace(begun=at(m.begun), ended=at(m.ended)) for m in record.messages],
             )
-            for each in self.operations
-            if each.ended is not None
+            for record in self.operations
+            if record.ended is not None
         ]
 
 
 def composed(comm: Communicator) -> Iterator[Communicator]:
     """A communicator and those that it is composed of."""
     yield comm
-    for each in comm.inside():
-        yield from composed(each)
+    for part in comm.inside():
+        yield from composed(part)
 
 
 def address(array: Any) -> int:

@@ -1,9 +1,9 @@
-"""Owns device arrays by way of pinned host memory: operations of MPI libraries that need it, and
-mirrors, where channels send from and receive into.
+"""Owns the staging of device arrays in pinned host memory: for MPI libraries without CUDA support,
+and the mirrors that channels send from and receive into.
 
-A mirror is a flat array in host memory whose parts travel between there and the device beside what
-computes. An array of the host's is its own mirror. Nothing is allocated, and nobody waits for the
-whole device, once a mirror is made.
+A mirror is a flat array in host memory whose parts are copied to and from the device while it
+computes. A host array is its own mirror. Once a mirror exists, nothing is allocated and the device
+is never synchronized as a whole.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ one goes."""
 class Staged(Wrapper):
     """Does operations on device arrays by a communicator for host arrays, over pinned memory.
 
-    inner: runs in the foreground. Reductions and broadcasts go in chunks, in a pipeline; what
-    depends on the parts of the whole array goes at once.
+    inner: runs in the foreground. Reductions and broadcasts go in chunks, in a pipeline; operations
+    defined by the parts of the array (`part`) go in one piece.
     """
 
     def __init__(self, inner: Communicator, *, background: bool = False) -> None:
@@ -84,7 +84,7 @@ class Mirror:
         self.host = array
 
     def fetch(self, part: int, stream: Any = None) -> None:
-        """Begin to copy a part to `host`, behind all that is enqueued on the stream."""
+        """Start copying a part to `host`, after all work enqueued on the stream."""
 
     def fetched(self, part: int) -> bool:
         """Whether that copy is complete: at once, and on any thread."""
@@ -94,11 +94,11 @@ class Mirror:
         """Begin to copy a part of `host` to the array; on any thread."""
 
     def follow(self, part: int, stream: Any = None) -> None:
-        """Let what is enqueued on the stream from now on run behind that copy."""
+        """Let later work on the stream wait for that copy."""
 
 
 class DeviceMirror(Mirror):
-    """Of an array on the GPU that is in use: pinned memory, and copies on a stream of its own."""
+    """Of an array on the current GPU: pinned memory, and copies on a dedicated stream."""
 
     def __init__(self, array: Any, parts: Sequence[slice]) -> None:
         import cupy
@@ -145,7 +145,7 @@ def to_host(array: Any) -> np.ndarray:
 
 
 def from_host(array: Any, values: np.ndarray) -> None:
-    """Set the array, behind all that is enqueued on the current stream, and wait for it."""
+    """Write the array after all work on the current stream, and wait for it."""
     if isinstance(array, np.ndarray):
         array[:] = values
     else:

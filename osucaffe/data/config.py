@@ -1,4 +1,4 @@
-"""Owns how a net's layers read their data, whatever the net says: threads, bad records, order."""
+"""Owns the run's settings for reading data, which no net has: threads, bad records, order."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class DataConfig:
     """readers: threads or processes of each layer that reads (None: the layer's own choice).
     skip_bad: leave out records that cannot be used. shuffle: records of a block; the blocks of an
     LMDB come in another order in each epoch of training (0: key order). decode: what decodes a
-    database's JPEGs that do not stay: the readers ("host"), the GPU that trains or tests on them
-    ("gpu"), or "auto": that GPU's JPEG engines, if it has any and they serve the net best, else the
-    readers.
-    cache: where records stay once they have been read: "device" (the memory of the backend),
+    database's uncached JPEGs: the readers ("host"), the GPU that trains or tests on them
+    ("gpu"), or "auto": that GPU's JPEG engines, if it has any and they are fastest for the net,
+    else the readers.
+    cache: where records are cached once read: "device" (the memory of the backend),
     "host" (decoded ones, in the host's), "none", or "auto": on a GPU if there is room for all, else
     decoded ones on the host if there is.
     sharers: how many processes share the host's memory and its cores. neighbours: other ranks,
-    among whose devices records may be divided that do not fit on one. inputs: gives the next batch
+    whose devices may share the records that do not fit on one. inputs: gives the next batch
     of an Input layer, a buffer for each of its tops (None: they are written to between passes).
     """
 

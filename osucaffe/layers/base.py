@@ -80,6 +80,9 @@ class Layer:
     """It may raise Reshaped while it runs."""
     dynamic: bool = False
     """Its tops change their shapes all the time: a net that has one keeps every blob apart."""
+    host_is_pure: bool = False
+    """What it computes on the host depends on its bottoms and parameters alone, and that is all it
+    does there: a pass may be computed again, or by another net of the same parameters."""
     messages: tuple[str, ...] | None = None
     """The fields of LayerParameter that hold its settings (None: that of its own name, if any)."""
     record_shape: Shape | None = None

@@ -1,5 +1,5 @@
-"""Owns that all ranks train the same: the check that they agree before they train together, with
-its messages, and the statistics of batches, which each measures and all average.
+"""Owns the consistency of ranks: the check, with its messages, that they agree before they train
+together, and the averaging of the batch statistics that each measures.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ..net import Net
 from ..proto import caffe_pb2, format_text
 
 _SHOWN = 3
-"""Differences that a message has."""
+"""Differences that a message shows at most."""
 _HIDDEN = "#"
-"""What a value begins with that tells a reader nothing."""
+"""The prefix of a value that is not shown to the reader."""
 
 
 def digest(content: bytes) -> str:
-    """What stands for a value that is too long to be shown, or tells nothing."""
+    """A short stand-in for a value that is too long, or not meant, to be shown."""
     return f"{_HIDDEN}{zlib.crc32(content):08x}"
 
 
@@ -33,16 +33,16 @@ def check_alike(job: Job, parts: dict[str, str]) -> None:
     parts: by the name that a message gives it, each value as text, or its `digest`.
     """
     described = job.gather(parts)
-    found: list[str] = []
-    for name in dict.fromkeys(name for each in described for name in each):
-        values = [each.get(name, "none") for each in described]
-        if wrong := odd_ones(values, usual=values[0]):
+    differences: list[str] = []
+    for name in dict.fromkeys(name for settings in described for name in settings):
+        values = [settings.get(name, "none") for settings in described]
+        if wrong := outliers(values, usual=values[0]):
             # The first of them speaks for the others.
-            found.append(_describe_difference(name, wrong, values[wrong[0]], values[0]))
-    if found:
-        more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+            differences.append(_describe_difference(name, wrong, values[wrong[0]], values[0]))
+    if differences:
+        more = f"; and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
         raise UserError(
-            f"{'; '.join(found[:_SHOWN])}{more}: give all ranks the same options and files"
+            f"{'; '.join(differences[:_SHOWN])}{more}: give all ranks the same options and files"
         )
 
 
@@ -51,7 +51,7 @@ def _describe_difference(name: str, ranks: Sequence[int], value: str, first: str
     return f"{name_ranks(ranks)} another {name} than rank 0{shown}"
 
 
-def odd_ones(values: Sequence[object], usual: object = None) -> list[int]:
+def outliers(values: Sequence[object], usual: object = None) -> list[int]:
     """The ranks whose value is not the usual one: by default, that of most of them."""
     if usual is None:
         usual = Counter(values).most_common(1)[0][0]
@@ -77,15 +77,15 @@ def describe_layers(net: caffe_pb2.NetParameter, where: str = "the net") -> dict
 def check_weights(job: Job, net: Net, occasion: str) -> None:
     """Fault on every rank unless all have the same weights: it names those whose are not those
     of most ranks, and the layers. They call it together. Statistics of batches are left out."""
-    own = _sums(net)
-    sums = [tuple(each) for each in job.gather(list(own.values()))]
-    if not (wrong := odd_ones(sums)):
+    local = _sums(net)
+    sums = [tuple(row) for row in job.gather(list(local.values()))]
+    if not (wrong := outliers(sums)):
         return
     right = next(rank for rank in range(job.size) if rank not in wrong)
     differ = {
         layer
         for rank in wrong
-        for layer, value, expected in zip(own, sums[rank], sums[right], strict=True)
+        for layer, value, expected in zip(local, sums[rank], sums[right], strict=True)
         if value != expected
     }
     layers = [f'"{layer.name}"' for layer in net.layers if layer in differ]
@@ -117,7 +117,7 @@ _OWN = ("net", "train_net", "test_net", "net_param", "train_net_param", "test_ne
 
 
 def describe_solver(param: caffe_pb2.SolverParameter) -> dict[str, str]:
-    """A solver's settings; not its nets, nor where snapshots go, which is rank 0's affair."""
+    """A solver's settings, but its nets and the snapshot prefix, which only rank 0 uses."""
     parts = {}
     for field, value in param.ListFields():
         if field.name not in (*_OWN, "snapshot_prefix"):
@@ -131,13 +131,13 @@ def average_statistics(net: Net, job: Job) -> None:
     """Give every rank the mean of all ranks' statistics. All ranks call it together.
 
     Where rank 0 alone updates the weights (blocking or overlapped propagation), its statistics have
-    replaced the others' with each update, and stay. The spread of the ranks' means is no part of
-    the variance: that is the mean of their variances.
+    replaced the others' with each update, and stay. The variance is the mean of the ranks'
+    variances: the variance of their means is not added.
     """
     blobs = [layer.parameters[i] for layer in net.layers for i in layer.statistics]
     if not blobs:
         return
-    own = [net.backend.read(blob.data).astype(np.float64) for blob in blobs]
-    found = job.gather(own)
-    for blob, values in zip(blobs, zip(*found, strict=True), strict=True):
+    local = [net.backend.read(blob.data).astype(np.float64) for blob in blobs]
+    gathered = job.gather(local)
+    for blob, values in zip(blobs, zip(*gathered, strict=True), strict=True):
         net.backend.write(blob.data, np.mean(values, axis=0).astype(np.float32))

@@ -11,12 +11,12 @@ from ..backends.backend import Backend
 ITEM = 4
 """Bytes of an element of the arena."""
 TAIL = 16
-"""The last bucket has at most this part of what the others have at least: no backward is left to
-run beside it. (AlexNet with 64 images on each of two H200s: 1.625 ms; with an eighth, 1.637 ms.)"""
+"""The last bucket is at most 1 / TAIL of the least size of the others: no backward is left to hide
+it. (AlexNet with 64 images on each of two H200s: 1.625 ms; with an eighth, 1.637 ms.)"""
 
 
 class NetLayout(Protocol):
-    """What is asked of a net whose weights travel: `net.Net` has it, and a sketch of one."""
+    """What an exchange needs of a net: provided by `net.Net` and by a `predict` sketch."""
 
     @property
     def layers(self) -> Sequence[Any]: ...
@@ -49,12 +49,12 @@ def find_buckets(net: NetLayout, nbytes: int, *, frozen: bool) -> list[Bucket]:
     """Cut the arena into buckets of at least nbytes (0: one for each parameter), in its order.
 
     The last one is small (see TAIL), as far as parameters allow. frozen: parameters that never
-    change (lr_mult 0), which lie behind the others, are wanted, too. Each bucket's layer is at most
+    change (lr_mult 0), which come after the others, are included. Each bucket's layer is at most
     that of the one before.
     """
     lowest = lowest_layers(net)
     buckets: list[Bucket] = []
-    whole = True  # whether the last bucket is large enough
+    large_enough = True  # whether the last bucket is large enough
     layer = len(net.layers)
     end = len(net.arena) if frozen else net.arena.learned
     left = end * ITEM
@@ -64,11 +64,11 @@ def find_buckets(net: NetLayout, nbytes: int, *, frozen: bool) -> list[Bucket]:
             break
         before, left = left, (end - stop) * ITEM
         layer = min(layer, lowest[id(parameter.blob)])
-        if whole:
+        if large_enough:
             buckets.append(Bucket(start, stop, layer))
         else:
             buckets[-1] = Bucket(buckets[-1].start, stop, layer)
-        whole = buckets[-1].nbytes >= nbytes or left <= tail < before
+        large_enough = buckets[-1].nbytes >= nbytes or left <= tail < before
     return buckets
 
 

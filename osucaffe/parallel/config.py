@@ -1,5 +1,5 @@
-"""Owns what data-parallel training can be told of how gradients and weights travel, and chooses
-what was left open."""
+"""Owns the settings of data-parallel training for exchanging gradients and weights, and the choice
+of those left open."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ logger = logging.getLogger("osucaffe")
 
 @dataclass(frozen=True)
 class ParallelConfig:
-    """How gradients and weights travel.
+    """How gradients and weights are exchanged.
 
-    aggregation: all gradients after backward, or bucket by bucket beside it. propagation: "none",
+    aggregation: all gradients after backward, or bucket by bucket during it. propagation: "none",
     each rank updates all weights; "blocking" or "overlapped": rank 0 alone does, and they reach the
-    others in one broadcast, or layer by layer beside forward; "sharded": each rank updates its
-    part, for which alone it needs the sums of gradients, and gets the others' beside forward (the
-    first stage of ZeRO: Rajbhandari et al., SC 2020); "auto": as `choose_propagation` says. bucket:
-    the bytes that a bucket has at least. scaling: whether batch_size is each rank's ("weak") or
+    others in one broadcast, or layer by layer during forward; "sharded": each rank updates its
+    part, for which alone it needs the sums of gradients, and gets the others' during forward (the
+    first stage of ZeRO: Rajbhandari et al., SC 2020); "auto": see `choose_propagation`. bucket:
+    the least bytes of a bucket. scaling: whether batch_size is each rank's ("weak") or
     divided ("strong"); of: how many ranks' batches are divided.
     """
 
@@ -33,12 +33,12 @@ class ParallelConfig:
 
     @property
     def overlaps(self) -> bool:
-        """Whether anything travels beside computation."""
+        """Whether any communication overlaps with computation."""
         return self.aggregation == "layerwise" or self.propagation in ("overlapped", "sharded")
 
 
 def choose_propagation(comm: Communicator, *, separable: bool) -> str:
-    """What "auto" means with this communicator; one log line says it, and why.
+    """What "auto" means with this communicator; a log line states the choice and the reason.
 
     separable: the update of a part needs no sum over all gradients. Sharded by copy engines was the
     fastest, or as fast as any, for each net that was tried on H200s, in bf16

@@ -1,6 +1,6 @@
 """Owns data-parallel training: the group of ranks that a solver trains with.
 
-Every rank has the whole net and its own part of the records; the gradient that updates the
+Every rank has a copy of the net and its shard of the records; the gradient that updates the
 weights is the mean of all ranks' gradients. So N ranks with batch B train as one with batch N·B.
 """
 
@@ -113,23 +113,23 @@ class DataParallel(ProcessGroup):
         self.synchronize_weights(history=True)
         self._check_nets()
         solver = self._solver
-        whole = solver.net.arena.data.array
+        weights = solver.net.arena.data.array
         with self.watch():
-            self.comm.broadcast(whole, 0, solver.backend.stream).wait()
+            self.comm.broadcast(weights, 0, solver.backend.stream).wait()
             for parameter in solver.net.parameters:  # a backend may hold copies: this renews them
                 data = parameter.blob.data
                 solver.backend.write(data, solver.backend.read(data))
         self.check("at the start")
-        for each in self._topology.ranks:
-            where = f"{each.hostname}, {each.gpu_name}" if each.gpu else each.hostname
-            logger.info("Rank %d is process %d on %s", each.rank, each.process, where)
+        for peer in self._topology.ranks:
+            where = f"{peer.hostname}, {peer.gpu_name}" if peer.gpu else peer.hostname
+            logger.info("Rank %d is process %d on %s", peer.rank, peer.process, where)
         logger.info("%s", describe(solver.net.param, self.size, solver.param.iter_size))
         self._agreed = True
 
     # -- iterations ------------------------------------------------------------------------------
 
     def step(self, solver: Trained, *, accumulate: bool, update: bool) -> Step:
-        """One pass, and with `update` the exchange of gradients beside or behind it."""
+        """One pass, and with `update` the exchange of gradients, overlapped with it or after it."""
         net = solver.net
         before, after = self.overlap_hooks(accumulate=accumulate, update=update)
         if update and self._exchange.updates_weights:
@@ -177,7 +177,7 @@ class DataParallel(ProcessGroup):
             average_statistics(self._solver.net, self._job)
 
     def _synchronize_learned(self, *, history: bool = False) -> None:
-        """The same without statistics of batches, which are each rank's own meanwhile."""
+        """The same without batch statistics, which stay local to each rank meanwhile."""
         with self.watch():
             self._exchange.synchronize(history=history)
 
@@ -194,7 +194,7 @@ class DataParallel(ProcessGroup):
         return np.sum(self._job.gather(values), axis=0)
 
     def agree(self, request: str) -> str:
-        """The strongest request that any rank had when all asked last."""
+        """The strongest request of any rank at the time of the last call."""
         return _WISHES[self._job.agree(_WISHES.index(request))]
 
     def check(self, occasion: str) -> None:
@@ -206,7 +206,7 @@ class DataParallel(ProcessGroup):
     def _check_nets(self) -> None:
         """UserError unless all ranks train the same net with the same settings."""
         solver = self._solver
-        history = b"".join(each.tobytes() for each in solver.optimizer.read_history())
+        history = b"".join(array.tobytes() for array in solver.optimizer.read_history())
         parts = describe_layers(solver.net.param) | describe_solver(solver.param)
         parts["iteration to start from"] = str(solver.iteration)
         check_alike(self._job, parts | {"solver state": digest(history)})

@@ -1,6 +1,6 @@
-"""Owns when gradients and weights travel: at once, or bucket by bucket beside backward, forward.
+"""Owns when gradients and weights are exchanged: at once, or bucket by bucket, overlapped.
 
-Layer by layer, as S-Caffe does it (Awan et al., PPoPP 2017): gradients leave as soon as backward
+Layer by layer, as S-Caffe does it (Awan et al., PPoPP 2017): gradients are sent as soon as backward
 has completed them (SC-OBR); weights arrive just before the layer that needs them (SC-OB).
 """
 
@@ -19,17 +19,17 @@ from .buckets import ITEM, Bucket, NetLayout, align, find_buckets
 from .config import ParallelConfig
 
 GRAIN = 64
-"""Parts of a bucket begin at multiples of so many elements, as NCCL's long loads want it."""
+"""Parts of a bucket begin at multiples of this many elements, for NCCL's vector loads."""
 UNDIVIDED = 1 << 20
-"""With sharded propagation, the bytes of the largest last bucket that every rank updates whole:
-nothing runs beside it, and its weights need no trip then. Larger ones take longer as a whole."""
+"""With sharded propagation, the bytes of the largest last bucket that every rank updates in full:
+nothing overlaps with it, and its weights need not be sent then. Larger ones are faster sharded."""
 
 Hooks = dict[int, Step]
-"""By layer, what to run ahead of its forward, or behind its backward."""
+"""By layer, what to run before its forward, or after its backward."""
 
 
 def add_hook(hooks: Hooks, layer: int, step: Step, *, first: bool = False) -> None:
-    """Let a step run for a layer, too: behind what does already, or (first) ahead of it."""
+    """Add a step to a layer's hook: after the steps it has, or (first) before them."""
     there = hooks.get(layer)
     if there is not None:
         step = sequence([step, there] if first else [there, step])
@@ -37,7 +37,7 @@ def add_hook(hooks: Hooks, layer: int, step: Step, *, first: bool = False) -> No
 
 
 class Update(Protocol):
-    """What an exchange asks of an optimizer (`solvers.update.optimizer` says what they are)."""
+    """What an exchange needs of an optimizer (see `solvers.update.optimizer`)."""
 
     steps: list[Step]
 
@@ -51,15 +51,15 @@ class Update(Protocol):
 
 
 class Exchange(ABC):
-    """How the gradients of all ranks become the weights of all ranks, beside the passes of one net.
+    """How the gradients of all ranks become the weights of all ranks, during the passes of one net.
 
     `DataParallel` runs a net with it; a prediction runs a sketch of the net.
     """
 
     updates_weights = False
-    """Whether this rank makes updates."""
+    """Whether this rank updates weights."""
     enqueues = False
-    """Whether the host waits for no operation: a stream does."""
+    """Whether a stream waits for operations, rather than the host."""
 
     def __init__(self, buckets: Sequence[Bucket]) -> None:
         """buckets: of gradients, in the order in which backward completes them."""
@@ -78,12 +78,12 @@ class Exchange(ABC):
 
     @abstractmethod
     def hooks(self, *, accumulate: bool, update: bool) -> tuple[Hooks, Hooks]:
-        """For one pass, what to run ahead of layers in forward, and behind them in backward."""
+        """For one pass, what to run before layers in forward, and after them in backward."""
 
     @abstractmethod
     def finish(self, after: Hooks) -> list[Step]:
-        """Behind the backward of a pass with an update: the rest of the exchange, and the update.
-        after: of `hooks`; parts of the update may be added."""
+        """After the backward of a pass with an update: the rest of the exchange, and the update.
+        after: from `hooks`; parts of the update may be added."""
 
     @abstractmethod
     def exchange(self) -> None:
@@ -96,7 +96,7 @@ class Exchange(ABC):
 
     @abstractmethod
     def synchronize(self, *, history: bool) -> None:
-        """Let all ranks have the weights of the last update; history: and the update's history."""
+        """Bring all ranks to the weights of the last update; history: and to its history."""
 
 
 def sums_of(buckets: Sequence[Bucket], propagation: str) -> list[str]:
@@ -109,12 +109,12 @@ def sums_of(buckets: Sequence[Bucket], propagation: str) -> list[str]:
 
 
 class Collectives(Exchange):
-    """By collective operations, as a `ParallelConfig` says.
+    """By collective operations, as configured by a `ParallelConfig`.
 
     Gradients are summed bucket by bucket: on every rank, on rank 0, or each rank's part on that
     rank. Weights that another rank has updated come by a broadcast from rank 0, or from all ranks.
-    Where the backend keeps 16-bit copies, which forward reads, these travel from iteration to
-    iteration, and the weights when they are asked for (`synchronize`).
+    Where forward reads 16-bit copies, only these are sent in each iteration, and the weights
+    when `synchronize` is called.
     """
 
     def __init__(
@@ -124,8 +124,8 @@ class Collectives(Exchange):
         self.enqueues = isinstance(comm, OnStream)
         self.updates_weights = config.propagation in ("none", "sharded") or comm.rank == 0
         arena = net.arena
-        whole, gradients = len(arena) * ITEM, arena.diff.array
-        nbytes = config.bucket if config.aggregation == "layerwise" else whole
+        all_bytes, gradients = len(arena) * ITEM, arena.diff.array
+        nbytes = config.bucket if config.aggregation == "layerwise" else all_bytes
         buckets = find_buckets(net, nbytes, frozen=False)
         if config.propagation == "sharded":
             buckets = align(buckets, GRAIN * comm.size)
@@ -137,7 +137,7 @@ class Collectives(Exchange):
         ]
         self._sums: list[Handle] = []
         self._updates: list[tuple[int, Step]] = []
-        """By bucket the layer that completes it, and what waits for its sums and updates it."""
+        """By bucket the layer that completes it, and the step that awaits its sums and updates."""
         divided: list[Bucket] = []
         for index, (bucket, operation) in enumerate(zip(buckets, operations, strict=True)):
             first, last = 0, bucket.stop - bucket.start
@@ -152,10 +152,10 @@ class Collectives(Exchange):
         travelling: Sequence[Bucket] = divided
         self._propagate: Callable[..., Handle] = comm.all_gather
         if config.propagation != "sharded":
-            nbytes = config.bucket if config.propagation == "overlapped" else whole
+            nbytes = config.bucket if config.propagation == "overlapped" else all_bytes
             travelling, self._propagate = find_buckets(net, nbytes, frozen=True), comm.broadcast
         self._weights, self._copies = arena.data, net.backend.low_precision_arena(arena.data)
-        # Forward needs them in the order of the layers: the arena lies in backward order.
+        # Forward needs them in the order of the layers: the arena is in backward order.
         self._travelling = travelling[::-1]
         self._coming: deque[tuple[int, Handle]] = deque()
         self._weights_differ = self._history_differs = False
@@ -164,19 +164,19 @@ class Collectives(Exchange):
         before: Hooks = {}
         after: Hooks = {}
         if self._config.propagation != "none" and not accumulate:
-            # All weights are sent ahead of the first layer, which waits for all of them, or each
+            # All weights are sent before the first layer, which waits for all of them, or each
             # layer waits for what it needs.
             blocking = self._config.propagation == "blocking"
             if not blocking:
-                before = {each.layer: partial(self._wait, each.layer) for each in self._travelling}
+                before = {b.layer: partial(self._wait, b.layer) for b in self._travelling}
             before[0] = partial(self._send_weights, None if blocking else 0)
         if update and self._config.aggregation == "layerwise":
             after = {layer: partial(self.send, layer) for layer in self._layers}
         return before, after
 
     def finish(self, after: Hooks) -> list[Step]:
-        """The update goes bucket by bucket if it may be cut. Where gradients leave beside backward,
-        and a stream waits for them, not the host, so does the update."""
+        """The update goes bucket by bucket if it is separable. Where gradients are sent during
+        backward, and a stream waits for them, not the host, so does the update."""
         if not self._updates:
             return [self.exchange, *(self._optimizer.steps if self.updates_weights else [])]
         changes = [change for _, change in self._updates]
@@ -196,7 +196,7 @@ class Collectives(Exchange):
         self._weights_differ = self._history_differs = self._config.propagation != "none"
 
     def synchronize(self, *, history: bool) -> None:
-        """Of the history each rank has the same parts up to date as of the weights."""
+        """Each rank's up-to-date parts of the history are those of the weights."""
         if self._weights_differ:
             for tensor in (self._copies, self._weights):
                 if tensor is not None:
@@ -211,14 +211,14 @@ class Collectives(Exchange):
         self._sums.append(self._sends[bucket](stream=self._backend.current))
 
     def _arrive(self, bucket: int) -> None:
-        """Wait for the sums of a bucket; all are to be waited for, in their order."""
+        """Wait for the sums of a bucket; called for all buckets, in order."""
         self._sums[bucket].wait(self._backend.current)
         if bucket == len(self._layers) - 1:
             self._sums.clear()
             self._sent = 0
 
     def _send_weights(self, layer: int | None, tensor: Tensor | None = None) -> None:
-        """Send what forward reads, or another tensor that lies as it does, and `_wait`."""
+        """Send what forward reads, or another tensor of the same layout, and `_wait`."""
         array = (tensor or self._copies or self._weights).array
         stream = self._backend.current
         for bucket in self._travelling:

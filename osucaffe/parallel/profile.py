@@ -1,9 +1,9 @@
-"""Owns where the time of data-parallel training goes, `train --comm_profile`: what each rank notes,
-and what the notes of all ranks add up to.
+"""Owns the time profile of data-parallel training, `train --comm_profile`: what each rank records,
+and the summary of all ranks' records.
 
-Each pass is cut without rest: reading data, forward, backward, update, what these wait for others
-("waiting"), and what lies between passes (displays, tests, snapshots). Sums are the mean of an
-iteration in milliseconds, and of the ranks.
+Each pass is divided completely: reading data, forward, backward, update, their waits for other
+ranks ("waiting"), and the time between passes (displays, tests, snapshots). Sums are per iteration
+in milliseconds, the mean of the ranks.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from .data_parallel import DataParallel
 from .exchange import Hooks, add_hook
 
 WARM_UP = 3
-"""Iterations that are left out, where there are more."""
+"""Iterations that are skipped, if there are more."""
 MOST = 200
-"""Iterations that are noted."""
+"""Iterations that are recorded at most."""
 _ROUNDS = 21
 
 
@@ -51,7 +51,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class Gradient:
-    """What a layer sends: bytes, and the addresses between which its gradients lie on its rank."""
+    """What a layer sends: bytes, and the address range of its gradients on this rank."""
 
     layer: int
     name: str
@@ -62,7 +62,7 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Records:
-    """What one rank noted. offset: how far its host's clock is ahead of rank 0's, in seconds."""
+    """The records of one rank. offset: of its host's clock from rank 0's, in seconds."""
 
     rank: int
     host: str
@@ -129,61 +129,61 @@ class Profiled(DataParallel):
     # -- at the end ------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Hand over what was noted, and end. All ranks call it together."""
-        found = self._job.gather(self._records())
+        """Gather the records, and end. All ranks call it together."""
+        gathered = self._job.gather(self._records())
         offsets = self._offsets()
         super().close()
         if self.rank == 0:
-            pairs = zip(found, offsets, strict=True)
-            self._report([replace(each, offset=offset) for each, offset in pairs])
+            pairs = zip(gathered, offsets, strict=True)
+            self._report([replace(record, offset=offset) for record, offset in pairs])
 
     def _records(self) -> Records:
-        """Of the iterations behind the first ones, if there are such."""
+        """Those after the warm-up, if there are any."""
         at = self._profile.clock.seconds
         passes = [
             Pass(
-                each.update,
-                at(each.begin),
-                at(each.forward),
-                at(each.middle),
-                at(each.backward or each.end),
-                at(each.end),
-                {layer: at(mark) for layer, mark in each.ready.items()},
+                one.update,
+                at(one.begin),
+                at(one.forward),
+                at(one.middle),
+                at(one.backward or one.end),
+                at(one.end),
+                {layer: at(mark) for layer, mark in one.ready.items()},
             )
-            for each in self._passes
+            for one in self._passes
         ]
-        updates = [index for index, each in enumerate(passes) if each.update]
+        updates = [index for index, one in enumerate(passes) if one.update]
         if len(updates) > WARM_UP:
             passes = passes[updates[WARM_UP - 1] + 1 :]
         first = passes[0].begin if passes else 0.0
-        operations = [each for each in self._profile.read() if each.posted >= first]
+        operations = [operation for operation in self._profile.read() if operation.posted >= first]
         host = self._topology.own.hostname
         return Records(self.rank, host, passes, operations, self._gradients())
 
     def _gradients(self) -> list[Gradient]:
         net = self._solver.net
         base, lowest = address(net.arena.diff.array), lowest_layers(net)
-        found: dict[int, Gradient] = {}
+        gradients: dict[int, Gradient] = {}
         for start, stop, parameter in net.arena.segments:
             layer = lowest[id(parameter.blob)]
             if not parameter.lr_mult:
                 continue
             name, nbytes = net.layers[layer].label, parameter.blob.data.size * ITEM
             first, last = base + start * ITEM, base + stop * ITEM
-            if layer in found:
-                before = found[layer]
+            if layer in gradients:
+                before = gradients[layer]
                 first, last = min(first, before.start), max(last, before.stop)
                 nbytes += before.nbytes
-            found[layer] = Gradient(layer, name, nbytes, first, last)
-        return list(found.values())
+            gradients[layer] = Gradient(layer, name, nbytes, first, last)
+        return list(gradients.values())
 
     def _offsets(self) -> list[float]:
-        """How far each rank's clock is ahead of rank 0's: ranks of a host share one."""
+        """The offset of each rank's clock from rank 0's: ranks of a host share one."""
         rounds = []
         for _ in range(_ROUNDS):
             self._job.barrier()
             rounds.append(self._job.gather(time.perf_counter()))
-        hosts = [each.host for each in self._topology.ranks]
+        hosts = [location.host for location in self._topology.ranks]
         return [
             statistics.median(times[hosts.index(host)] - times[0] for times in rounds)
             if host != hosts[0]
@@ -202,17 +202,17 @@ Span = tuple[float, float]
 
 def summarize(records: Sequence[Records]) -> dict[str, Any]:
     """The tables of a profile, from the notes of all ranks."""
-    iterations = sum(each.update for each in records[0].passes)
-    found: dict[str, Any] = {"ranks": len(records), "iterations": iterations}
+    iterations = sum(one.update for one in records[0].passes)
+    summary: dict[str, Any] = {"ranks": len(records), "iterations": iterations}
     if not iterations:
-        return found | {"wall_ms": 0.0, "parts_ms": {}, "operations": [], "layers": []}
-    parts = [_parts(each) for each in records]
+        return summary | {"wall_ms": 0.0, "parts_ms": {}, "operations": [], "layers": []}
+    parts = [_parts(record) for record in records]
     scale = 1e3 / iterations / len(records)
-    found["wall_ms"] = scale * sum(each.passes[-1].end - each.passes[0].begin for each in records)
-    found["parts_ms"] = {name: scale * sum(each[name] for each in parts) for name in PARTS}
-    found["operations"] = _operations(records, iterations)
-    found["layers"] = [_layer(records[0], each) for each in records[0].gradients]
-    return found
+    summary["wall_ms"] = scale * sum(r.passes[-1].end - r.passes[0].begin for r in records)
+    summary["parts_ms"] = {name: scale * sum(part[name] for part in parts) for name in PARTS}
+    summary["operations"] = _operations(records, iterations)
+    summary["layers"] = [_layer(records[0], gradient) for gradient in records[0].gradients]
+    return summary
 
 
 def size_bucket(nbytes: int) -> str:
@@ -228,41 +228,41 @@ def format_size(nbytes: int) -> str:
 
 
 def overlap(span: Span, spans: Iterable[Span]) -> float:
-    """How much of a span lies in others, which do not overlap each other."""
+    """How much of a span is covered by others, which do not overlap each other."""
     begin, end = span
     return sum(max(0.0, min(end, last) - max(begin, first)) for first, last in spans)
 
 
 def waits_of(rank: Records) -> list[Span]:
-    """When a rank did nothing but wait, in order."""
-    return sorted(wait for each in rank.operations for wait in each.waits)
+    """The spans in which a rank only waited, in order."""
+    return sorted(wait for operation in rank.operations for wait in operation.waits)
 
 
 def _near(spans: Sequence[Span], begin: float, end: float) -> Sequence[Span]:
-    """Those of sorted spans, which do not overlap, that may reach into a span."""
+    """Those of sorted, disjoint spans that may overlap with a span."""
     first = bisect.bisect_right(spans, (begin, begin)) - 1
     return spans[max(0, first) : bisect.bisect_right(spans, (end, end))]
 
 
 def _parts(rank: Records) -> dict[str, float]:
     """Seconds of all passes, part by part."""
-    waits, found = waits_of(rank), dict.fromkeys(PARTS, 0.0)
-    for each in rank.passes:
-        cuts = (each.begin, each.forward, each.middle, each.backward, each.end)
+    waits, parts = waits_of(rank), dict.fromkeys(PARTS, 0.0)
+    for one in rank.passes:
+        cuts = (one.begin, one.forward, one.middle, one.backward, one.end)
         for name, begin, end in zip(PARTS, cuts, cuts[1:], strict=False):
             waited = overlap((begin, end), _near(waits, begin, end))
-            found[name] += end - begin - waited
-            found["waiting"] += waited
-    whole = rank.passes[-1].end - rank.passes[0].begin
-    found["between"] = whole - sum(each.end - each.begin for each in rank.passes)
-    return found
+            parts[name] += end - begin - waited
+            parts["waiting"] += waited
+    total = rank.passes[-1].end - rank.passes[0].begin
+    parts["between"] = total - sum(one.end - one.begin for one in rank.passes)
+    return parts
 
 
 def _operations(records: Sequence[Records], iterations: int) -> list[dict[str, Any]]:
     """By operation, algorithm, level and size: what was carried, and how long it took."""
     rows: dict[tuple[str, ...], list[float]] = defaultdict(lambda: [0.0] * 6)
-    last = [  # when the slowest rank came to each operation
-        max(each.begun - rank.offset for rank, each in zip(records, same, strict=True))
+    last = [  # when the slowest rank reached each operation
+        max(message.begun - rank.offset for rank, message in zip(records, same, strict=True))
         for same in zip(*(rank.operations for rank in records), strict=False)
     ]
     for rank in records:
@@ -272,22 +272,22 @@ def _operations(records: Sequence[Records], iterations: int) -> list[dict[str, A
                 span = message.begun, message.ended
                 exposed = overlap(span, _near(waits, *span))
                 held_up = overlap(span, [(operation.begun, slowest + rank.offset)])
-                taken = message.ended - message.begun
+                duration = message.ended - message.begun
                 row = rows[_key(message)]
-                added = 1, message.nbytes, taken, taken - exposed, exposed, held_up
+                added = 1, message.nbytes, duration, duration - exposed, exposed, held_up
                 row[:] = [a + b for a, b in zip(row, added, strict=True)]
-    each = iterations * len(records)
+    divisor = iterations * len(records)
     return [
         dict(zip(("operation", "algorithm", "level", "size"), key, strict=True))
-        | {"calls": row[0] / each, "bytes": row[1] / each}
-        | dict(zip(TIMES, (1e3 * seconds / each for seconds in row[2:]), strict=True))
+        | {"calls": row[0] / divisor, "bytes": row[1] / divisor}
+        | dict(zip(TIMES, (1e3 * seconds / divisor for seconds in row[2:]), strict=True))
         for key, row in sorted(rows.items(), key=lambda item: -item[1][2])
     ]
 
 
 TIMES = ("ms", "hidden_ms", "exposed_ms", "slowest_ms")
-"""Of an operation: in all; beside computation; while a rank only waited; until the slowest rank
-came to it (which is part of the first)."""
+"""Of an operation: in total; hidden by computation; while a rank only waited; until the slowest
+rank came to it (which is part of the first)."""
 
 
 def _key(message: Message) -> tuple[str, str, str, str]:
@@ -295,22 +295,22 @@ def _key(message: Message) -> tuple[str, str, str, str]:
 
 
 def _layer(rank: Records, gradient: Gradient) -> dict[str, Any]:
-    """Milliseconds from where backward begins: when its gradient was complete, began to travel,
-    had arrived, and was needed; and how long was waited for it then."""
+    """Milliseconds from the start of backward until its gradient was complete, was sent, had
+    arrived, and was needed; and how long the rank then waited for it."""
     names = ("ready_ms", "sent_ms", "arrived_ms", "needed_ms")
     sums, waited, count = [0.0] * len(names), 0.0, 0
-    for each in rank.passes:
-        carried = [op for op in operations_in(rank, each) if _carries(op, gradient)]
-        if not each.update or not carried or gradient.layer not in each.ready:
+    for one in rank.passes:
+        carried = [op for op in operations_in(rank, one) if _carries(op, gradient)]
+        if not one.update or not carried or gradient.layer not in one.ready:
             continue
         waits = [wait for op in carried for wait in op.waits]
         moments = (
-            each.ready[gradient.layer],
+            one.ready[gradient.layer],
             min(op.begun for op in carried),
             max(op.ended for op in carried),
-            min((begin for begin, _ in waits), default=each.end),
+            min((begin for begin, _ in waits), default=one.end),
         )
-        sums = [total + at - each.middle for total, at in zip(sums, moments, strict=True)]
+        sums = [total + at - one.middle for total, at in zip(sums, moments, strict=True)]
         waited += sum(end - begin for begin, end in waits)
         count += 1
     scale = 1e3 / max(count, 1)
@@ -319,10 +319,10 @@ def _layer(rank: Records, gradient: Gradient) -> dict[str, Any]:
 
 
 def operations_in(rank: Records, one: Pass) -> list[Operation]:
-    """The operations that a pass asked for, which lie in order."""
-    found = rank.operations
-    first = bisect.bisect_left(found, one.begin, key=lambda each: each.posted)
-    return found[first : bisect.bisect_left(found, one.end, key=lambda each: each.posted)]
+    """The operations that a pass posted, in order."""
+    operations = rank.operations
+    first = bisect.bisect_left(operations, one.begin, key=lambda op: op.posted)
+    return operations[first : bisect.bisect_left(operations, one.end, key=lambda op: op.posted)]
 
 
 def _carries(operation: Operation, gradient: Gradient) -> bool:

@@ -1,9 +1,9 @@
-"""Owns what is tuned of data-parallel training on the ranks at hand: the size of buckets, and the
+"""Owns the tuning of data-parallel training on the present ranks: the size of buckets, and the
 design.
 
 `train --bucket_mb auto`: the first iterations are made with buckets of each size in turn, all that
 follow with buckets of the size that took the least time. These iterations train like any others:
-nothing is measured apart from what is to become faster. `tune --designs` compares the published
+measuring costs no extra work. `tune --designs` compares the published
 designs: which trains a net fastest.
 """
 
@@ -36,21 +36,20 @@ from .servers.training import Served, assign_roles
 logger = logging.getLogger("osucaffe")
 
 SIZES = tuple(4**power << 18 for power in range(6))
-"""Bytes that are tried, beside all at once: 256 KB to 256 MB."""
+"""Bucket sizes that are tried, besides all at once: 256 KB to 256 MB."""
 TURNS = 3
-"""Turns of each size: what else the machine does meanwhile is not to fall on one of them."""
+"""Turns of each size, so that other load on the machine does not affect only one of them."""
 WARM_UP, COUNT = 2, 4
-"""Iterations of a turn that are not timed (a GPU captures its graph in the second), and that
-are."""
+"""Iterations of a turn that are untimed (a GPU captures its graph in the second), and timed."""
 EQUAL = 1.02
 """Sizes that take at most so many times as long as the best are as good: of these, the one nearest
 to the default is taken, so that noise does not choose."""
 
 
 class Tuned(DataParallel):
-    """The ranks of a job as a solver's group; `config.bucket` is where they begin.
+    """The ranks of a job as a solver's group, tuned from `config.bucket` on.
 
-    clock: tells seconds, beside those of other ranks only in their differences.
+    clock: gives seconds; only differences are compared with other ranks.
     """
 
     def __init__(
@@ -137,28 +136,28 @@ def candidates(net: NetLayout, config: ParallelConfig) -> Iterator[int]:
     layerwise = config.aggregation == "layerwise"
     if not layerwise and config.propagation != "overlapped":
         return
-    seen = []
+    tried = []
     for size in (*SIZES, len(net.arena) * ITEM):
         buckets = find_buckets(net, size, frozen=not layerwise)
-        if buckets not in seen:
-            seen.append(buckets)
+        if buckets not in tried:
+            tried.append(buckets)
             yield size
 
 
 def choose_size(seconds: Mapping[int, float], default: int) -> int:
     """The size that takes the least time; of those that are as good, the nearest to the default."""
     most = EQUAL * min(seconds.values())
-    good = [size for size, each in seconds.items() if each <= most]
+    good = [size for size, duration in seconds.items() if duration <= most]
     return min(good, key=lambda size: abs(math.log(max(size, 1) / max(default, 1))))
 
 
 def describe_sizes(seconds: Mapping[int, float], chosen: int, net: NetLayout) -> str:
-    """What was found, and how to ask for it at once."""
+    """The result, and the option that selects it directly."""
 
     def name(size: int) -> str:
         return "all at once" if size >= net.arena.learned * ITEM else f"{size / 2**20:g} MB"
 
-    tried = ", ".join(f"{name(size)} {1e3 * each:.3f}" for size, each in sorted(seconds.items()))
+    tried = ", ".join(f"{name(size)} {1e3 * took:.3f}" for size, took in sorted(seconds.items()))
     return (
         f"--bucket_mb auto: chose {name(chosen)} (--bucket_mb {chosen / 2**20:g} begins with it); "
         f"an iteration took, in ms: {tried}; what is within {EQUAL - 1:.0%} is alike"
@@ -166,7 +165,7 @@ def describe_sizes(seconds: Mapping[int, float], chosen: int, net: NetLayout) ->
 
 
 ROUNDS = 3
-"""Times that each design has its turn; the best counts: what else the machine does only slows."""
+"""Turns of each design; the best counts, as other load on the machine only slows it down."""
 
 NEAR = 0.95
 """Rates of which the smaller is this part of the larger are called equal."""
@@ -175,11 +174,11 @@ _LOUD = (
     *("test_net", "test_net_param", "test_iter", "test_state", "test_interval"),
     *("display", "debug_info", "snapshot", "snapshot_after_train"),
 )
-"""Settings of a solver without which it only trains. test_iter says how often `net` tests."""
+"""Settings that make a solver do more than train (test_iter: how often `net` tests)."""
 
 
 class Design(NamedTuple):
-    """A way of training. flags: what asks `osucaffe train` for it. servers: ranks that serve."""
+    """A way of training. flags: the options of `osucaffe train` for it. servers: their number."""
 
     name: str
     flags: str
@@ -189,7 +188,7 @@ class Design(NamedTuple):
 
 
 def designs(ranks: int) -> Iterator[Design]:
-    """What can be compared among so many ranks of CPUs."""
+    """The designs that can be compared on this many CPU ranks."""
     auto, plain = CommConfig(), ParallelConfig()
     yield Design("all-reduce", "", auto, plain)
     yield Design("ring", "--algorithm ring", CommConfig(algorithm="ring"), plain)
@@ -218,8 +217,8 @@ def measure_designs(
     rates: dict[Design, float] = {}
     for _ in range(ROUNDS):
         for design in designs(job.size):
-            found = _turn(job, topology, quiet, file, make_backend(), design, seconds)
-            rate = max(job.gather(found))  # of who trains; who serves has none
+            own = _turn(job, topology, quiet, file, make_backend(), design, seconds)
+            rate = max(job.gather(own))  # parameter servers have none
             rates[design] = max(rate, rates.get(design, 0.0))
             report(f"{design.name:20} {rate:>10.2f} batches/s")
     return sorted(rates.items(), key=lambda item: -item[1])
@@ -280,16 +279,16 @@ def _seconds(workers: Job, solver: Solver, iterations: int) -> float:
     return float(max(workers.gather(time.perf_counter() - begun)))
 
 
-def render_designs(found: Sequence[tuple[Design, float]]) -> str:
+def render_designs(results: Sequence[tuple[Design, float]]) -> str:
     """A table, and what to use."""
-    best, rate = found[0]
+    best, rate = results[0]
     lines = [f"{'design':20} {'batches/s':>10} {'to the best':>12}  flags of osucaffe train"]
-    for design, each in found:
-        lines.append(f"{design.name:20} {each:>10.2f} {each / rate:>11.0%}  {design.flags}")
+    for design, speed in results:
+        lines.append(f"{design.name:20} {speed:>10.2f} {speed / rate:>11.0%}  {design.flags}")
     lines.append(f"use: {best.name}: osucaffe train {best.flags}".rstrip())
-    near = [design.name for design, each in found[1:] if each >= NEAR * rate]
+    near = [design.name for design, speed in results[1:] if speed >= NEAR * rate]
     if near:
         lines.append(f"as fast, within {1 - NEAR:.0%}: {', '.join(near)}")
-    elif found[1:]:
-        lines.append(f"{rate / found[1][1] - 1:.0%} faster than {found[1][0].name}, the second")
+    elif results[1:]:
+        lines.append(f"{rate / results[1][1] - 1:.0%} faster than {results[1][0].name}, the second")
     return "\n".join(lines)

@@ -1,5 +1,5 @@
-"""Predicts what training would take on a cluster that is not at hand.
+"""Predicts the speed of training on a cluster that is not available.
 
-The code that trains runs, with a communicator that notes what is asked of it; the same schedules of
-sends and receives are then carried out by a model of the cluster's links, event by event.
+The training code itself runs, with a communicator that records the calls; the same schedules of
+sends and receives are then executed by a model of the cluster's links, event by event.
 """

@@ -1,17 +1,17 @@
-"""Owns clusters: the TOML files that describe one, each figure with its source.
+"""Owns the description of clusters: TOML files that give each figure with its source.
 
 name = "8 GPUs a host"
 ranks_per_host = 8
 
 [device]
-tflops = 15.7                # of the precision that is trained in
-memory_gb_s = 900            # what layers without arithmetic move
+tflops = 15.7                # of the precision used for training
+memory_gb_s = 900            # for layers that only move memory
 efficiency = 0.5             # of these, where nothing else is known (default 0.5)
-add_gb_s = 300               # bytes that are added to others in a second (default memory_gb_s / 3)
-stolen = 0.1                 # the share of communication's time that computation beside it loses
-nap_us = 1000                # the longest sleep between two looks of who waits for messages beside
-                             # computation (default 0; osucaffe's own threads over MPI: 1000)
-held = 0.1                   # the share of computation's time that communication beside it loses
+add_gb_s = 300               # rate of adding two arrays (default memory_gb_s / 3)
+stolen = 0.1                 # the fraction of its speed that computation loses to communication
+nap_us = 1000                # the longest sleep between two polls for messages that overlap with
+                             # computation (default 0; osucaffe's threads over MPI: 1000)
+held = 0.1                   # the fraction of its speed that communication loses to computation
 
 [device.images_per_second]   # of one device, by the net's name: wins over tflops
 "ResNet-50" = 364.8
@@ -25,10 +25,10 @@ shared = false               # one medium for all ranks of the host, or a port f
 latency_us = 5
 gb_s = 12.5
 ports = 2                    # for each host, divided among its ranks (default 1)
-eager_kb = 16                # so large messages leave before they are wanted (default 0)
-buffer_kb = 4096             # so large ones, too, but who sends them has done when they are wanted
-burst_kb = 64                # what a port lets through at once after a rest (default 0), as where a
-                             # token bucket shapes it
+eager_kb = 16                # messages up to this size need no posted receive (default 0)
+buffer_kb = 4096             # nor do these, but their sends complete when the receive is posted
+burst_kb = 64                # what an idle port lets through at once (default 0), as a token bucket
+                             # does
 
 [stragglers]
 sigma = 0.02                 # of the logarithm of what an iteration computes, rank by rank
@@ -51,7 +51,7 @@ from ..files import read_bytes
 
 @dataclass(frozen=True)
 class Link:
-    """latency_us: microseconds of a message of no bytes. gb_s: 10^9 bytes a second."""
+    """latency_us: microseconds of an empty message. gb_s: 10^9 bytes per second."""
 
     latency_us: float
     gb_s: float
@@ -131,7 +131,7 @@ def _make(path: str | Path, name: str, content: Any, kind: type) -> Any:
     """A Link or a Device of one table."""
     if content is None:
         raise UserError(f"{path}: [{name}] is missing")
-    _refuse_unknown(path, f"{name}.", content, [each.name for each in fields(kind)])
+    _refuse_unknown(path, f"{name}.", content, [field.name for field in fields(kind)])
     for key, value in content.items():
         if isinstance(value, (int, float)) and (value < 0 or (key == "gb_s" and not value)):
             raise UserError(f"{path}: {name}.{key} must not be {value}")

@@ -1,8 +1,8 @@
-"""Owns the prediction of iterations: scripts, carried out by all ranks beside their messages.
+"""Owns the prediction of iterations: the scripts of all ranks, overlapped with their messages.
 
-With parameter servers, whose updates are of all workers' sum: a server adds what all workers have
-pushed of a piece, updates its weights and sends them to all. Servers are the ranks behind the
-workers', as in training.
+Parameter servers are modelled with synchronous updates: a server sums the gradients that all
+workers have pushed for a piece, updates its weights and sends them to all. Servers are the last
+ranks, as in training.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ DESIGNS = {
     "all-reduce": ParallelConfig("layerwise", "none"),
     "sharded": ParallelConfig("layerwise", "sharded"),
 }
-"""What docs/communication.md calls them, and the flags that they are."""
+"""Their names in docs/communication.md, and the settings they use."""
 _PASSES_OVER_UPDATE = 5
 """An update reads gradient, weight and history, and writes two of them."""
 SERVERS = "servers"
-"""What the design with parameter servers is called."""
+"""The name of the design with parameter servers."""
 WARM_UP = 2
-"""Iterations until ranks are as far apart as they will be."""
+"""Iterations until the skew between ranks is stable."""
 
 
 @dataclass(frozen=True)
 class Prediction:
     """Milliseconds of iterations: the median, a tenth are below `low`, a tenth above `high`.
 
-    computing: what an iteration computes, without communication. images: a second, all ranks.
+    computing: of the computation alone. images: per second, of all ranks.
     """
 
     design: str
@@ -55,14 +55,14 @@ class Prediction:
 
     @property
     def efficiency(self) -> float:
-        """What is left of the rate of as many ranks that need not communicate."""
+        """The rate as a fraction of that of as many ranks without communication."""
         return self.computing / self.ms if self.ms else 1.0
 
 
 class Simulation:
     """Iterations of `size` ranks of a cluster with a net that takes `seconds`.
 
-    passes: the solver's iter_size. servers: so many parameter servers, behind the ranks (0: none).
+    passes: the solver's iter_size. servers: the number of parameter servers, ranked last (0: none).
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Simulation:
             self._planner,
             self._cluster,
             self._seconds,
-            beside=config.overlaps or self._servers > 0,
+            overlapped=config.overlaps or self._servers > 0,
             servers=self._servers,
         )
 
@@ -106,9 +106,9 @@ class Simulation:
         count = (iterations if sigma else 1) + WARM_UP
         # The mean of what is drawn is one.
         factors = np.exp(draw.normal(-(sigma**2) / 2, sigma, (count, self._size)))
-        ends = np.array([run.iterate(script, each) for each in factors])
-        taken = np.diff(ends)[WARM_UP - 1 :] * 1e3
-        low, median, high = np.percentile(taken, [10, 50, 90])
+        ends = np.array([run.iterate(script, factor) for factor in factors])
+        durations = np.diff(ends)[WARM_UP - 1 :] * 1e3
+        low, median, high = np.percentile(durations, [10, 50, 90])
         computing = self._passes * sum(self._seconds.values()) * 1e3 + run.updating(
             len(self._sketch.arena)
         )
@@ -134,31 +134,31 @@ class Run:
         cluster: Cluster,
         seconds: Seconds,
         *,
-        beside: bool,
+        overlapped: bool,
         servers: int = 0,
     ) -> None:
-        self._planner, self._seconds, self._beside = planner, seconds, beside
+        self._planner, self._seconds, self._overlapped = planner, seconds, overlapped
         self._network = Network(cluster, planner.size)
-        self._nap = cluster.device.nap_us / 1e6 if beside else 0.0
+        self._nap = cluster.device.nap_us / 1e6 if overlapped else 0.0
         self._stolen, self._held = cluster.device.stolen, cluster.device.held
         rate = cluster.device.memory_gb_s
         self._update = _PASSES_OVER_UPDATE * ITEM / rate / 1e9 if rate else 0.0
         self._now = np.zeros(planner.size)
         self._last = Span(np.zeros(planner.size), np.zeros(planner.size))
         self._spans: list[Span] = []
-        """What travels beside computation, one behind the other."""
+        """Communication that overlaps with computation, in order."""
         self._links = Network(cluster, planner.size + servers)
         self._adding = cluster.device.adding * ITEM * planner.size
         self._free = np.zeros(servers)
         self._pulled: dict[int, np.ndarray] = {}
-        """By bucket when each worker has the weights of what was pushed last."""
+        """By bucket, when each worker has the weights for its last push."""
 
     def updating(self, elements: int) -> float:
         """Milliseconds of an update."""
         return elements * self._update * 1e3
 
     def iterate(self, script: Script, factors: np.ndarray) -> float:
-        """One iteration behind those before; when the last rank has ended it."""
+        """Simulate the next iteration; returns when the last rank has ended it."""
         posted: dict[int, Span] = {}
         for event in script:
             if isinstance(event, Compute):
@@ -170,7 +170,7 @@ class Run:
                 begin = np.maximum(self._now, self._last.end)
                 self._last = Span(begin, self._network.run(plan, begin, scale, self._nap))
                 posted[event.number] = self._last
-                if self._beside:
+                if self._overlapped:
                     self._spans.append(self._last)
                 else:
                     self._now = self._last.end
@@ -183,13 +183,13 @@ class Run:
         return float(self._now.max())
 
     def _compute(self, seconds: np.ndarray) -> None:
-        """Ranks compute so long; while anything travels beside it, both are slower."""
+        """Ranks compute for these times; overlapping communication slows both."""
         now, left = self._now, seconds
         if self._stolen or self._held:
             self._spans = [span for span in self._spans if (span.end > now).any()]
             end = np.zeros_like(now)
             for span in self._spans:
-                late = np.maximum(end - span.begin, 0.0)  # the one before has become longer
+                late = np.maximum(end - span.begin, 0.0)  # the previous one has been prolonged
                 span.begin, span.end = span.begin + late, span.end + late
                 alone = np.clip(span.begin - now, 0.0, left)
                 now, left = now + alone, left - alone

@@ -1,10 +1,10 @@
 """Owns the model of a cluster's links: how long the messages of a plan take.
 
 A message takes the link's latency, and its bytes at the link's rate. Each port carries one message
-at a time in each direction, those that come first first: what several ranks share is what they wait
-for. A message begins when both sides have come to it; what buffers hold (`buffer_kb`) when its
-sender has, who waits for the other side all the same, but not with a small one (`eager_kb`).
-A port that has rested lets `burst_kb` through at once: as if it had begun with them earlier.
+at a time in each direction, first come, first served: ranks queue for shared ports. A message
+begins when both sides have posted it; one that fits the buffers (`buffer_kb`) when its sender has,
+which still waits for the receiver, except with a small one (`eager_kb`).
+An idle port lets `burst_kb` through at once, as if it had begun with them earlier.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Ports:
     port: np.ndarray
     seconds: np.ndarray
     alone: bool
-    """No port is used twice; else what follows is of the messages sorted by port."""
+    """No port is used twice; else the following fields describe the messages sorted by port."""
     ports: np.ndarray
     first: np.ndarray
     last: np.ndarray
@@ -39,20 +39,20 @@ class _Ports:
         return cls(port, seconds, bool(first.all()), ports, first, last, np.cumsum(first) - 1.0)
 
     def serve(self, free: np.ndarray, ready: np.ndarray, scale: float) -> np.ndarray:
-        """When each message begins to use its port: those that are ready first come first. `free`,
-        by port, is brought up to date."""
+        """When each message begins to use its port, in the order of readiness. `free`, by port, is
+        updated."""
         if self.alone:
             begin: np.ndarray = np.maximum(ready, free[self.port])
             free[self.port] = begin + scale * self.seconds
             return begin
         order = np.lexsort((ready, self.port))
-        taken, earliest = scale * self.seconds[order], ready[order]
+        durations, earliest = scale * self.seconds[order], ready[order]
         earliest[self.first] = np.maximum(earliest[self.first], free[self.ports[self.first]])
         # Within a port, begin[i] = max over j <= i of (earliest[j] + what j .. i - 1 take).
-        before = np.cumsum(taken) - taken
-        apart = self.group * (1.0 + earliest.max() - earliest.min() + before[-1] + taken[-1])
+        before = np.cumsum(durations) - durations
+        apart = self.group * (1.0 + earliest.max() - earliest.min() + before[-1] + durations[-1])
         sorted_begin = np.maximum.accumulate(earliest - before + apart) - apart + before
-        free[self.ports[self.last]] = sorted_begin[self.last] + taken[self.last]
+        free[self.ports[self.last]] = sorted_begin[self.last] + durations[self.last]
         begin = np.empty_like(sorted_begin)
         begin[order] = sorted_begin
         return begin
@@ -60,9 +60,9 @@ class _Ports:
 
 @dataclass(frozen=True)
 class _Way:
-    """What the messages of a wave use: ports out of and into hosts or devices (each direction in
-    its own numbering), seconds, which need not wait, and which nobody waits for. ahead: seconds
-    that a rested port saves."""
+    """What the messages of a wave use: ports out of and into hosts or devices (each numbered
+    separately), seconds, which flow without the receiver, and which complete without it. ahead:
+    seconds that an idle port saves."""
 
     out: _Ports
     into: _Ports
@@ -80,10 +80,10 @@ class Network:
         self._cluster, self._size = cluster, size
         ranks = np.arange(size)
         self._hosts = ranks // cluster.ranks_per_host
-        place = ranks % cluster.ranks_per_host
+        index = ranks % cluster.ranks_per_host
         ports = min(cluster.network.ports, cluster.ranks_per_host)
         # Of the network behind those of the ranks: a host's ranks are divided among its ports.
-        self._network_port = size + self._hosts * ports + place * ports // cluster.ranks_per_host
+        self._network_port = size + self._hosts * ports + index * ports // cluster.ranks_per_host
         self._node_port = self._hosts if cluster.node.shared else ranks
         count = int(self._network_port.max()) + 1
         self._out, self._in = np.full(count, -np.inf), np.full(count, -np.inf)

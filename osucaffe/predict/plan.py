@@ -1,7 +1,7 @@
-"""Owns plans: all messages of a collective operation of all ranks, in waves that depend on one
-another only forwards.
+"""Owns plans: all messages of a collective operation of all ranks, in waves that depend only on
+earlier ones.
 
-A plan is made of what each rank would do: the schedules of `comm/algorithms`, composed by
+A plan is made of the steps of each rank: the schedules of `comm/algorithms`, composed by
 `comm/hierarchical.py` where ranks share hosts. A step begins when the one before it is complete, as
 in `comm/mpi.py`; messages between two ranks arrive in the order in which they were sent.
 """
@@ -25,11 +25,11 @@ from .cluster import Cluster
 
 ITEM = 4
 ALIKE_FROM = 32
-"""Ranks above which arrays of about a size get one plan."""
+"""Ranks above which arrays of similar sizes share a plan."""
 
 
 class Extent:
-    """Stands for a flat float32 array: only how long it is."""
+    """A stand-in for a flat float32 array that has only a length."""
 
     itemsize = ITEM
 
@@ -55,7 +55,7 @@ def _relative(
     operation: str, name: str, rank: int, size: int, count: int, root: int, chunk: int
 ) -> list[RankStep]:
     """A schedule of the algorithms, in bytes."""
-    # Without their own cache: that would keep all of a plan's.
+    # Bypass their cache: it would hold all schedules of a plan.
     steps = schedule.__wrapped__(operation, name, rank, size, count, root, chunk)
     return [
         (
@@ -73,12 +73,12 @@ class Leaf(Communicator):
     def __init__(
         self,
         ranks: Sequence[int],
-        own: int,
+        rank: int,
         level: str,
         selection: Selection,
         steps: list[RankStep],
     ) -> None:
-        super().__init__(ranks.index(own), len(ranks), level=level)
+        super().__init__(ranks.index(rank), len(ranks), level=level)
         self._ranks, self._selection, self._steps = ranks, selection, steps
 
     def run(self, operation: str, array: Any, root: int = 0) -> None:
@@ -104,9 +104,9 @@ class Leaf(Communicator):
 
 @dataclass(frozen=True)
 class Wave:
-    """Messages that are all under way, or may be, when those of the waves before have arrived.
+    """Messages that may all be in flight once those of the earlier waves have arrived.
 
-    finished: the ranks whose steps end with them, and the bytes that each then adds.
+    finished: the ranks whose steps end with them; added: the bytes that each then adds.
     """
 
     source: np.ndarray
@@ -120,7 +120,7 @@ Plan = list[Wave]
 
 
 class Planner:
-    """Makes the plans of operations among the first `size` ranks of a cluster, and keeps them.
+    """Makes and caches the plans of operations among the first `size` ranks of a cluster.
 
     hierarchical: whether hosts and their leaders are levels, where there are several of each.
     """
@@ -135,10 +135,10 @@ class Planner:
         self._communicators: dict[int, tuple[Communicator, list[RankStep]]] = {}
 
     def plan(self, operation: str, count: int, root: int = 0) -> tuple[Plan, float]:
-        """Of an operation on `count` elements, and a factor of its messages' bytes.
+        """The plan of an operation on `count` elements, and a factor for its messages' bytes.
 
-        Among many ranks one plan is for arrays of about a size (within 5 %), and the factor makes
-        up for it.
+        Among many ranks, arrays of similar sizes (within 5 %) share a plan, and the factor corrects
+        it.
         """
         made = count
         if self.size > ALIKE_FROM and count >= ALIKE_FROM * self.size:
@@ -169,29 +169,29 @@ class Planner:
         """What `comm/create.py` would make for this rank."""
 
         def leaf(ranks: Sequence[int]) -> Leaf:
-            one_host = len({self._hosts[each] for each in ranks}) == 1
+            one_host = len({self._hosts[rank] for rank in ranks}) == 1
             level = "node" if one_host else "network"
             return Leaf(ranks, rank, level, self._selection, steps)
 
         hosts, every = self._hosts, range(self.size)
-        whole = leaf(every)
+        world = leaf(every)
         if not self._levels:
-            return whole
-        inside = [each for each in every if hosts[each] == hosts[rank]]
+            return world
+        inside = [other for other in every if hosts[other] == hosts[rank]]
         leaders = [hosts.index(host) for host in range(hosts[-1] + 1)]
-        place = inside.index(rank)
+        local_rank = inside.index(rank)
         rails = None
         if self.size % len(inside) == 0 and self.size == len(inside) * len(leaders):
-            rails = leaf([leader + place for leader in leaders])
-        cross = leaf(leaders) if place == 0 else None
-        return Hierarchical(whole, leaf(inside), cross, hosts, rails=rails)
+            rails = leaf([leader + local_rank for leader in leaders])
+        cross = leaf(leaders) if local_rank == 0 else None
+        return Hierarchical(world, leaf(inside), cross, hosts, rails=rails)
 
 
 def waves(ranks: Sequence[Sequence[RankStep]]) -> Plan:
     """The plan of what all ranks do. ValueError where they would wait for ever."""
     at, left = [0] * len(ranks), [0] * len(ranks)
     sent: dict[tuple[int, int], list[int]] = defaultdict(list)
-    wanted: dict[tuple[int, int], int] = defaultdict(int)
+    pending: dict[tuple[int, int], int] = defaultdict(int)
     begun = [rank for rank, steps in enumerate(ranks) if steps]
     plan: Plan = []
     while begun:
@@ -200,8 +200,8 @@ def waves(ranks: Sequence[Sequence[RankStep]]) -> Plan:
             sends, receives, _ = ranks[rank][at[rank]]
             left[rank] = len(sends) + len(receives)
             for peer, nbytes in sends:
-                if wanted[rank, peer]:
-                    wanted[rank, peer] -= 1
+                if pending[rank, peer]:
+                    pending[rank, peer] -= 1
                     messages.append((rank, peer, nbytes))
                 else:
                     sent[rank, peer].append(nbytes)
@@ -209,7 +209,7 @@ def waves(ranks: Sequence[Sequence[RankStep]]) -> Plan:
                 if sent[peer, rank]:
                     messages.append((peer, rank, sent[peer, rank].pop(0)))
                 else:
-                    wanted[peer, rank] += 1
+                    pending[peer, rank] += 1
         finished = []
         for source, target, _ in messages:
             for rank in (source, target):
@@ -228,11 +228,11 @@ def waves(ranks: Sequence[Sequence[RankStep]]) -> Plan:
 
 def _wave(messages: Sequence[Any], finished: list[int], added: list[int]) -> Wave:
     source, target, nbytes = zip(*messages, strict=True) if messages else ((), (), ())
-    whole: Callable[[Any], np.ndarray] = lambda values: np.array(values, np.intp)  # noqa: E731
+    indices: Callable[[Any], np.ndarray] = lambda values: np.array(values, np.intp)  # noqa: E731
     return Wave(
-        whole(source),
-        whole(target),
+        indices(source),
+        indices(target),
         np.array(nbytes, float),
-        whole(finished),
+        indices(finished),
         np.array(added, float),
     )

@@ -1,7 +1,7 @@
-"""Owns scripts: what a rank does in an iteration, as the code that trains does it.
+"""Owns scripts: the events of a rank in an iteration, recorded from the training code.
 
-The exchanges of `parallel/` run beside the passes of a sketch of the net, with a communicator that
-only notes what is asked of it. So when things travel is decided by the same lines as in training.
+The exchanges of `parallel/` run with the passes of a sketch of the net, and a communicator that
+only records calls. So the same code as in training decides what is sent when.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from .sketch import Sketch
 
 
 class Compute(NamedTuple):
-    """A layer's turn; direction: forward or backward."""
+    """A layer computes; direction: forward or backward."""
 
     direction: str
     layer: int
 
 
 class Update(NamedTuple):
-    """So many parameters get their new values."""
+    """This many parameters are updated."""
 
     elements: int
 
 
 class Post(NamedTuple):
-    """A collective operation is asked for. number: in the script."""
+    """A collective operation is posted. number: in the script."""
 
     number: int
     operation: str
@@ -49,18 +49,18 @@ class Wait(NamedTuple):
 
 
 Pieces = tuple[tuple[int, int], ...]
-"""By server (from 0) the elements of a bucket that are its."""
+"""(server from 0, elements of a bucket) pairs."""
 
 
 class Push(NamedTuple):
-    """A bucket's gradients leave."""
+    """A bucket's gradients are sent."""
 
     bucket: int
     pieces: Pieces
 
 
 class Pull(NamedTuple):
-    """The caller waits for the weights of a bucket that was pushed last."""
+    """The caller waits for the weights of a bucket's last push."""
 
     bucket: int
 
@@ -70,7 +70,7 @@ Script = list[Any]
 
 
 class Notebook(Communicator):
-    """Notes what rank 0 of `size` asks for. part: as the communicator to come divides arrays."""
+    """Records the calls of rank 0 of `size`. part: how the modelled communicator divides arrays."""
 
     def __init__(
         self, size: int, part: Callable[[int, int], tuple[int, int]], script: Script
@@ -129,7 +129,7 @@ def play(sketch: Sketch, exchange: Exchange, script: Script, passes: int) -> Scr
         before, after = exchange.hooks(accumulate=number > 0, update=update)
         hooks.append((before, after, [*exchange.finish(after), exchange.updated] if update else []))
     layers = range(len(sketch.layers))
-    for _ in range(2):  # behind the first one weights are to be sent
+    for _ in range(2):  # from the second on, weights are sent
         script.clear()
         for before, after, then in hooks:
             for layer in layers:
@@ -167,8 +167,8 @@ class NotedLink:
         self._pieces, self._script = pieces, script
 
     def push(self, bucket: int, rate: float, stream: Any = None) -> None:
-        own = [each for each in self._pieces if each.bucket == bucket]
-        pieces = tuple((each.server, each.stop - each.start) for each in own)
+        pieces_of_bucket = [piece for piece in self._pieces if piece.bucket == bucket]
+        pieces = tuple((piece.server, piece.stop - piece.start) for piece in pieces_of_bucket)
         self._script.append(Push(bucket, pieces))
 
     def wait(self, bucket: int, stream: Any = None) -> bool:
@@ -176,7 +176,7 @@ class NotedLink:
         return False
 
     def read(self, which: int, flat: Tensor) -> None:
-        """Nothing is asked for between iterations."""
+        """Nothing is read between iterations."""
 
 
 def record_served(

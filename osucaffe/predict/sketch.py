@@ -1,6 +1,6 @@
-"""Owns sketches: nets that are laid out and counted, but have no memory and compute nothing.
+"""Owns sketches: nets with a layout and operation counts, but without memory or computation.
 
-A sketch has what exchanges ask of a net.
+A sketch has the interface that exchanges need of a net.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .plan import ITEM, Extent
 
 @dataclass
 class Work:
-    """What a layer has to do in one direction: operations, and bytes of the tensors touched."""
+    """The work of a layer in one direction: operations, and bytes of the tensors it touches."""
 
     flops: int = 0
     nbytes: int = 0
@@ -39,8 +39,8 @@ class Sketch:
     """The training net of a parameter, as one rank has it: a `NetLayout`.
 
     layers: as a net's. forward, backward: the work of each. batch: records of a pass (0: unknown).
-    sizes: by a parameter's name the elements that it takes in memory, where a backend pads it: so
-    much travels.
+    sizes: by a parameter's name the elements that it takes in memory and messages, where a backend
+    pads it.
     """
 
     def __init__(
@@ -83,14 +83,14 @@ class _Padded(NamedTuple):
 
 
 class _NoMemory:
-    """What is set to zeros, and lies nowhere."""
+    """Memory that can only be zeroed, and does not exist."""
 
     def __setitem__(self, part: slice, value: int) -> None:
         pass
 
 
 class Nowhere(Cpu):
-    """A backend of tensors that have a length only."""
+    """A backend whose tensors only have a length."""
 
     def allocate(self, nbytes: int) -> Any:
         return _NoMemory()
@@ -100,20 +100,20 @@ class Nowhere(Cpu):
 
 
 def _work(calls: list[Call], layers: int) -> list[Work]:
-    found = [Work() for _ in range(layers)]
+    works = [Work() for _ in range(layers)]
     for call in calls:
         if 0 <= call.position < layers and not call.settings.get("feed"):
-            work = found[call.position]
+            work = works[call.position]
             work.flops += flops(call)
             touched = {
-                each.base or each for each in (*call.read_tensors(), *call.written_tensors())
+                tensor.base or tensor for tensor in (*call.read_tensors(), *call.written_tensors())
             }
-            work.nbytes += sum(each.size * ITEM for each in touched)
-    return found
+            work.nbytes += sum(tensor.size * ITEM for tensor in touched)
+    return works
 
 
 def _without_sources(param: caffe_pb2.NetParameter) -> caffe_pb2.NetParameter:
-    """The net with layers that invent data of the same shapes in the place of those that read it.
+    """The net with its reading layers replaced by layers that make up data of the same shapes.
 
     UserError where these have more tops than data and labels.
     """
@@ -137,7 +137,7 @@ def _without_sources(param: caffe_pb2.NetParameter) -> caffe_pb2.NetParameter:
 
 
 def _shapes(layer: caffe_pb2.LayerParameter, batch: int) -> list[tuple[int, ...]]:
-    """Of the tops of a layer that reads so many records, as far as its message says them."""
+    """Of the tops of a layer that reads this many records, as far as its message gives them."""
     if batch and layer.type == "PatchData":
         low = layer.patch_data_param.patch_size
         high = low * layer.patch_data_param.scale

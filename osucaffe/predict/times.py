@@ -1,9 +1,9 @@
-"""Owns how long each layer of a net computes: measured, or from what a cluster's file says.
+"""Owns the computation time of each layer: measured, or estimated from a cluster's file.
 
 Measured times are JSON: {"net": name, "batch": records, "layers": [{"name": ..., "forward_ms": ...,
 "backward_ms": ...}, ...]}, a layer for each of the net's as it runs (`osucaffe predict --measure`
 writes it). "sizes", if given, are the elements that parameters take in memory, by name: on CPUs
-they are padded, and travel so. Other keys are left alone.
+they are padded, in messages too. Other keys are ignored.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Seconds = dict[tuple[str, int], float]
 
 @dataclass(frozen=True)
 class Times:
-    """What a file of times holds: rows (name, milliseconds forward, backward), the batch that they
-    are of (0: unknown), and the elements of parameters in memory by name."""
+    """The content of a file of times: rows (name, milliseconds forward, backward), the batch they
+    are for (0: unknown), and the elements of parameters in memory by name."""
 
     path: str
     rows: list[tuple[str, float, float]]
@@ -40,23 +40,23 @@ class Times:
     def of(self, sketch: Sketch) -> Seconds:
         """The times of a net's layers. They are taken to grow with the batch. UserError where the
         file is of another net."""
-        rows, own = self.rows, [layer.label for layer in sketch.layers]
-        if own != [name for name, _, _ in rows]:
-            wrong = next((n for n in range(min(len(own), len(rows))) if own[n] != rows[n][0]), None)
+        rows, net = self.rows, [layer.label for layer in sketch.layers]
+        if net != [name for name, _, _ in rows]:
+            wrong = next((n for n in range(min(len(net), len(rows))) if net[n] != rows[n][0]), None)
             what = (
-                f"{len(rows)} layers, the net has {len(own)}"
+                f"{len(rows)} layers, the net has {len(net)}"
                 if wrong is None
-                else f'layer {wrong} is "{rows[wrong][0]}", the net has "{own[wrong]}" there'
+                else f'layer {wrong} is "{rows[wrong][0]}", the net has "{net[wrong]}" there'
             )
             raise UserError(
                 f"{self.path}: these are times of another net: {what}; measure them again"
             )
         scale = sketch.batch / self.batch if self.batch and sketch.batch else 1.0
-        found: Seconds = {}
+        seconds: Seconds = {}
         for layer, (_, forward, backward) in enumerate(rows):
-            found["forward", layer] = scale * forward / 1e3
-            found["backward", layer] = scale * backward / 1e3
-        return found
+            seconds["forward", layer] = scale * forward / 1e3
+            seconds["backward", layer] = scale * backward / 1e3
+        return seconds
 
 
 def read_times(path: str | Path) -> Times:
@@ -75,7 +75,7 @@ def read_times(path: str | Path) -> Times:
 
 def sizes_of(net: Net) -> dict[str, int]:
     """What a sketch takes as sizes: those of a net."""
-    return {each.name: each.blob.data.size for each in net.parameters}
+    return {parameter.name: parameter.blob.data.size for parameter in net.parameters}
 
 
 def estimate_times(sketch: Sketch, cluster: Cluster) -> Seconds:
@@ -94,7 +94,7 @@ def estimate_times(sketch: Sketch, cluster: Cluster) -> Seconds:
         return max(work.flops / device.tflops / 1e12, work.nbytes / device.memory_gb_s / 1e9)
 
     directions = {"forward": sketch.forward, "backward": sketch.backward}
-    found = {
+    times = {
         (direction, layer): floor(work)
         for direction, works in directions.items()
         for layer, work in enumerate(works)
@@ -102,13 +102,13 @@ def estimate_times(sketch: Sketch, cluster: Cluster) -> Seconds:
     rate = device.images_per_second.get(sketch.name)
     scale = 1 / (device.efficiency or 1.0)
     if rate and sketch.batch:
-        scale = sketch.batch / rate / sum(found.values())
+        scale = sketch.batch / rate / sum(times.values())
     elif rate is None:
         logger.warning(
             "%s says no images_per_second of %s: its times are guessed from operations and bytes",
             *(cluster.name, sketch.name or "this net"),
         )
-    return {key: scale * seconds for key, seconds in found.items()}
+    return {key: scale * seconds for key, seconds in times.items()}
 
 
 def describe_times(layers: Any, net: str, batch: int, sizes: Mapping[str, int]) -> str:
@@ -116,12 +116,12 @@ def describe_times(layers: Any, net: str, batch: int, sizes: Mapping[str, int]) 
     of the sizes of parameters."""
     rows = [
         {
-            "name": each.name,
-            "type": each.type,
-            "forward_ms": each.forward.milliseconds,
-            "backward_ms": each.backward.milliseconds,
+            "name": layer.name,
+            "type": layer.type,
+            "forward_ms": layer.forward.milliseconds,
+            "backward_ms": layer.backward.milliseconds,
         }
-        for each in layers
+        for layer in layers
     ]
     made = {"net": net, "batch": batch, "layers": rows, "sizes": dict(sizes)}
     return json.dumps(made, indent=1)

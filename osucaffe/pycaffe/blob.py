@@ -190,11 +190,15 @@ class Blob(Extents):
     def data(self) -> np.ndarray:
         if self._reshaped:
             return self._reshaped[0]
-        if self._look is not None:
-            self._look()
-        blob = self._find()
+        blob = self._computed()
         array = self._store.array(blob.data)
         return array if blob.length is None else array[..., : self._rows(blob.length), :]
+
+    def _computed(self) -> engine.Blob:
+        """The engine's blob, with what the last pass computed."""
+        if self._look is not None:
+            self._look()
+        return self._find()
 
     def _rows(self, length: Tensor) -> int:
         """How many rows there are of a blob whose length varies."""
@@ -211,6 +215,7 @@ class Blob(Extents):
         blob = self._find()
         if blob.length is None:
             return blob.shape
+        self._computed()
         return *blob.shape[:-2], self._rows(blob.length), blob.shape[-1]
 
     def reshape(self, *shape: int) -> None:

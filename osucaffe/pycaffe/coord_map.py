@@ -93,11 +93,11 @@ def _ancestors(top: Top) -> dict[Top, CoordMap]:
         sources: Sequence[Top] = here.fn.inputs[: 1 if here.fn.type_name == "Crop" else None]
         for source in sources:
             try:
-                found = compose(maps[here], coord_map(here.fn))
+                composed = compose(maps[here], coord_map(here.fn))
             except UndefinedMapException:
                 continue
             if source not in maps:
-                maps[source] = found
+                maps[source] = composed
                 frontier.append(source)
     return maps
 
@@ -131,5 +131,5 @@ def crop(top_from: Top, top_to: Top) -> Any:
     return layers.Crop(
         top_from,
         top_to,
-        crop_param={"axis": (axis or 0) + 1, "offset": [int(each) for each in np.round(offset)]},
+        crop_param={"axis": (axis or 0) + 1, "offset": [int(value) for value in np.round(offset)]},
     )

@@ -57,17 +57,17 @@ class Detector(ImageNet):
         if not self.preprocess.is_set:
             self.enter_as_trained([])
             self.configure_crop(self.context_pad)
-        found = []
+        detections = []
         crops = []
         for filename, windows in images_windows:
             image = load_image(filename, color=self.crop_mean.shape[2] > 1)
             for window in windows:
                 crops.append(self.crop(image, window))
-                found.append({"window": window, "filename": filename})
+                detections.append({"window": window, "filename": filename})
         scores = self.forward_all(**{self.inputs[0]: self.preprocess(crops)})[self.outputs[0]]
-        for each, score in zip(found, scores, strict=True):
-            each["prediction"] = score.squeeze()
-        return found
+        for detection, score in zip(detections, scores, strict=True):
+            detection["prediction"] = score.squeeze()
+        return detections
 
     def crop(self, im: np.ndarray, window: Sequence[float]) -> np.ndarray:
         """A window of an image at the net's input size, with its context.
@@ -85,9 +85,9 @@ class Detector(ImageNet):
         extents = np.array(im.shape[:2])
         first = np.clip(np.rint(begin), 0, extents - 1).astype(int)
         last = np.maximum(np.clip(np.rint(end), 0, extents).astype(int), first + 1)
-        place = np.clip(np.rint((first - begin) / ratio), 0, size - 1).astype(int)
-        room = np.clip(np.rint((last - first) / ratio), 1, size - place).astype(int)
-        inside = resize_image(im[first[0] : last[0], first[1] : last[1]], room)
+        start = np.clip(np.rint((first - begin) / ratio), 0, size - 1).astype(int)
+        size_inside = np.clip(np.rint((last - first) / ratio), 1, size - start).astype(int)
+        inside = resize_image(im[first[0] : last[0], first[1] : last[1]], size_inside)
         result = np.array(resize_image(self.crop_mean, size.astype(int)), np.float32)
-        result[place[0] : place[0] + room[0], place[1] : place[1] + room[1]] = inside
+        result[start[0] : start[0] + size_inside[0], start[1] : start[1] + size_inside[1]] = inside
         return result

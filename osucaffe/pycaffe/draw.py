@@ -157,10 +157,10 @@ def add_layers(
 
     made: set[str] = set()
     for index, layer in enumerate(layers):
-        own = _quote(f"{prefix}layer{index}") if prefix else f"layer{index}"
+        node = _quote(f"{prefix}layer{index}") if prefix else f"layer{index}"
         text = get_layer_label(layer, rankdir, display_lrm)
         colour = choose_color_by_layertype(layer.type)
-        graph.add_node(_box(own, text, style="filled", color="#555555", fillcolor=colour))
+        graph.add_node(_box(node, text, style="filled", color="#555555", fillcolor=colour))
         label = get_edge_label(layer) if label_edges else ""
         for blob in [*layer.bottom, *layer.top]:
             if blob not in made:
@@ -171,10 +171,10 @@ def add_layers(
         in_place = list(layer.bottom) == list(layer.top)
         for blob in layer.bottom:
             ends = "both" if in_place else "forward"
-            graph.add_edge(pydot.Edge(_quote(f"{prefix}blob {blob}"), own, dir=ends))
+            graph.add_edge(pydot.Edge(_quote(f"{prefix}blob {blob}"), node, dir=ends))
         for blob in [] if in_place else layer.top:
             name = _quote(f"{prefix}blob {blob}")
-            graph.add_edge(pydot.Edge(own, name, label=_quote(f" {label}")))
+            graph.add_edge(pydot.Edge(node, name, label=_quote(f" {label}")))
 
 
 def draw_net(

@@ -21,7 +21,7 @@ from ..backends.tensor import Tensor
 from .blob import Key, Store, key
 from .written_pages import EVERYTHING, Range, WrittenPages
 
-MOST_WANTED = 8
+MAX_REQUESTED = 8
 """A script that looks at more blobs gets them all: its own net runs."""
 
 PIECE = 1 << 18
@@ -44,8 +44,8 @@ class ForwardOnly:
     def __init__(self, net: engine.Net, store: Store, make: Make) -> None:
         self._net, self._store, self._make = net, store, make
         self._fast: engine.Net | None = None
-        self._wanted: set[str] = set()
-        self._kept: dict[Tensor, np.ndarray] = {}
+        self._requested: set[str] = set()
+        self._saved: dict[Tensor, np.ndarray] = {}
         """What the last run read, of inputs and parameters that may have been written since."""
         self._parameters = {blob.data for layer in net.layers for blob in layer.parameters}
         self._pages: WrittenPages | None = None
@@ -65,32 +65,36 @@ class ForwardOnly:
             and bool(net.inputs)
             and all(node.bottom or node.layer.type == "Input" for node in net.nodes)
             and not any(node.layer.reshapes or any(node.loss_weight) for node in net.nodes)
-            and not any(call.name == "host" or "key" in call.settings for call in net.programs[0])
+            and not any("key" in call.settings for call in net.programs[0])
+            and all(
+                net.nodes[call.position].layer.host_is_pure
+                for call in net.programs[0]
+                if call.name == "host"
+            )
             and parameters.isdisjoint(_written(net))
-            and all(blob.length is None for blob in net.blobs.values())
         )
 
     def pays(self) -> bool:
         """Whether there are blobs that nobody looks at, or holds an array of: on the CPU that is
         the blob's memory, and shows what a pass computes."""
-        held = {name for each in list(self._store.leases) for name in self._names.get(each, ())}
-        more = held - self._wanted.union(self._net.inputs, self._net.outputs)
-        if len(more) > MOST_WANTED:
+        held = {name for tensor in list(self._store.leases) for name in self._names.get(tensor, ())}
+        more = held - self._requested.union(self._net.inputs, self._net.outputs)
+        if len(more) > MAX_REQUESTED:
             return False
         self.want(more)
-        return len(self._wanted) <= MOST_WANTED
+        return len(self._requested) <= MAX_REQUESTED
 
     def reshaped(self) -> None:
         """The net's blobs have other shapes, and other memory."""
         self.is_stale = False
-        self._kept = {each: kept for each, kept in self._kept.items() if each in self._parameters}
+        self._saved = {k: values for k, values in self._saved.items() if k in self._parameters}
         self.moved()
 
     def moved(self) -> None:
         """Tensors of the net have other memory."""
         net = self._net
         self._inputs = {net.blobs[name].data for name in net.inputs}
-        self._overwritten = {each for each in self._inputs if key(each) in _written(net)}
+        self._overwritten = {name for name in self._inputs if key(name) in _written(net)}
         self._names: dict[Key, list[str]] = {}
         for name, blob in net.blobs.items():
             self._names.setdefault(key(blob.data), []).append(name)
@@ -100,17 +104,17 @@ class ForwardOnly:
 
     def expose(self, tensor: Tensor) -> None:
         """The memory of a tensor may be written from now on."""
-        for each in self._named(tensor):
-            is_read = self.is_stale or (self._fast is not None and each in self._parameters)
-            if is_read and each not in self._kept:
-                self._kept[each] = np.array(self._store.values(each))
+        for name in self._named(tensor):
+            is_read = self.is_stale or (self._fast is not None and name in self._parameters)
+            if is_read and name not in self._saved:
+                self._saved[name] = np.array(self._store.values(name))
 
     def lend(self, tensor: Tensor) -> None:
         """A script is about to get an array of a tensor: as long as it has none of a parameter, the
         memory of all of them can become such that the kernel tells what is written."""
-        if not self._may_watch or not any(each in self._parameters for each in self._named(tensor)):
+        if not self._may_watch or not any(name in self._parameters for name in self._named(tensor)):
             return
-        sizes = {each.address: each.array.nbytes for each in self._parameters}
+        sizes = {parameter.address: parameter.array.nbytes for parameter in self._parameters}
         spans = sorted((address, address + size) for address, size in sizes.items())
         begin, end = spans[0][0], spans[-1][1]
         in_one_arena = all(
@@ -121,7 +125,7 @@ class ForwardOnly:
             self._may_watch = False
             with contextlib.suppress(OSError):
                 self._pages = WrittenPages(begin, end)
-                self._unsure = set(self._kept)
+                self._unsure = set(self._saved)
                 weakref.finalize(self, self._pages.close)
 
     def _named(self, tensor: Tensor) -> Sequence[Tensor]:
@@ -130,7 +134,7 @@ class ForwardOnly:
 
     def run(self) -> None:
         """Run all of forward, if it `pays`. What the script wrote must have been uploaded."""
-        fast = self._fast = self._fast or self._make(sorted(self._wanted))
+        fast = self._fast = self._fast or self._make(sorted(self._requested))
         shapes = {name: self._net.blobs[name].shape for name in self._net.inputs}
         if any(fast.blobs[name].shape != shape for name, shape in shapes.items()):
             fast.reshape(shapes)
@@ -143,17 +147,17 @@ class ForwardOnly:
     def want(self, names: Iterable[str]) -> None:
         """Have these blobs from the next run on."""
         mine = {*self._net.inputs, *self._net.outputs}
-        more = {name for name in names if name not in mine} - self._wanted
+        more = {name for name in names if name not in mine} - self._requested
         if more:
-            self._wanted |= more
+            self._requested |= more
             if self._fast is not None:
                 self._fast.discard()
             self._fast = None
 
     def has(self, name: str) -> bool:
         """Whether a blob holds what the last run computed."""
-        kept = name in self._net.inputs or name in self._net.outputs
-        return not self.is_stale or kept or (self._fast is not None and name in self._wanted)
+        exposed = name in self._net.inputs or name in self._net.outputs
+        return not self.is_stale or exposed or (self._fast is not None and name in self._requested)
 
     def outlive(self, inputs: Iterable[str]) -> bool:
         """Whether stale blobs keep their values when these inputs get other shapes."""
@@ -167,10 +171,10 @@ class ForwardOnly:
         """Compute the blobs that are stale from what the last run read."""
         self.is_stale = False
         backend, net = self._net.backend, self._net
-        has = {*net.inputs, *net.outputs, *(self._wanted if self._fast else ())}
-        kept = [(each, backend.read(each), values) for each, values in self._kept.items()]
-        different = _different([values for _, *values in kept])
-        old = [(each, values) for i, (each, _, values) in enumerate(kept) if i in different]
+        has = {*net.inputs, *net.outputs, *(self._requested if self._fast else ())}
+        exposed = [(name, backend.read(name), values) for name, values in self._saved.items()]
+        different = _different([values for _, *values in exposed])
+        old = [(name, values) for i, (name, _, values) in enumerate(exposed) if i in different]
         tensors = {*(net.blobs[name].data for name in has), *(tensor for tensor, _ in old)}
         now = [(tensor, backend.read(tensor)) for tensor in tensors]
         for tensor, values in old:
@@ -181,38 +185,44 @@ class ForwardOnly:
 
     def _bind(self, fast: engine.Net) -> None:
         """Let both nets have the same inputs, outputs and wanted blobs."""
-        for name in {*fast.inputs, *fast.outputs, *self._wanted}:
-            own, other = self._net.blobs[name].data, fast.blobs[name].data
-            own, other = own.base or own, other.base or other
-            if other.address != own.address:
-                other.place(own.array.reshape(-1), own.address)
-                fast.forget_replay()
+        for name in {*fast.inputs, *fast.outputs, *self._requested}:
+            blob, other = self._net.blobs[name], fast.blobs[name]
+            self._bind_tensor(fast, blob.data, other.data)
+            if blob.length is not None and other.length is not None:
+                self._bind_tensor(fast, blob.length, other.length)
+
+    @staticmethod
+    def _bind_tensor(fast: engine.Net, target: Tensor, other: Tensor) -> None:
+        target, other = target.base or target, other.base or other
+        if other.address != target.address:
+            other.place(target.array.reshape(-1), target.address)
+            fast.forget_replay()
 
     def _have_changed(self) -> bool:
         """Whether parameters are not what they were in the last run. What may be written behind
         this one is kept."""
-        held = [each for name in list(self._store.leases) for each in self._tensors.get(name, ())]
-        tensors = list({*self._kept, *self._overwritten, *held})
-        values = {each: self._store.values(each) for each in tensors}
+        held = [t for name in list(self._store.leases) for t in self._tensors.get(name, ())]
+        tensors = list({*self._saved, *self._overwritten, *held})
+        values = {tensor: self._store.values(tensor) for tensor in tensors}
         changed = {*tensors} - {*self._same_parameters(values)}
-        self._kept = {
-            each: np.array(values[each]) if each in changed else self._kept[each]
-            for each in tensors
-            if each in self._overwritten or self._store.in_use(each)
+        self._saved = {
+            tensor: np.array(values[tensor]) if tensor in changed else self._saved[tensor]
+            for tensor in tensors
+            if tensor in self._overwritten or self._store.in_use(tensor)
         }
-        return any(each in self._parameters for each in changed)
+        return any(tensor in self._parameters for tensor in changed)
 
     def _same_parameters(self, values: Mapping[Tensor, np.ndarray]) -> set[Tensor]:
         """Those that were kept, and have the same values now."""
-        before = {each for each in self._kept if each in self._parameters}
+        before = {tensor for tensor in self._saved if tensor in self._parameters}
         written = self._pages.ranges() if self._pages else [EVERYTHING]
         pairs: list[tuple[np.ndarray, np.ndarray]] = []
         owners: list[Tensor] = []
-        for each in before:
-            ranges = [EVERYTHING] if each in self._unsure else written
-            for part in _overlaps(ranges, each.address, values[each].nbytes):
-                pairs.append((_bytes(values[each])[part], _bytes(self._kept[each])[part]))
-                owners.append(each)
+        for name in before:
+            ranges = [EVERYTHING] if name in self._unsure else written
+            for part in _overlaps(ranges, name.address, values[name].nbytes):
+                pairs.append((_bytes(values[name])[part], _bytes(self._saved[name])[part]))
+                owners.append(name)
         self._unsure.clear()
         return before - {owners[number] for number in _different(pairs)}
 
@@ -246,14 +256,14 @@ def _different(pairs: Iterable[Sequence[np.ndarray]]) -> set[int]:
         for number, (one, other) in enumerate(pairs)
         for start in range(0, one.nbytes, PIECE)
     ]
-    found: set[int] = set()
+    changed: set[int] = set()
 
     def compare(part: Sequence[tuple[int, int, int, int]]) -> None:
-        found.update(number for number, *where in part if _MEMCMP(*where))
+        changed.update(number for number, *where in part if _MEMCMP(*where))
 
     count = _WORKERS.count if sum(size for *_, size in pieces) > WORTH_THREADS else 1
     _WORKERS.run([partial(compare, pieces[first::count]) for first in range(count)])
-    return found
+    return changed
 
 
 _WORKERS = Workers(usable_cores())

@@ -48,8 +48,8 @@ class ImageInput:
     @property
     def is_set(self) -> bool:
         """Whether anything has been said of the values that enter."""
-        own = self.transformer
-        return any((own.mean, own.input_scale, own.raw_scale, own.channel_swap))
+        t = self.transformer
+        return any((t.mean, t.input_scale, t.raw_scale, t.channel_swap))
 
     def set_as(
         self, trained: Preprocessing, *, mean: np.ndarray | None = None, **given: Any
@@ -94,16 +94,16 @@ class ImageInput:
         return np.array([self.transformer.preprocess(self.name, image) for image in images])
 
     def __str__(self) -> str:
-        own, name = self.transformer, self.name
+        transformer, name = self.transformer, self.name
         parts = []
         if self.channels == 3:
-            order = own.channel_swap.get(name, (0, 1, 2))
+            order = transformer.channel_swap.get(name, (0, 1, 2))
             parts.append(", ".join(("red", "green", "blue")[channel] for channel in order))
-        parts.append(f"0..{own.raw_scale.get(name, 1):g}")
-        if (mean := own.mean.get(name)) is not None:
+        parts.append(f"0..{transformer.raw_scale.get(name, 1):g}")
+        if (mean := transformer.mean.get(name)) is not None:
             what = "the mean" if mean.shape[1:] == (1, 1) else "a mean image, on average"
             parts.append(f"less {what} {', '.join(f'{value:g}' for value in mean.mean((1, 2)))}")
-        if (scale := own.input_scale.get(name, 1)) != 1:
+        if (scale := transformer.input_scale.get(name, 1)) != 1:
             parts.append(f"times {scale:g}")
         return ", ".join(parts)
 
@@ -141,8 +141,8 @@ class Cropped:
 
     def cut(self, image: np.ndarray, *, oversample: bool) -> np.ndarray:
         """The same of an image that has been scaled."""
-        whole = not oversample
-        crops = [centre(image, self.crop_dims)] if whole else _ten_crops([image], self.crop_dims)
+        one = not oversample
+        crops = [centre(image, self.crop_dims)] if one else _ten_crops([image], self.crop_dims)
         return self.preprocess(list(crops))
 
 

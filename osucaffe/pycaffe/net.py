@@ -73,11 +73,11 @@ class Net:
         self._begin(net)
         if ForwardOnly.serves(net):
 
-            def beside(wanted: Iterable[str]) -> engine.Net:
+            def make_fast(wanted: Iterable[str]) -> engine.Net:
                 options: Any = {"share": net, "inference": True, "wanted": wanted, **state}
                 return engine.Net(param, backend=net.backend, phase=net.phase, **options)
 
-            self._forward_only = ForwardOnly(net, self._store, beside)
+            self._forward_only = ForwardOnly(net, self._store, make_fast)
         if given is not None:
             self._load(*given)
 
@@ -112,7 +112,7 @@ class Net:
             (name, self._blob(name)) for name in net.blobs
         )
         self.layers: list[Any] = [self._layer(index) for index in range(len(net.layers))]
-        self._scripted = [each for each in net.layers if isinstance(each, Python)]
+        self._scripted = [layer for layer in net.layers if isinstance(layer, Python)]
         self.layer_dict: OrderedDict[str, Any] = OrderedDict(
             zip(net.layer_names, self.layers, strict=True)
         )
@@ -169,13 +169,13 @@ class Net:
         """
         first = self._index(start, 0)
         last = self._index(end, len(self.layers) - 1)
-        wanted = self.outputs if end is None else self._net.nodes[last].layer.param.top
+        names = self.outputs if end is None else self._net.nodes[last].layer.param.top
         if inputs:
             self._put("data", inputs, self.inputs, "Input blob arguments do not match net inputs.")
         if blobs is not None and self._forward_only is not None:
             self._forward_only.want(blobs := list(blobs))
         self._forward(first, last)
-        return {name: self.blobs[name].data for name in {*wanted, *(blobs or ())}}
+        return {name: self.blobs[name].data for name in {*names, *(blobs or ())}}
 
     def backward(
         self,
@@ -191,14 +191,12 @@ class Net:
         """
         first = self._index(start, len(self.layers) - 1)
         last = self._index(end, 0)
-        wanted = (
-            self.inputs if end is None else [blob.name for blob in self._net.nodes[last].bottom]
-        )
+        names = self.inputs if end is None else [blob.name for blob in self._net.nodes[last].bottom]
         if outputs:
             message = "Top diff arguments do not match net outputs."
             self._put("diff", outputs, self.outputs, message)
         self._backward(first, last)
-        return {name: self.blobs[name].diff for name in {*wanted, *(diffs or ())}}
+        return {name: self.blobs[name].diff for name in {*names, *(diffs or ())}}
 
     def _index(self, name: str | None, default: int) -> int:
         if name is None:
@@ -271,7 +269,7 @@ class Net:
 
         float32, C-contiguous, not copied; N a multiple of the layer's batch_size. Raises UserError.
         """
-        layer = next((each for each in self._net.layers if isinstance(each, MemoryData)), None)
+        layer = next((layer for layer in self._net.layers if isinstance(layer, MemoryData)), None)
         if layer is None:
             raise CaffeError(f'net "{self.name}" has no MemoryData layer to take the arrays')
         layer.set_arrays(data if np.ndim(data) == 4 else data[None], labels)
@@ -279,13 +277,13 @@ class Net:
     def _forward(self, start: int, end: int) -> float:
         """Run layers by their indices; returns the loss."""
         self.prepare()
-        whole = start == 0 and end == len(self.layers) - 1
+        full = start == 0 and end == len(self.layers) - 1
         called = self._before_forward or self._after_forward
-        if self._forward_only is not None and whole and not called and self._forward_only.pays():
+        if self._forward_only is not None and full and not called and self._forward_only.pays():
             self._forward_only.run()
             self.done()
             return 0.0
-        if whole and not called and self._forward_only is not None:
+        if full and not called and self._forward_only is not None:
             self._forward_only.is_stale = False
         self._catch_up()
         if start <= end:
@@ -356,14 +354,14 @@ class Net:
 
     def reshape(self) -> None:
         """Let all layers follow the shapes that the script gave to inputs."""
-        waiting = [name for name, blob in self.blobs.items() if blob.waits]
-        if waiting:
-            if self._forward_only is not None and self._forward_only.outlive(waiting):
+        pending = [name for name, blob in self.blobs.items() if blob.waits]
+        if pending:
+            if self._forward_only is not None and self._forward_only.outlive(pending):
                 self._catch_up()
             self._store.upload()
             self._store.forget()
-            self._net.reshape({name: self.blobs[name].shape for name in waiting})
-            for name in waiting:
+            self._net.reshape({name: self.blobs[name].shape for name in pending})
+            for name in pending:
                 self.blobs[name].settle()
             if self._forward_only is not None:
                 self._forward_only.reshaped()
@@ -374,8 +372,8 @@ class Net:
         if self._net.backend.name == "cpu":
             for layer in self._scripted:
                 if layer.instance is not None:
-                    for own, blob in zip(layer.instance.blobs, layer.parameters, strict=True):
-                        own.data, own.diff = map(self._store.array, (blob.data, blob.diff))
+                    for blob, engine in zip(layer.instance.blobs, layer.parameters, strict=True):
+                        blob.data, blob.diff = map(self._store.array, (engine.data, engine.diff))
 
     # -- weights ---------------------------------------------------------------------------------
 

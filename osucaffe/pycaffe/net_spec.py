@@ -21,7 +21,7 @@ _FIELDS = {
 """The field of LayerParameter that holds a type's own settings: Pooling -> pooling_param."""
 
 
-def own_field(type_name: str) -> str | None:
+def param_field(type_name: str) -> str | None:
     """The field of LayerParameter whose message is this type's own, if there is one."""
     return _FIELDS.get(type_name)
 
@@ -35,13 +35,13 @@ def assign_proto(message: Any, name: str, value: Any) -> None:
     field = getattr(message, name)
     if hasattr(field, "extend"):
         values = value if isinstance(value, list | tuple) else [value]
-        for each in values:
-            if isinstance(each, Mapping):
+        for entry in values:
+            if isinstance(entry, Mapping):
                 item = field.add()
-                for key, part in each.items():
+                for key, part in entry.items():
                     assign_proto(item, key, part)
             else:
-                field.append(each)
+                field.append(entry)
     elif isinstance(value, Mapping):
         field.SetInParent()
         for key, part in value.items():
@@ -104,14 +104,14 @@ class Function:
     def add(self, layers: OrderedDict[Function, Any], names: _Names) -> None:
         """Put this layer behind those that it needs, unless it is there already."""
         # A loop, not recursion: deep nets are deeper than Python's stack.
-        waiting: list[Function] = [self]
-        while waiting:
-            layer = waiting[-1]
+        pending: list[Function] = [self]
+        while pending:
+            layer = pending[-1]
             missing = [top.fn for top in layer.inputs if top.fn not in layers]
             if missing:
-                waiting.extend(reversed(missing))
+                pending.extend(reversed(missing))
                 continue
-            waiting.pop()
+            pending.pop()
             if layer not in layers:
                 layers[layer] = layer._describe(layers, names)
 
@@ -123,10 +123,10 @@ class Function:
         else:
             layer.top.extend(names.of(top, self.type_name) for top in self.tops)
         layer.name = names.of(self.tops[0] if self.tops else self, self.type_name)
-        field = own_field(self.type_name)
+        field = param_field(self.type_name)
         for key, value in self.params.items():
-            own = field is not None and key in getattr(layer, field).DESCRIPTOR.fields_by_name
-            if own and not key.endswith("param"):
+            is_field = field is not None and key in getattr(layer, field).DESCRIPTOR.fields_by_name
+            if is_field and not key.endswith("param"):
                 assign_proto(getattr(layer, field or ""), key, value)
             elif key in layer.DESCRIPTOR.fields_by_name:
                 assign_proto(layer, key, value)

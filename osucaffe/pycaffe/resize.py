@@ -60,8 +60,8 @@ class _Zooming(NamedTuple):
     order: int
 
     def matrix(self) -> np.ndarray:
-        places = np.arange(self.new) * ((self.old - 1) / max(self.new - 1, 1))
-        return _matrix(_interpolation(places, self.old, self.order), self.old)
+        positions = np.arange(self.new) * ((self.old - 1) / max(self.new - 1, 1))
+        return _matrix(_interpolation(positions, self.old, self.order), self.old)
 
 
 def zoomed(image: np.ndarray, extents: Sequence[int], order: int) -> np.ndarray:
@@ -96,26 +96,26 @@ def _applied(
     for target, source, weights in _bands(down, dtype):
         np.matmul(weights, flat[source].astype(dtype, copy=False), out=rows[target])
     planes = rows.reshape(-1, width, channels).transpose(2, 0, 1).reshape(-1, width)
-    found = np.empty((len(planes), across.new), dtype)
+    result = np.empty((len(planes), across.new), dtype)
     for target, source, weights in _bands(across, dtype):
-        np.matmul(planes[:, source], weights.T, out=found[:, target])
-    return found.reshape(channels, down.new, across.new).transpose(1, 2, 0)
+        np.matmul(planes[:, source], weights.T, out=result[:, target])
+    return result.reshape(channels, down.new, across.new).transpose(1, 2, 0)
 
 
-def _mirrored(places: np.ndarray, extent: int) -> np.ndarray:
+def _mirrored(positions: np.ndarray, extent: int) -> np.ndarray:
     """Places beyond the ends, reflected about the centres of the first and the last pixel."""
     period = max(2 * (extent - 1), 1)
-    inside = places % period
-    return np.minimum(inside, period - inside) if extent > 1 else np.zeros_like(places)
+    inside = positions % period
+    return np.minimum(inside, period - inside) if extent > 1 else np.zeros_like(positions)
 
 
-def _interpolation(places: np.ndarray, extent: int, order: int) -> Taps:
+def _interpolation(positions: np.ndarray, extent: int, order: int) -> Taps:
     """What makes values at places between pixels."""
     if order == 0:
-        nearest = _mirrored(np.floor(places + 0.5).astype(int), extent)
-        return nearest[:, None], np.ones((len(places), 1))
-    lower = np.floor(places).astype(int)
-    weight = places - lower
+        nearest = _mirrored(np.floor(positions + 0.5).astype(int), extent)
+        return nearest[:, None], np.ones((len(positions), 1))
+    lower = np.floor(positions).astype(int)
+    weight = positions - lower
     pixels = _mirrored(np.stack([lower, lower + 1], axis=1), extent)
     return pixels, np.stack([1 - weight, weight], axis=1)
 

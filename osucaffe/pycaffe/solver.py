@@ -105,8 +105,8 @@ class Solver:
         check_readable(state_file)
         self._run(self._solver.restore, state_file)
         engines = [self._solver.net, *self._solver.test_nets]
-        for net, own in zip([self.net, *self.test_nets], engines, strict=True):
-            net.use(own)
+        for net, restored in zip([self.net, *self.test_nets], engines, strict=True):
+            net.use(restored)
 
 
 class _Hooks(ProcessGroup):

@@ -72,8 +72,8 @@ class WrittenPages:
             return [EVERYTHING]
         copied = (entries & _PRESENT_OR_SWAPPED != 0) & (entries & _OF_A_FILE == 0)
         bounds = np.flatnonzero(np.diff(copied, prepend=False, append=False))
-        found = (self._begin + bounds * mmap.PAGESIZE).tolist()
-        written = zip(found[::2], found[1::2], strict=True)
+        bounds_of = (self._begin + bounds * mmap.PAGESIZE).tolist()
+        written = zip(bounds_of[::2], bounds_of[1::2], strict=True)
         return [(0, self._begin), *written, (self._end, EVERYTHING[1])]
 
     def close(self) -> None:

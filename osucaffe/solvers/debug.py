@@ -63,8 +63,8 @@ def _show(net: Net, what: str, tensor: Tensor) -> None:
 
 def _show_norms(net: Net) -> None:
     """The L1 and L2 norms of all parameters and of all gradients."""
-    data = np.hstack([[], *(net.backend.read(each.blob.data).ravel() for each in net.parameters)])
-    diff = np.hstack([[], *(net.backend.read(each.blob.diff).ravel() for each in net.parameters)])
+    data = np.hstack([[], *(net.backend.read(p.blob.data).ravel() for p in net.parameters)])
+    diff = np.hstack([[], *(net.backend.read(p.blob.diff).ravel() for p in net.parameters)])
     logger.info(
         "    [Backward] All net params (data, diff): L1 norm = (%g, %g); L2 norm = (%g, %g)",
         np.abs(data).sum(),
@@ -76,7 +76,7 @@ def _show_norms(net: Net) -> None:
 
 def parameter_values(net: Net) -> list[np.ndarray]:
     """A copy of every parameter."""
-    return [net.backend.read(each.blob.data) for each in net.parameters]
+    return [net.backend.read(parameter.blob.data) for parameter in net.parameters]
 
 
 def show_update(net: Net, before: list[np.ndarray]) -> None:

@@ -39,7 +39,7 @@ VERSIONS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
 
 
 def check_evaluation(param: caffe_pb2.SolverParameter, test_nets: Iterable[Net]) -> None:
-    """UserError for an eval_type or ap_version that the test nets do not fit, or nobody knows."""
+    """UserError for an eval_type or ap_version that is unknown or does not fit the test nets."""
     if param.ap_version not in VERSIONS:
         raise UserError(f'ap_version "{param.ap_version}": give one of {", ".join(VERSIONS)}')
     if param.eval_type not in ("classification", "detection"):
@@ -59,7 +59,7 @@ def detection_outputs(net: Net) -> list[str]:
 
 
 def check_detection(net: Net, where: str) -> None:
-    """UserError where a net has nothing that could be judged."""
+    """UserError if a net has no detections to score."""
     if not detection_outputs(net):
         raise UserError(
             f"{where}: the test net has no DetectionEvaluate layer as an output: detections are "
@@ -68,7 +68,7 @@ def check_detection(net: Net, where: str) -> None:
 
 
 def average_precisions(rows: np.ndarray, version: str) -> dict[int, float]:
-    """The average precision of each label of which there is truth, from rows (R, 5) of all batches.
+    """The average precision of each label with ground truth, from rows (R, 5) of all batches.
 
     version: a key of VERSIONS. Rows: see the primitive `evaluate_boxes`.
     """
@@ -87,6 +87,6 @@ def average_precisions(rows: np.ndarray, version: str) -> dict[int, float]:
 
 
 def mean_average_precision(rows: np.ndarray, version: str) -> float:
-    """Their mean; 0 where there is no truth."""
+    """Their mean; 0 without ground truth."""
     values = list(average_precisions(rows, version).values())
     return float(np.mean(values)) if values else 0.0

@@ -1,4 +1,4 @@
-"""Owns the losses of the last iterations: they stay on the device until one is shown."""
+"""Owns the losses of the last iterations, which stay on the device until one is displayed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ logger = logging.getLogger("osucaffe")
 class Losses:
     """The last `length` losses of iterations of `parts` passes each, the mean of all ranks'.
 
-    To read a loss makes the host wait for the device: `note` only enqueues its copy, and `read`
-    reads all that were noted at once.
+    Reading a loss makes the host wait for the device: `note` only enqueues its copy, and `read`
+    reads all recorded ones at once.
     """
 
     def __init__(self, backend: Backend, group: ProcessGroup, length: int, parts: int) -> None:
@@ -32,7 +32,7 @@ class Losses:
         backend.write(self._ring, 0)
 
     def note(self, net: Net, part: int) -> None:
-        """Remember the loss of the pass that was enqueued last, an iteration's part-th (from 0)."""
+        """Record the loss of the pass enqueued last, number `part` (from 0) of its iteration."""
         self._noted += part - self._noted % self._parts  # an iteration may have been broken off
         if self._noted == self._ring.count:
             self.read()
@@ -41,19 +41,19 @@ class Losses:
         self._noted += 1
 
     def read(self) -> None:
-        """Append the losses of the iterations that were noted. All ranks call it together."""
+        """Append the losses of the recorded iterations. All ranks call it together."""
         if self._noted:
             with self._group.watch():
                 passes = self._backend.read(self._ring)[: self._noted].astype(np.float64)
-            own = np.zeros(self._noted // self._parts)
+            local = np.zeros(self._noted // self._parts)
             for part in range(self._parts):
-                own += passes[part :: self._parts] / self._parts
+                local += passes[part :: self._parts] / self._parts
             self._noted = 0
-            self.append(own)
+            self.append(local)
 
-    def append(self, own: np.ndarray) -> None:
-        """Append losses of this rank, as the means of all ranks'."""
-        losses = self._group.sum(own) / self._group.size
+    def append(self, local: np.ndarray) -> None:
+        """Append the mean over all ranks of each rank's losses."""
+        losses = self._group.sum(local) / self._group.size
         if not self._lost and not np.isfinite(losses).all():
             self._lost = True
             logger.warning(
@@ -64,7 +64,7 @@ class Losses:
         self.recent.extend(losses.tolist())
 
     def reset(self, losses: list[float]) -> None:
-        """Forget all, and go on from these."""
+        """Replace all by these."""
         self._noted = 0
         self._lost = False
         self.recent.clear()
@@ -72,10 +72,10 @@ class Losses:
 
     @property
     def diverged(self) -> bool:
-        """Whether the mean of those that were read is no finite number."""
+        """Whether the mean of those read is not finite."""
         return bool(self.recent) and not np.isfinite(self.mean)
 
     @property
     def mean(self) -> float:
-        """The mean of those that were read; NaN before there is any."""
+        """The mean of those read; NaN if there are none yet."""
         return sum(self.recent) / len(self.recent) if self.recent else float("nan")

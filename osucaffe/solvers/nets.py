@@ -46,15 +46,15 @@ def training_net(param: caffe_pb2.SolverParameter, file: str, read: ReadNet) -> 
 def testing_nets(param: caffe_pb2.SolverParameter, file: str, read: ReadNet) -> list[Choice]:
     """The test nets: each test_net_param, each test_net, then the net that serves for both.
 
-    test_iter says how many there are: the net that serves for both is taken as often as is left,
-    each time with the next test_state. UserError where the numbers do not fit one another.
+    The length of test_iter is their number: the net that serves for both fills the rest, each time
+    with the next test_state. UserError if the numbers do not match.
     """
     nets = list(param.test_net_param) + [read(name) for name in param.test_net]
     generic = [field for field in GENERIC if param.HasField(field)]
-    own, count = len(nets), len(param.test_iter)
-    if generic and count > own:
+    specific, count = len(nets), len(param.test_iter)
+    if generic and count > specific:
         value = getattr(param, generic[0])
-        nets += [read(value) if isinstance(value, str) else value] * (count - own)
+        nets += [read(value) if isinstance(value, str) else value] * (count - specific)
     if len(nets) != count:
         raise UserError(
             f"{file}: test_iter has {count} values for {len(nets)} test nets; give one for each"

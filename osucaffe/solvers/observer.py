@@ -1,6 +1,6 @@
-"""Owns what a solver tells others while it trains: the live display, TensorBoard, tests.
+"""Owns the events that a solver reports while it trains: to the live display, TensorBoard, tests.
 
-Logging is not done here: the solver logs by itself. An observer must not change the solver.
+Logging is not done here: the solver itself logs. An observer must not change the solver.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Output:
-    """One number that a net puts out: element `index` of all outputs, of blob `name`."""
+    """One number of a net's output: element `index` of all outputs, of blob `name`."""
 
     index: int
     name: str
@@ -20,11 +20,11 @@ class Output:
 
 @dataclass(frozen=True)
 class Display:
-    """What is known at an iteration that is displayed.
+    """The state at a displayed iteration.
 
-    loss: smoothed over `average_loss` iterations. speed: iterations a second since the last
-    display. seconds: time since then. rate: the learning rate. records: how many have been trained
-    on; epoch: how often all of them (None where their number is not known).
+    loss: smoothed over `average_loss` iterations. speed: iterations per second since the
+    last display. seconds: time since then. rate: the learning rate. records: the number trained
+    on so far; epoch: that in epochs (None if the size of the data set is not known).
     """
 
     iteration: int
@@ -55,7 +55,7 @@ class TestResult:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A snapshot that lies on the disk, whole."""
+    """A snapshot that has been written completely."""
 
     iteration: int
     model: str
@@ -63,7 +63,7 @@ class Snapshot:
 
 
 class Observer:
-    """Called by the solver, in the thread that trains. Inherit it to get empty defaults."""
+    """Called by the solver, in its thread. Inherit from it to get empty defaults."""
 
     def on_display(self, event: Display) -> None:
         """Every `display` iterations."""

@@ -9,14 +9,14 @@ from ..net import Net
 from .report import numbers, read_outputs
 
 _ROWS, _ELEMENTS = 128, 1 << 20
-"""Of how many batches, and how many elements in all, the outputs stay at most."""
+"""The most batches, and the most elements in total, that are buffered."""
 
 
-class KeptOutputs:
-    """Of batches one after the other all elements of a net's outputs, as `read_outputs` gives them.
+class OutputBuffer:
+    """Collects all elements of a net's outputs, as `read_outputs` gives them, batch by batch.
 
-    To read them makes the host wait for the device: `note` only enqueues a copy, where that can be.
-    loss: the sum of the losses stands behind them (0: there are none).
+    Reading them makes the host wait for the device: `note` only enqueues a copy, where possible.
+    loss: append the sum of the losses (0 if there are none).
     """
 
     def __init__(self, net: Net, *, loss: bool = False) -> None:
@@ -26,45 +26,45 @@ class KeptOutputs:
             self._blobs.append(net.total)
         self._count = sum(blob.count for blob in self._blobs)
         self.width = self._count + (loss and not net.seeds)
-        """How many numbers a batch has."""
+        """The number of values per batch."""
         plain = all(blob.layout is None and blob.dtype == "float32" for blob in self._blobs)
         fixed = not net.inspectable and not any(layer.reshapes for layer in net.layers)
         self._rows = min(_ROWS, _ELEMENTS // max(self._count, 1)) if plain and fixed else 0
-        self._kept: list[Tensor] = []
+        self._buffers: list[Tensor] = []
         for blob in self._blobs if self._rows else ():
             tensor = Tensor((self._rows, *blob.shape), name="outputs", persistent=True)
             net.backend.give_memory(tensor)
-            self._kept.append(tensor)
+            self._buffers.append(tensor)
         self._noted = 0
-        self._found: list[np.ndarray] = []
+        self._host_rows: list[np.ndarray] = []
 
     @property
     def full(self) -> bool:
-        """Whether they are to be taken before more are noted."""
+        """Whether `take` must be called before the next `note`."""
         return 0 < self._rows == self._noted
 
     def forget(self) -> None:
-        """Forget all that were noted."""
-        self._noted, self._found = 0, []
+        """Discard all that are stored."""
+        self._noted, self._host_rows = 0, []
 
     def note(self) -> None:
-        """Keep those of the last forward pass."""
+        """Store those of the last forward pass."""
         if not self._rows:
             values = read_outputs(self._net)
-            self._found.append(np.append(values, self._net.loss()) if self._loss else values)
+            self._host_rows.append(np.append(values, self._net.loss()) if self._loss else values)
             return
-        for blob, tensor in zip(self._blobs, self._kept, strict=True):
+        for blob, tensor in zip(self._blobs, self._buffers, strict=True):
             self._net.backend.store(blob, tensor, self._noted)
         self._noted += 1
 
     def take(self) -> np.ndarray:
-        """Those of the batches that were noted since the last time: (batches, `width`), float64."""
-        rows = np.array(self._found) if self._found else np.zeros((self._noted, self.width))
+        """Those stored since the last call: (batches, `width`), float64."""
+        rows = np.array(self._host_rows) if self._host_rows else np.zeros((self._noted, self.width))
         if self._noted:
-            # Rows beyond those noted hold whatever the memory held: they are not to be converted.
+            # Rows beyond those stored are uninitialized memory: they must not be converted.
             arrays = [
                 self._net.backend.read(tensor).reshape(self._rows, -1)[: self._noted]
-                for tensor in self._kept
+                for tensor in self._buffers
             ]
             if arrays:
                 rows[:, : self._count] = np.concatenate(arrays, axis=1)

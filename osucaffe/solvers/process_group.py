@@ -1,6 +1,6 @@
-"""Owns what a solver asks of the processes that train together, and its answers for one alone.
+"""Owns the interface of a solver to the processes that train together, for a single process.
 
-`osucaffe/parallel` gives the answers for several: a solver knows of them only through this.
+`osucaffe/parallel` implements it for several: a solver knows of them only through this.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ class ProcessGroup:
     size = 1
 
     def divide(self, param: caffe_pb2.NetParameter) -> caffe_pb2.NetParameter:
-        """The training net as this rank runs it: where ranks divide the batch, with a share."""
+        """The training net of this rank: with its share of the batch, if that is divided."""
         return param
 
     def attach(self, solver: Trained) -> None:
         """The solver's nets have been built, or built again."""
 
     def changed(self) -> None:
-        """Weights were loaded, or a snapshot: the ranks are to agree on them before they go on."""
+        """Weights or a snapshot were loaded: the ranks must synchronize before they go on."""
 
     def begin(self) -> None:
         """Iterations follow."""
 
     def step(self, solver: Trained, *, accumulate: bool, update: bool) -> Step:
-        """One forward and backward pass as a step; update: and the update from the mean gradient.
+        """One forward and backward pass as a step; update: also the update from the mean gradient.
 
         accumulate: the gradients are added to those of the pass before.
         """
@@ -63,23 +63,22 @@ class ProcessGroup:
     def overlap_hooks(
         self, *, accumulate: bool, update: bool
     ) -> tuple[dict[int, Step], dict[int, Step]]:
-        """By layer: what to run ahead of its forward, and behind its backward (`step` does it by
-        itself)."""
+        """By layer: what to run before its forward, and after its backward (`step` includes it)."""
         return {}, {}
 
     def watch(self) -> contextlib.AbstractContextManager[None]:
-        """For where this rank waits for its device, which may wait for those of others."""
+        """For code that waits for this rank's device, which may wait for those of others."""
         return contextlib.nullcontext()
 
     def exchange(self) -> None:
-        """Make the gradients of this pass the mean of all ranks', those too that `overlap_hooks`
-        has not begun (`step` does it by itself)."""
+        """Replace the gradients by the mean of all ranks', including those that `overlap_hooks`
+        has not sent (`step` includes it)."""
 
     def updated(self) -> None:
         """The weights were updated outside `step`."""
 
     def synchronize_weights(self, *, history: bool = False) -> None:
-        """Let the weights be what the last update made them, on every rank; history: that, too."""
+        """Bring every rank to the weights of the last update; history: to its history, too."""
 
     def broadcast_object(self, value: _Value) -> _Value:
         """Rank 0's value."""
@@ -90,7 +89,7 @@ class ProcessGroup:
         return values
 
     def agree(self, request: str) -> str:
-        """One request (see `signals.py`) for all ranks, that any of them may have received."""
+        """The request (see `signals.py`) of any rank, agreed on by all ranks."""
         return request
 
     def check(self, occasion: str) -> None:

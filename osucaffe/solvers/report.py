@@ -21,13 +21,13 @@ def numbers(net: Net) -> list[str]:
 
 
 def read_outputs(net: Net) -> np.ndarray:
-    """All elements of these outputs of the last forward pass, one behind the other (float64)."""
+    """All elements of these outputs of the last forward pass, concatenated (float64)."""
     arrays = [np.ravel(net.read(name)) for name in numbers(net)]
     return np.concatenate([*arrays, np.empty(0)])
 
 
 def name_outputs(net: Net, values: Sequence[float] | np.ndarray) -> list[Output]:
-    """The elements that `read_outputs` gives (or means of them) with the names of their blobs."""
+    """The elements from `read_outputs` (or means of them) with the names of their blobs."""
     labels = [
         (name, net.loss_weight(name))
         for name in numbers(net)
@@ -41,26 +41,26 @@ def name_outputs(net: Net, values: Sequence[float] | np.ndarray) -> list[Output]
 
 @dataclass(frozen=True)
 class Epochs:
-    """The data set that a layer reads: its records, and how many of them an iteration takes. One
-    epoch is all records once."""
+    """The data set that a layer reads: its number of records, and those per iteration. One epoch
+    is all records once."""
 
     layer: str
     count: int
-    each: int
+    per_iteration: int
 
     def records(self, iterations: int) -> int:
-        """The records that so many iterations take."""
-        return iterations * self.each
+        """The number of records in this many iterations."""
+        return iterations * self.per_iteration
 
     def epoch(self, iterations: int) -> float:
-        """How often so many iterations take all records."""
+        """The number of epochs in this many iterations."""
         return self.records(iterations) / self.count
 
 
 def epochs_of(net: Net, batches: int = 1) -> Epochs | None:
-    """Those of the first layer that knows how many records it reads; None if there is no such.
+    """Those of the first layer that knows its number of records; None if there is none.
 
-    batches: how many an iteration takes, of all ranks.
+    batches: per iteration, of all ranks.
     """
     for node in net.nodes:
         if node.layer.records and node.top:

@@ -14,10 +14,10 @@ EFFECTS = (STOP, SNAPSHOT, NONE)
 class Signals:
     """While it is entered, signals become requests that the solver reads between iterations.
 
-    A second SIGINT while the first still waits, or after one that asked for a stop, ends the
+    A second SIGINT while the first is pending, or after one that requested a stop, ends the
     program at once (KeyboardInterrupt). SIGTERM, by which batch systems announce the end of a job,
-    asks for a stop. Only the main thread can enter it (a rule of Python). stopped_by: the number
-    of the signal that asked for a stop, once `request` has told it; else 0.
+    requests a stop. Only the main thread can enter it (a rule of Python). stopped_by: the number
+    of the signal that requested a stop, once `request` has returned it; else 0.
     """
 
     def __init__(self, sigint: str = STOP, sighup: str = SNAPSHOT) -> None:
@@ -25,7 +25,7 @@ class Signals:
             if effect not in EFFECTS:
                 raise ValueError(f"effect {effect!r} is none of {', '.join(EFFECTS)}")
         self._effects = {signal.SIGINT: sigint, signal.SIGTERM: STOP, signal.SIGHUP: sighup}
-        self._waiting: dict[int, bool] = dict.fromkeys(self._effects, False)
+        self._pending: dict[int, bool] = dict.fromkeys(self._effects, False)
         self._stopping = False
         self.stopped_by = 0
         self._before: dict[int, Any] = {}
@@ -39,22 +39,22 @@ class Signals:
             signal.signal(number, handler)
 
     def request(self) -> str:
-        """What is asked for since the last call: STOP, SNAPSHOT or NONE; a hangup comes last."""
+        """The request since the last call: STOP, SNAPSHOT or NONE; a hangup comes last."""
         for number, effect in self._effects.items():
-            if self._waiting[number]:
-                self._waiting[number] = False
+            if self._pending[number]:
+                self._pending[number] = False
                 if effect == STOP:
                     self.stopped_by = int(number)
                 return effect
         return NONE
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT and (self._waiting[number] or self._stopping):
+        if number == signal.SIGINT and (self._pending[number] or self._stopping):
             raise KeyboardInterrupt
         effect = self._effects[signal.Signals(number)]
-        self._waiting[number] = effect != NONE
+        self._pending[number] = effect != NONE
         self._stopping |= number == signal.SIGINT and effect == STOP
 
 
 Request = Callable[[], str]
-"""How a solver asks whether anybody wants it to stop or to snapshot."""
+"""Polled by a solver for a request to stop or to snapshot."""

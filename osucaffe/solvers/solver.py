@@ -42,16 +42,16 @@ logger = logging.getLogger("osucaffe")
 
 
 class Solver:
-    """Trains a net as a SolverParameter says.
+    """Trains a net as configured by a SolverParameter.
 
-    net, test_nets: what is trained and tested. iteration: how many updates were made.
-    file: where the settings come from, for messages. request: asked between iterations whether
-    to stop or to snapshot (see `signals.py`). inspectable: every blob of the nets can be looked
-    at (`debug_info` needs it and sets it). loss_scale: "dynamic", "none" or a factor of the loss
+    net, test_nets: the nets that are trained and tested. iteration: the number of updates so far.
+    file: the source of the settings, for messages. request: polled between iterations for a
+    stop or a snapshot (see `signals.py`). inspectable: every blob of the nets can be read
+    (`debug_info` needs it and sets it). loss_scale: "dynamic", "none" or a factor of the loss
     (default: dynamic in fp16); see `loss_scaling.py`. resume: a snapshot to begin from, as
     `restore` takes it. check_interval: the iterations after which the ranks of a group compare
-    their weights (0: never). weights: model files to begin from, behind those that the solver
-    names; strict: they are to have all layers with weights, and no others. data_config: how the
+    their weights (0: never). weights: model files to begin from, after those that the solver
+    names; strict: they must have exactly the layers with weights. data_config: how the
     nets read.
 
     Raises UserError for fields that contradict each other, for bad nets, and before the nets are
@@ -131,7 +131,7 @@ class Solver:
         self.epochs = epochs_of(self.net, self.param.iter_size * self.group.size)
         self.optimizer = Optimizer(self.net, self._update, self.backend, self.loss_scale)
         self._steps: dict[tuple[bool, bool], Step] = {}
-        """What is replayed: a pass that (accumulates, is followed by the update)."""
+        """The replayed steps, by (pass accumulates, pass is followed by the update)."""
         check_evaluation(self.param, self.test_nets)
         self._testers = [
             Tester(net, index, self.param, self.group) for index, net in enumerate(self.test_nets)
@@ -139,7 +139,7 @@ class Solver:
         self.group.attach(self)
 
     def close(self) -> None:
-        """End the group: the solver makes no more iterations.
+        """Close the group: the solver makes no more iterations.
 
         Captured graphs go first, as NCCL waits for those that hold its operations.
         """
@@ -151,7 +151,7 @@ class Solver:
     # -- training --------------------------------------------------------------------------------
 
     def solve(self) -> None:
-        """Train up to max_iter, with tests and snapshots on the way, or until asked to stop."""
+        """Train up to max_iter, with tests and snapshots, or until a stop is requested."""
         if self.param.max_iter <= 0:
             raise UserError(f"{self.file}: max_iter, how many iterations to train, is not given")
         if self.iteration >= self.param.max_iter:
@@ -184,7 +184,7 @@ class Solver:
             self.test_all()
 
     def step(self, iterations: int) -> None:
-        """Make this many updates, or fewer when asked to stop (then `stopped` is true)."""
+        """Make this many updates, or fewer when a stop is requested (then `stopped` is true)."""
         self.stopped = False
         self.group.begin()
         self._displayed = (self.iteration, time.perf_counter())
@@ -228,7 +228,7 @@ class Solver:
         param, net, group = self.param, self.net, self.group
         display = self.due(param.display)
         show = display and param.debug_info
-        # Only what a display shows is noted, or the policy asks for.
+        # Only losses that a display shows or the policy needs are recorded.
         noted = self.policy.watches_loss or (
             param.display > 0 and (-self.iteration % param.display < param.average_loss)
         )
@@ -264,13 +264,13 @@ class Solver:
             self.loss_scale.log()
 
     def _update_weights(self) -> None:
-        """The exchange of gradients and the update, where they are not part of a step."""
+        """Exchange gradients and update, where this is not part of a step."""
         self.group.exchange()
         self.optimizer.run()
         self.group.updated()
 
     def _display(self, rate: float) -> None:
-        """Log the iteration, and tell the observers."""
+        """Log the iteration, and notify the observers."""
         (since, start), now = self._displayed, time.perf_counter()
         self._displayed = (self.iteration, now)
         outputs = self.group.sum(read_outputs(self.net)) / self.group.size
@@ -290,7 +290,7 @@ class Solver:
             observer.on_display(event)
 
     def due(self, interval: int) -> bool:
-        """Whether what happens each so many iterations (0: never) happens in this one."""
+        """Whether something with this interval (0: never) is due in this iteration."""
         return interval > 0 and self.iteration % interval == 0
 
     @property
@@ -299,14 +299,14 @@ class Solver:
         return self.losses.mean
 
     def _smoothed(self) -> float:
-        """The same, of all that has been computed: the host waits for it."""
+        """The same, including all that has been enqueued: the host waits for it."""
         self.losses.read()
         return self.loss
 
     # -- testing ---------------------------------------------------------------------------------
 
     def test_all(self) -> list[TestResult]:
-        """Test every test net, unless asked to stop: then `stopped` is true."""
+        """Test every test net, unless a stop is requested: then `stopped` is true."""
         # A snapshot on the way must resume before the tests, or their data would be elsewhere.
         self.group.synchronize_weights()
         self.losses.read()
@@ -325,7 +325,7 @@ class Solver:
         return results
 
     def _interrupted(self) -> bool:
-        """Do what is asked for in the midst of a test. Returns whether it is to end."""
+        """Handle a request in the middle of a test. Returns whether the test must end."""
         request = self.group.agree(self.request())
         if request == SNAPSHOT:
             self.snapshot(wait=False)
@@ -346,8 +346,8 @@ class Solver:
     def snapshot(self, *, wait: bool = True) -> Snapshot:
         """Write the model and the solver's state under snapshot_prefix. Raises UserError.
 
-        Of several ranks, rank 0 writes. wait: until both files are whole; otherwise training goes
-        on meanwhile, and what goes wrong is raised by the next iteration, or when `step` ends.
+        Of several ranks, rank 0 writes. wait: until both files are written; otherwise training goes
+        on, and errors are raised by the next iteration, or when `step` ends.
         """
         self.group.synchronize_weights(history=True)
         self.losses.read()
@@ -378,8 +378,9 @@ class Solver:
     def restore(self, path: str | Path) -> None:
         """Go on from a snapshot, as if training had not stopped.
 
-        path: a solver state, binary or HDF5, of this or another Caffe; or "auto": the newest whole
-        one with this solver's prefix, and without any the run begins afresh. Raises UserError.
+        path: a solver state, binary or HDF5, of this or another Caffe; or "auto": the newest
+        complete one with this solver's prefix; if there is none the run starts anew. Raises
+        UserError.
         """
         if restored := self._find(path):
             self._go_on(restored)

@@ -1,6 +1,6 @@
-"""Owns the test of one net: the means of its outputs over batches, which the ranks share.
+"""Owns the test of one net: the means of its outputs over batches, divided among the ranks.
 
-Of detections, their mean average precision takes the place of a mean (`detection.py`)."""
+Detections are scored by their mean average precision (`detection.py`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..net import Net
 from ..proto import caffe_pb2
 from .detection import detection_outputs, mean_average_precision
 from .observer import Output, TestResult
-from .outputs import KeptOutputs
+from .outputs import OutputBuffer
 from .process_group import ProcessGroup
 from .report import log_test, name_outputs
 from .snapshots.resume_position import NetPosition
@@ -22,23 +22,23 @@ logger = logging.getLogger("osucaffe")
 
 
 class Tester:
-    """Tests a net: number `index` of its solver's, whose fields and group these are."""
+    """Tests net number `index` of a solver, with the solver's fields and group."""
 
     def __init__(
         self, net: Net, index: int, param: caffe_pb2.SolverParameter, group: ProcessGroup
     ) -> None:
         self.net, self._index, self._param, self._group = net, index, param, group
         self._forward = net.whole(backward=False)
-        self._kept = KeptOutputs(net)
+        self._kept = OutputBuffer(net)
 
     def run(self, iteration: int, interrupted: Callable[[], bool]) -> TestResult | None:
         """Run test_iter batches, and log the means; None if it was interrupted between two."""
         logger.info("Iteration %d, Testing net (#%d)", iteration, self._index)
-        net, group, kept = self.net, self._group, self._kept
+        net, group, results = self.net, self._group, self._kept
         batches, with_loss = self._param.test_iter[self._index], self._param.test_compute_loss
-        total, loss = np.zeros(kept.width), 0.0
-        kept.forget()
-        # The rows of all batches; each rank fills in those of its own.
+        total, loss = np.zeros(results.width), 0.0
+        results.forget()
+        # The rows of all batches; each rank fills in those of its batches.
         detections = {
             name: np.zeros((batches, *net.blobs[name].shape[-2:]))
             for name in detection_outputs(net)
@@ -50,9 +50,9 @@ class Tester:
             if first + group.rank >= batches:
                 continue
             self._forward()
-            if kept.full:
-                _add(kept, total)
-            kept.note()
+            if results.full:
+                _add(results, total)
+            results.note()
             for name, rows in detections.items():
                 rows[first + group.rank] = net.backend.read(net.blobs[name].data)[0, 0]
             if with_loss:
@@ -60,7 +60,7 @@ class Tester:
         if batches % group.size:
             turns = -(-batches // group.size) * group.size
             group.broadcast_object(NetPosition.of(net).part(before, batches, turns)).apply(net)
-        _add(kept, total)
+        _add(results, total)
         total, [loss] = np.split(group.sum(np.append(total, loss)), [-1])
         outputs = name_outputs(net, total / batches)
         for name, rows in detections.items():
@@ -73,7 +73,7 @@ class Tester:
         return result
 
 
-def _add(kept: KeptOutputs, total: np.ndarray) -> None:
-    """Add the outputs that are kept, batch by batch."""
-    for row in kept.take():
+def _add(results: OutputBuffer, total: np.ndarray) -> None:
+    """Add the stored outputs, batch by batch."""
+    for row in results.take():
         total += row

@@ -1,8 +1,8 @@
-"""Owns what `train --trace` records of a run: a few iterations, layer by layer.
+"""Owns the recording of `train --trace`: a few iterations, layer by layer.
 
-They run without the graph that other iterations are replayed from, and compute the same. After each
-of forward, backward and update the host waits for the device. What several ranks exchange beside
-them has a track of its own.
+They run without the graph that replays other iterations, with the same results. After each of
+forward, backward and update the host waits for the device. Communication that overlaps with them
+has a separate track.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from ..trace import Trace
 logger = logging.getLogger("osucaffe")
 
 WARM_UP = 5
-"""Iterations of the run before those that are traced, if it has so many."""
+"""Iterations before those that are traced, if the run has enough."""
 TRACED = 3
 
 Part = tuple[str, str]
 """The name of a span and its category."""
 Mark = Callable[[int], None]
-"""Called behind each part."""
+"""Called after each part."""
 
 
 class Tracer:
     """Traces a solver's iterations WARM_UP to WARM_UP + TRACED - 1, counted from where it starts.
 
-    path: of the trace; other ranks than 0 write beside it (out.rank1.json).
+    path: of the trace; other ranks than 0 write next to it (out.rank1.json).
     """
 
     def __init__(self, path: str | Path, backend: Backend, rank: int = 0) -> None:
@@ -46,7 +46,7 @@ class Tracer:
         self._done: list[int] = []
 
     def plan(self, begin: int, end: int) -> None:
-        """The iterations from begin to end (not included) are about to be made."""
+        """Announce the iterations begin .. end - 1."""
         if not self._iterations:
             first = max(begin, min(begin + WARM_UP, end - TRACED))
             self._iterations = range(first, min(first + TRACED, end))
@@ -65,7 +65,7 @@ class Tracer:
             self.write()
 
     def write(self) -> None:
-        """Write what was traced, once."""
+        """Write the trace, once."""
         if self._done:
             self._trace.write()
             logger.info(
@@ -81,7 +81,7 @@ class Tracer:
     ) -> None:
         """Run both passes; a span for each, and within it for each layer.
 
-        before, after: what to run ahead of the forward, and behind the backward, of some layers.
+        before, after: what to run before the forward, and after the backward, of some layers.
         """
 
         def forward(mark: Mark) -> None:
@@ -115,7 +115,7 @@ class Tracer:
         self._pass("update", [("parameters", "update")], once)
 
     def _pass(self, name: str, parts: Sequence[Part], run: Callable[[Mark], None]) -> None:
-        """run(after) calls `after` behind each part."""
+        """run(after) calls `after` after each part."""
         trace, timer = self._trace, self._timer
         rest = iter(parts)
         timer.begin()

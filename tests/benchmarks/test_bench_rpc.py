@@ -87,6 +87,6 @@ def test_a_peer_that_is_not_there_is_told() -> None:
 def test_an_installed_package_says_where_the_benchmark_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bench, "_ROOT", tmp_path)
+    monkeypatch.setattr(bench, "_SOURCE", tmp_path)
     assert main(["bench", "rpc", "--workers", "2"]) == 1
-    assert "in a clone" in capsys.readouterr().err
+    assert "clone it" in capsys.readouterr().err

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from osucaffe.cli.early_exit import Ended, to_its_end
+from osucaffe.cli.early_exit import Ended, report_early_exit
 
 from .conftest import ROOT, Cli
 
@@ -49,7 +49,7 @@ def test_a_layer_that_leaves_is_named(call: str, cli: Cli) -> None:
 def test_an_exit_code_is_never_that_of_success(
     given: object, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as raised, to_its_end():
+    with pytest.raises(SystemExit) as raised, report_early_exit():
         raise SystemExit(given)
     assert raised.value.code == code
     name = Path(__file__).name
@@ -58,7 +58,7 @@ def test_an_exit_code_is_never_that_of_success(
 
 def test_a_command_may_end_itself(capsys: pytest.CaptureFixture[str]) -> None:
     leave = os._exit
-    with pytest.raises(Ended) as raised, to_its_end():
+    with pytest.raises(Ended) as raised, report_early_exit():
         raise Ended(0)
     assert raised.value.code == 0
     assert os._exit is leave

@@ -15,7 +15,7 @@ from osucaffe.cli.train import agreement as command
 from osucaffe.comm.job.job import Job
 from osucaffe.data.databases.database import record_key, write_database
 from osucaffe.errors import UserError
-from osucaffe.parallel.agreement import check_alike, digest, odd_ones
+from osucaffe.parallel.agreement import check_alike, digest, outliers
 from osucaffe.proto import SolverParameter, parse_text
 from tests.comm.ranks import all_say, mpiexec, needs_mpi
 
@@ -106,9 +106,9 @@ def test_what_each_rank_may_have_of_its_own(tmp_path: Path) -> None:
 
 
 def test_odd_ones_are_those_that_are_few() -> None:
-    assert odd_ones([digest(b"x"), digest(b"y"), digest(b"y")]) == [0]
-    assert odd_ones([1, 2]) == [1]
-    assert odd_ones([1, 1]) == []
+    assert outliers([digest(b"x"), digest(b"y"), digest(b"y")]) == [0]
+    assert outliers([1, 2]) == [1]
+    assert outliers([1, 1]) == []
 
 
 @needs_mpi

@@ -246,7 +246,7 @@ def test_communication_may_slow_computation() -> None:
 def test_computation_that_is_slowed_meets_more_of_what_travels() -> None:
     """Half the speed from 0 to 3 and from 4 to 6: from 1 on, three seconds take five."""
     made = cluster(stolen=0.5)
-    run = Run(Planner(made, 2, Selection()), made, {}, beside=True)
+    run = Run(Planner(made, 2, Selection()), made, {}, overlapped=True)
     run._now = np.array([1.0, 7.0])
     run._spans = [Span(np.full(2, begin), np.full(2, end)) for begin, end in ((0, 3), (4, 6))]
     run._compute(np.array([3.0, 3.0]))
@@ -257,7 +257,7 @@ def test_communication_that_is_held_up_holds_up_what_follows() -> None:
     """Half the speed beside four seconds of computation: three seconds take five, or
     six beside two more seconds, and the next operation begins later."""
     made = cluster(held=0.5)
-    run = Run(Planner(made, 2, Selection()), made, {}, beside=True)
+    run = Run(Planner(made, 2, Selection()), made, {}, overlapped=True)
     first, second = run._spans = [
         Span(np.zeros(2), np.full(2, 3.0)),
         Span(np.full(2, 3.0), np.full(2, 5.0)),

@@ -9,7 +9,7 @@ import pytest
 
 import osucaffe.pycaffe as caffe
 from osucaffe.errors import UserError
-from osucaffe.pycaffe.forward_only import MOST_WANTED
+from osucaffe.pycaffe.forward_only import MAX_REQUESTED
 from tests.differential.sessions import TOWERS
 
 from .nets import FUSED as NET
@@ -242,6 +242,49 @@ def test_blobs_that_a_reshape_does_not_reach_are_kept(tmp_path: Path) -> None:
     same(nets[0], nets[1], ["left", "square", "right"])
 
 
+SSD_BOXES = """
+layer { name: "loc" type: "Convolution" bottom: "pool" top: "loc"
+  convolution_param { num_output: 4 kernel_size: 1 weight_filler { type: "gaussian" std: 0.3 } } }
+layer { name: "flat" type: "Flatten" bottom: "loc" top: "flat" }
+layer { name: "conf" type: "Convolution" bottom: "pool" top: "conf"
+  convolution_param { num_output: 2 kernel_size: 1 weight_filler { type: "gaussian" std: 2 } } }
+layer { name: "scores" type: "Flatten" bottom: "conf" top: "scores" }
+layer { name: "priors" type: "PriorBox" bottom: "pool" bottom: "data" top: "priors"
+  prior_box_param { min_size: 2 variance: 0.1 } }
+layer { name: "found" type: "DetectionOutput" bottom: "flat" bottom: "scores" bottom: "priors"
+  top: "found" detection_output_param { num_classes: 2 confidence_threshold: 0.2
+    nms_param { nms_threshold: 0.5 } } }
+layer { name: "again" type: "Power" bottom: "found" top: "again" }
+"""
+YOLO_BOXES = """
+layer { name: "grid" type: "Convolution" bottom: "pool" top: "grid"
+  convolution_param { num_output: 7 kernel_size: 1 weight_filler { type: "gaussian" std: 2 } } }
+layer { name: "found" type: "Yolov3DetectionOutput" bottom: "grid" top: "found"
+  yolov3_detection_output_param { num_classes: 2 num_box: 1 confidence_threshold: 0.2
+    biases: 2 biases: 2 mask: 0 mask_group_num: 1 anchors_scale: 3 } }
+layer { name: "again" type: "Power" bottom: "found" top: "again" }
+"""
+
+
+@pytest.mark.parametrize("head", [SSD_BOXES, YOLO_BOXES], ids=["SSD", "YOLO"])
+def test_a_net_that_ends_in_boxes_is_folded_and_has_as_many_rows(tmp_path: Path, head: str) -> None:
+    net, plain = two_nets(tmp_path, NET[: NET.index('layer { name: "ip"')] + head)
+    for each in net, plain:
+        each.params["bn"][0].data[...] = 0.1
+        each.params["bn"][1].data[...] = each.params["bn"][2].data[...] = 1
+    rows = set()
+    for step in range(8):
+        feed(step, net, plain)
+        net.forward(), plain.forward()
+        names = ["found"] if step < 4 else ["again", "found"]
+        assert all(net.blobs[name].shape == plain.blobs[name].shape for name in names)
+        same(net, plain, names)
+        rows.add(plain.blobs["found"].shape[2])
+    assert len(rows) > 1
+    fast = [call.name for call in net._forward_only._fast.programs[0]]
+    assert "batch_norm" not in fast
+
+
 STATISTICS = 'top: "bn" batch_norm_param { use_global_stats: false }'
 OWN_DATA = """layer { name: "d" type: "DummyData" top: "data" dummy_data_param {
   shape { dim: 4 dim: 3 dim: 6 dim: 7 } data_filler { type: "gaussian" } } }"""
@@ -321,7 +364,7 @@ def test_a_script_that_calls_back_or_looks_at_everything_gets_the_net_as_it_is(
     assert seen == list(range(len(net.layers)))
     same(net, plain, list(net.blobs))
     net._after_forward.clear()
-    net._forward_only.want(f"made up {i}" for i in range(MOST_WANTED + 1))
+    net._forward_only.want(f"made up {i}" for i in range(MAX_REQUESTED + 1))
     net.forward()
     assert not net._forward_only.is_stale
     same(net, plain, list(net.blobs))

@@ -49,9 +49,9 @@ def test_sums_are_those_of_outputs_read_one_by_one(
 def test_rows_that_hold_no_outputs_are_not_converted(tmp_path: Path) -> None:
     run = solver(settings(tmp_path, more="test_iter: 7 test_interval: 4"), LMDB_NET)
     run.step(1)
-    kept = outputs.KeptOutputs(run.test_nets[0])
+    kept = outputs.OutputBuffer(run.test_nets[0])
     signaling = 0x7FA00000  # a NaN whose conversion NumPy warns of
-    for tensor in kept._kept:
+    for tensor in kept._buffers:
         tensor.array.reshape(-1).view(np.uint32)[:] = signaling
     run.test_nets[0].forward()
     kept.note()
@@ -65,7 +65,7 @@ def test_the_loss_stands_behind_the_outputs(
 ) -> None:
     monkeypatch.setattr(outputs, "_ROWS", rows)
     net = solver(settings(tmp_path, more="test_iter: 7 test_interval: 4"), LMDB_NET).test_nets[0]
-    kept = outputs.KeptOutputs(net, loss=True)
+    kept = outputs.OutputBuffer(net, loss=True)
     expected = []
     for _ in range(3):
         assert not kept.full

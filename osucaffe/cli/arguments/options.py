@@ -21,7 +21,7 @@ def _called(name: str) -> Callable[[Parse], Parse]:
     return rename
 
 
-def _whole(least: int, most: int = _LARGEST) -> Parse:
+def _integer(least: int, most: int = _LARGEST) -> Parse:
     """A whole number within these; without other bounds, one that fits a field of a prototxt."""
 
     @_called("whole number")
@@ -35,7 +35,7 @@ def _whole(least: int, most: int = _LARGEST) -> Parse:
     return parse
 
 
-positive, extent = _whole(1), _whole(0)
+positive, extent = _integer(1), _integer(0)
 
 
 @_called("number")
@@ -69,13 +69,13 @@ def stages(text: str) -> list[str]:
 
 def files(text: str) -> list[str]:
     """A list with commas that names at least one file."""
-    if not (found := names(text)):
+    if not (files := names(text)):
         raise argparse.ArgumentTypeError("names no file")
-    return found
+    return files
 
 
 @_called("list of numbers")
-def whole(text: str) -> list[int]:
+def integers(text: str) -> list[int]:
     """Whole numbers with commas."""
     return [int(part) for part in names(text)]
 
@@ -83,17 +83,17 @@ def whole(text: str) -> list[int]:
 @_called("list of numbers")
 def extents(text: str) -> list[int]:
     """Height and width."""
-    if len(found := whole(text)) != 2 or min(found) < 1:
+    if len(numbers := integers(text)) != 2 or min(numbers) < 1:
         raise argparse.ArgumentTypeError(f"must be height,width, not {text!r}")
-    return found
+    return numbers
 
 
 @_called("shape")
 def shape(text: str) -> list[int]:
     """The extents of an image."""
-    if min(found := whole(text), default=0) < 1:
+    if min(numbers := integers(text), default=0) < 1:
         raise argparse.ArgumentTypeError(f"must be channels,height,width, not {text!r}")
-    return found
+    return numbers
 
 
 def character(text: str) -> str:
@@ -126,7 +126,7 @@ COMMON: dict[str, tuple[Any, ...]] = {
     "--weights": ("the trained model", Kind("FILES", files), []),
     "--strict": ("stop if a layer is missing from the weights file, or the other way round",),
     "--phase": ("which phase's layers", ("TRAIN", "TEST"), "TRAIN"),
-    "--level": ("the net's level (default: 0)", Kind("N", _whole(-_LARGEST)), 0),
+    "--level": ("the net's level (default: 0)", Kind("N", _integer(-_LARGEST)), 0),
     "--stage": ("the net's stages, separated by commas", Kind("NAMES", stages), []),
     "--json": ("print the results as JSON, for scripts",),
     "--log_dir": ("also write the log to a new file in DIR", "DIR"),
@@ -137,7 +137,7 @@ COMMON: dict[str, tuple[Any, ...]] = {
     ),
     "--no_graph": ("launch the GPU's kernels one by one, not as CUDA graphs (for debugging)",),
     # Of a million threads oneDNN dies.
-    "--threads": ("CPU threads (default: one per core)", Kind("N", _whole(1, 1024))),
+    "--threads": ("CPU threads (default: one per core)", Kind("N", _integer(1, 1024))),
     "--readers": (
         "threads that read data; more than 4 readers of compressed images are processes "
         "(default: at most one per core)",
@@ -195,10 +195,10 @@ class Options:
             else:
                 more["choices"] = kind
             more["default"] = default
-            told = f"{default:g}" if isinstance(default, float) else str(default)
+            text = f"{default:g}" if isinstance(default, float) else str(default)
             if default and "default" not in help:
                 help += " (default: %(default)s)"
-            help = help.replace("%(default)s", told)
+            help = help.replace("%(default)s", text)
         self.parser.add_argument(name, help=help, **more)
 
     def common(self, *names: str, help: str = "", **more: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .options import COUNT, EXTENT, Kind, Options, extents, names, positive, whole
+from .options import COUNT, EXTENT, Kind, Options, extents, integers, names, positive
 
 
 def test(add: Options) -> None:
@@ -131,7 +131,7 @@ def _entry(add: Options) -> None:
     add(
         "--channel_swap",
         "the order of red, green and blue (0,1,2) in the channels (default: 2,1,0)",
-        Kind("C", whole),
+        Kind("C", integers),
     )
 
 

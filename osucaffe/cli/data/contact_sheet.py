@@ -49,8 +49,8 @@ def draw_contact_sheet(
         way = Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS
         picture = picture.resize((size[0], size[1]), way)
         sheet.paste(picture, (left + (_CELL - size[0]) // 2, top + _CELL - size[1]))
-        place = (left + _CELL / 2, top + _CELL + 4)
-        draw.text(place, str(label), _INK, font, anchor="ma", align="center")
+        position = (left + _CELL / 2, top + _CELL + 4)
+        draw.text(position, str(label), _INK, font, anchor="ma", align="center")
     return sheet
 
 

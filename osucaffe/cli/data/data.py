@@ -59,7 +59,7 @@ def _set(args: argparse.Namespace) -> None:
     them: the names of labels, and CIFAR-10's mean."""
     folder = Path(args.out)
     counts = (_cifar10 if args.name == "cifar10" else _fashion_mnist)(args.files, folder)
-    names = "".join(f"{each}\n" for each in _CLASSES[args.name])
+    names = "".join(f"{name}\n" for name in _CLASSES[args.name])
     write_bytes(folder / LABELS, names.encode())
     for name, count in counts.items():
         print(f"{folder / name}: {count:,} images")
@@ -108,31 +108,31 @@ def _convert(args: argparse.Namespace) -> None:
 
 
 def _inspect(args: argparse.Namespace) -> None:
-    found = _survey(args.input, args, "Inspecting")
-    print(f"{args.input}: {found.records:,} records, {scaled(found.nbytes, 'B', 'KMGT')}")
-    if found.labels:  # else no record can be read
-        print(f"  form    {_counts(found.forms.items())}")
-        shapes = ((" x ".join(map(str, shape)), n) for shape, n in found.shapes.most_common())
+    survey = _survey(args.input, args, "Inspecting")
+    print(f"{args.input}: {survey.records:,} records, {scaled(survey.nbytes, 'B', 'KMGT')}")
+    if survey.labels:  # else no record can be read
+        print(f"  form    {_counts(survey.forms.items())}")
+        shapes = ((" x ".join(map(str, shape)), n) for shape, n in survey.shapes.most_common())
         print(f"  shape   {_counts(shapes)}  (channels x height x width)")
-        kinds = f"{len(found.labels):,} different"
-        print(f"  labels  {kinds}, {min(found.labels)} to {max(found.labels)}")
-    if len(found.labels) <= _LABELS:
-        most = max(found.labels.values(), default=1)
-        for label, count in sorted(found.labels.items()):
+        kinds = f"{len(survey.labels):,} different"
+        print(f"  labels  {kinds}, {min(survey.labels)} to {max(survey.labels)}")
+    if len(survey.labels) <= _LABELS:
+        most = max(survey.labels.values(), default=1)
+        for label, count in sorted(survey.labels.items()):
             print(f"  {label:>7} {count:>9,}  {'█' * round(_BAR * count / most)}")
     else:
-        counts = sorted(found.labels.values())
+        counts = sorted(survey.labels.values())
         print(
             f"          records of a label: {counts[0]:,} to {counts[-1]:,}, "
             f"median {counts[len(counts) // 2]:,}"
         )
-    _print_bad(found)
+    _print_bad(survey)
     if args.sheet:
         images = sample(open_database(args.input), args.samples)
         if not images:
             raise UserError(f"{args.input}: no sample can be read, so there is no {args.sheet}")
-        drawn = "" if len(images) == found.records else ", drawn at random"
-        note = f"{len(images)} of {found.records:,} records{drawn}, with their labels"
+        drawn = "" if len(images) == survey.records else ", drawn at random"
+        note = f"{len(images)} of {survey.records:,} records{drawn}, with their labels"
         save_image(draw_contact_sheet(images, str(args.input), note), args.sheet)
         print(f"  samples in {args.sheet}")
 
@@ -142,13 +142,13 @@ def _verify(args: argparse.Namespace) -> None:
 
 
 def _verify_one(path: str, args: argparse.Namespace) -> None:
-    found = _survey(path, args, "Verifying", decode=True, classes=args.classes)
-    _print_bad(found)
-    if found.bad:
-        raise UserError(f"{path}: {len(found.bad):,} of {found.records:,} records are bad")
-    print(f"{path}: all {found.records:,} records are good")
-    if len(found.shapes) > 1:
-        print(f"  of {len(found.shapes):,} sizes: a net needs transform_param's crop_size")
+    survey = _survey(path, args, "Verifying", decode=True, classes=args.classes)
+    _print_bad(survey)
+    if survey.bad:
+        raise UserError(f"{path}: {len(survey.bad):,} of {survey.records:,} records are bad")
+    print(f"{path}: all {survey.records:,} records are good")
+    if len(survey.shapes) > 1:
+        print(f"  of {len(survey.shapes):,} sizes: a net needs transform_param's crop_size")
 
 
 def _survey(
@@ -170,11 +170,11 @@ def _survey(
         )
 
 
-def _print_bad(found: Survey) -> None:
-    for key, reason in found.bad[:_NAMED]:
+def _print_bad(survey: Survey) -> None:
+    for key, reason in survey.bad[:_NAMED]:
         print(f'  bad record "{key}": {reason}')
-    if len(found.bad) > _NAMED:
-        print(f"  and {len(found.bad) - _NAMED:,} more")
+    if len(survey.bad) > _NAMED:
+        print(f"  and {len(survey.bad) - _NAMED:,} more")
 
 
 def _counts(items: Iterable[tuple[str, int]]) -> str:

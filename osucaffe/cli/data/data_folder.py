@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> None:
     written = []
     for name, part in zip(("train", "val"), parts, strict=True):
         written.append(_convert(part, out / f"{name}_lmdb", settings, args, bad))
-        lines = "".join(f"{each.name} {each.label}\n" for each in written[-1])
+        lines = "".join(f"{entry.name} {entry.label}\n" for entry in written[-1])
         write_bytes(out / f"{name}.txt", lines.encode(errors="surrogateescape"))
     names = "".join(f"{name}\n" for name in classes)
     write_bytes(out / LABELS, names.encode(errors="surrogateescape"))
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> None:
     _describe(out, args, classes)
     _print_counts(classes, written)
     skipped = f" ({bad.count:,} bad ones skipped)" if bad.count else ""
-    labels = [each.label for part in written for each in part]
+    labels = [entry.label for part in written for entry in part]
     print(f"{args.out}: {len(labels):,} images of {len(set(labels))} classes{skipped}")
 
 
@@ -88,7 +88,7 @@ def _describe(out: Path, args: argparse.Namespace, classes: list[str]) -> None:
 
 
 def _print_counts(classes: list[str], parts: Sequence[Sequence[Entry]]) -> None:
-    train, val = (Counter(each.label for each in part) for part in parts)
+    train, val = (Counter(entry.label for entry in part) for part in parts)
     rows = [("class", "label", "training", "validation", "")]
     for label, name in enumerate(classes):
         few = "" if train[label] and val[label] else "both need some: add images"

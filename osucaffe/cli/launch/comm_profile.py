@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import UserError
 from .. import output
-from ..plots import COLOURS, draw_beside, pyplot, save
+from ..plots import COLOURS, draw_next_to, pyplot, save
 
 if TYPE_CHECKING:
     from ...comm.job.job import Job
@@ -54,29 +54,29 @@ def write(path: str, records: Sequence[Records]) -> None:
     from ...files import write_bytes
     from ...parallel.profile import summarize
 
-    found = summarize(records)
-    if not found["iterations"]:
+    summary = summarize(records)
+    if not summary["iterations"]:
         logger.warning("--comm_profile: no iteration was made, so there is no profile")
         return
-    for line in table(found):
+    for line in table(summary):
         logger.info("%s", line)
-    write_bytes(path, json.dumps(found, indent=1).encode())
+    write_bytes(path, json.dumps(summary, indent=1).encode())
     trace = Path(path).with_suffix(".trace.json")
     events = {"displayTimeUnit": "ms", "traceEvents": list(_events(records))}
     write_bytes(trace, json.dumps(events, indent=0).encode())
     logger.info("wrote %s and %s", path, trace)
-    logger.info("%s", draw_beside(path, lambda picture: draw(found, records[0], picture)))
+    logger.info("%s", draw_next_to(path, lambda picture: draw(summary, records[0], picture)))
 
 
-def table(found: dict[str, Any]) -> Iterator[str]:
+def table(summary: dict[str, Any]) -> Iterator[str]:
     """The lines of the table."""
-    wall = found["wall_ms"]
+    wall = summary["wall_ms"]
     yield (
-        f"Communication of {found['iterations']} iterations on {found['ranks']} ranks; all times "
-        f"are of an iteration, the ranks' mean: {wall:.3f} ms"
+        f"Communication of {summary['iterations']} iterations on {summary['ranks']} ranks; all "
+        f"times are of an iteration, the ranks' mean: {wall:.3f} ms"
     )
     yield ", ".join(
-        f"{name} {ms:.3f} ms ({ms / wall:.1%})" for name, ms in found["parts_ms"].items()
+        f"{name} {ms:.3f} ms ({ms / wall:.1%})" for name, ms in summary["parts_ms"].items()
     )
     heads = ("operation", "algorithm", "level", "size", "calls", "MB", "ms", "hidden", "exposed")
     yield from output.table(
@@ -89,7 +89,7 @@ def table(found: dict[str, Any]) -> Iterator[str]:
                 f"{row['bytes'] / 1e6:.3f}",
                 *(f"{row[name]:.3f}" for name in ("ms", "hidden_ms", "exposed_ms", "slowest_ms")),
             )
-            for row in found["operations"]
+            for row in summary["operations"]
         ),
     )
     moments = ("ready", "sent", "arrived", "needed", "waited")
@@ -102,7 +102,7 @@ def table(found: dict[str, Any]) -> Iterator[str]:
                 f"{row['bytes'] / 1e6:.3f}",
                 *(f"{row[f'{moment}_ms']:.3f}" for moment in moments),
             )
-            for row in found["layers"]
+            for row in summary["layers"]
         ),
     )
 
@@ -130,12 +130,12 @@ def _events(records: Sequence[Records]) -> Iterator[dict[str, Any]]:
                 "dur": (end - begin) * 1e6, "pid": rank.rank, "tid": track, "args": more,
             }  # fmt: skip
 
-        for each in rank.passes[-_TRACED:]:
-            cuts = (each.begin, each.forward, each.middle, each.backward, each.end)
+        for one in rank.passes[-_TRACED:]:
+            cuts = (one.begin, one.forward, one.middle, one.backward, one.end)
             names = ("data", "forward", "backward", "update")
             for name, begin, end in zip(names, cuts, cuts[1:], strict=False):
                 yield event(name, 0, begin, end)
-            for operation in operations_in(rank, each):
+            for operation in operations_in(rank, one):
                 for wait in operation.waits:
                     yield event(f"{operation.name} {operation.nbytes:,} B", 2, *wait)
                 for m in operation.messages:
@@ -143,36 +143,36 @@ def _events(records: Sequence[Records]) -> Iterator[dict[str, Any]]:
                     yield event(name, 1, m.begun, m.ended, algorithm=m.algorithm, level=m.level)
 
 
-def draw(found: dict[str, Any], rank: Records, path: str) -> None:
+def draw(summary: dict[str, Any], rank: Records, path: str) -> None:
     """found: what `summarize` gave. rank: of which the last iteration is shown."""
-    rows = len(found["operations"])
+    rows = len(summary["operations"])
     figure, (bars, line) = pyplot().subplots(
         *(2, 1), figsize=(10, 4.5 + 0.5 * rows), height_ratios=(1 + 0.5 * rows, 3),
         layout="constrained",
     )  # fmt: skip
-    _draw_sizes(bars, found)
+    _draw_sizes(bars, summary)
     _draw_timeline(line, rank)
     save(figure, path)
 
 
-def _draw_sizes(axes: Any, found: dict[str, Any]) -> None:
+def _draw_sizes(axes: Any, summary: dict[str, Any]) -> None:
     """A bar for each operation and size: hidden and exposed, and the slowest rank's share."""
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0] * 3)
-    for row in found["operations"]:
+    for row in summary["operations"]:
         total = sums[f"{row['operation']}, {row['size']}\n{row['algorithm']}, {row['level']}"]
         for index, name in enumerate(("hidden_ms", "exposed_ms", "slowest_ms")):
             total[index] += row[name]
     labels = list(sums)
     hidden, exposed, slowest = zip(*sums.values(), strict=True) if sums else ((), (), ())
-    places = range(len(labels))
-    above, below = ([each + side for each in places] for side in (-0.2, 0.2))
+    rows = range(len(labels))
+    above, below = ([row + side for row in rows] for side in (-0.2, 0.2))
     axes.barh(above, hidden, 0.38, label="beside computation", color=COLOURS[2])
     axes.barh(above, exposed, 0.38, left=hidden, label="exposed", color=COLOURS[1])
     axes.barh(below, slowest, 0.38, label="of it until the slowest rank came", color=COLOURS[4])
-    axes.set_yticks(places, labels, fontsize=8)
+    axes.set_yticks(rows, labels, fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel("ms an iteration")
-    axes.set_title(f"{found['ranks']} ranks, {found['wall_ms']:.2f} ms an iteration")
+    axes.set_title(f"{summary['ranks']} ranks, {summary['wall_ms']:.2f} ms an iteration")
     axes.legend(fontsize=8)
 
 
@@ -180,7 +180,7 @@ def _draw_timeline(axes: Any, rank: Records) -> None:
     """The last iteration of a rank: its passes, what travelled, what it waited for."""
     from ...parallel.profile import format_size, operations_in
 
-    last = next(each for each in reversed(rank.passes) if each.update)
+    last = next(one for one in reversed(rank.passes) if one.update)
     cuts = (last.begin, last.forward, last.middle, last.backward, last.end)
     names = ("data", "forward", "backward", "update")
 

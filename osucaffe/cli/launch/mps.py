@@ -22,9 +22,9 @@ _PATIENCE = 60.0
 
 @dataclass(frozen=True)
 class Service:
-    """The variables of the environment of processes that may run under MPS. told: if they do."""
+    """The environment variables of processes that may run under MPS. status: a line for the log."""
 
-    told: str
+    status: str
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -40,8 +40,8 @@ def served() -> Iterator[Service]:
         return
     with tempfile.TemporaryDirectory(prefix="osucaffe-mps-", dir=_SHORT) as folder:
         variables = {_PIPES: f"{folder}/pipes", _LOGS: f"{folder}/logs"}
-        for each in variables.values():
-            Path(each).mkdir()
+        for path in variables.values():
+            Path(path).mkdir()
         why = _start(variables)
         if why is not None:
             yield Service(f"without MPS, which does not start ({why})")
@@ -56,8 +56,8 @@ def _start(variables: Mapping[str, str]) -> str | None:
     """Start the daemon. Returns why it does not run, if so."""
     # All GPUs are its: those that CUDA_VISIBLE_DEVICES names are its clients' choice.
     environment = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
-    said = Path(variables[_LOGS]) / "start"
-    with said.open("w") as file:  # not a pipe, which the daemon might keep open
+    log = Path(variables[_LOGS]) / "start"
+    with log.open("w") as file:  # not a pipe, which the daemon might keep open
         try:
             done = subprocess.run(
                 [CONTROL, "-d"],
@@ -72,7 +72,7 @@ def _start(variables: Mapping[str, str]) -> str | None:
             return str(error)
     if done.returncode == 0 and _ask("get_server_list", variables):
         return None
-    lines = said.read_text(errors="replace").strip().splitlines()
+    lines = log.read_text(errors="replace").strip().splitlines()
     return lines[-1] if lines else f"exit code {done.returncode}"
 
 

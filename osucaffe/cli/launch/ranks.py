@@ -53,29 +53,29 @@ def check_communication(args: argparse.Namespace) -> None:
     Consistency.parse(args.consistency)
 
 
-def place(args: argparse.Namespace, job: Job) -> tuple[argparse.Namespace, Topology]:
+def assign_devices(args: argparse.Namespace, job: Job) -> tuple[argparse.Namespace, Topology]:
     """The options as they are for this rank, with its GPU or its share of the cores; and where all
     ranks are."""
 
-    def own(**chosen: Any) -> argparse.Namespace:
+    def config(**chosen: Any) -> argparse.Namespace:
         return argparse.Namespace(**vars(args) | chosen)
 
     topology = discover(job)
     if job.size == 1:
-        return own(gpu="0" if args.gpu == "all" else args.gpu), topology
-    local = sum(each.host == topology.own.host for each in topology.ranks)
+        return config(gpu="0" if args.gpu == "all" else args.gpu), topology
+    local = sum(peer.host == topology.own.host for peer in topology.ranks)
     threads = args.threads or max(1, topology.own.cores // local)
     if args.gpu is None:
-        return own(threads=threads), topology
+        return config(threads=threads), topology
     chosen = gpu_numbers(args.gpu)
     if job.rank >= job.size - args.servers:
         cpu = {"gpu": None, "precision": None, "no_graph": False, "decode": "host"}
-        return own(threads=threads, **cpu), discover(job)
+        return config(threads=threads, **cpu), discover(job)
     gpu = chosen[topology.local_rank % len(chosen)]
     chosen_here = {"gpu": gpu}
     if getattr(args, "decode", None) == "auto":  # beside an exchange engines were not measured
         chosen_here["decode"] = "host"
-    return own(**chosen_here), discover(job, *identify(int(gpu)))
+    return config(**chosen_here), discover(job, *identify(int(gpu)))
 
 
 def watch_links(args: argparse.Namespace, job: Job, topology: Topology) -> None:

@@ -27,7 +27,7 @@ logger = logging.getLogger("osucaffe")
 
 TRIAL = "OSUCAFFE_TRIAL"
 """The variable in which ranks of a trial find the file for what they find: {"rate", "unit"}."""
-_TOLD = "OSUCAFFE_RANKS_PER_GPU"
+_STARTED = "OSUCAFFE_RANKS_PER_GPU"
 """The variable in which ranks find the line for the log."""
 AUTO = "auto"
 MOST = 16
@@ -50,19 +50,19 @@ class Trial(NamedTuple):
         return f"{self.ranks}: {self.why or f'{self.rate:,.0f} {self.unit}'}"
 
 
-def asked(args: argparse.Namespace) -> bool:
+def is_requested(args: argparse.Namespace) -> bool:
     """Whether this process is to start ranks by this option. UserError for what cannot be."""
-    wanted = args.ranks_per_gpu
-    if wanted is None or _TOLD in os.environ:
+    value = args.ranks_per_gpu
+    if value is None or _STARTED in os.environ:
         return False
     if args.gpu is None:
-        raise UserError(f"--ranks_per_gpu {wanted}: add --gpu, with a number or all")
+        raise UserError(f"--ranks_per_gpu {value}: add --gpu, with a number or all")
     if args.ranks or args.servers:
         other = "--ranks" if args.ranks else "--servers"
-        raise UserError(f"--ranks_per_gpu {wanted} does not go with {other}: leave one of them out")
+        raise UserError(f"--ranks_per_gpu {value} does not go with {other}: leave one of them out")
     if launched_by():
         raise UserError(
-            f"--ranks_per_gpu {wanted} starts the ranks itself: leave out mpiexec (or srun), or "
+            f"--ranks_per_gpu {value} starts the ranks itself: leave out mpiexec (or srun), or "
             "start more ranks with it and leave out this option"
         )
     return True
@@ -70,7 +70,7 @@ def asked(args: argparse.Namespace) -> bool:
 
 def started() -> bool:
     """Whether `run` has started this process."""
-    return _TOLD in os.environ
+    return _STARTED in os.environ
 
 
 def is_trial() -> bool:
@@ -80,27 +80,27 @@ def is_trial() -> bool:
 
 def tell() -> None:
     """Log what was found."""
-    if line := os.environ.get(_TOLD):
+    if line := os.environ.get(_STARTED):
         logger.info("%s", line)
 
 
 def run(args: argparse.Namespace, gpus: int, command: Command) -> int:
     """Start the ranks, after trials if they are asked for, under MPS if several share a GPU.
     Returns the exit code."""
-    wanted = 0 if args.ranks_per_gpu == AUTO else int(args.ranks_per_gpu)
-    if wanted == 1:
+    requested = 0 if args.ranks_per_gpu == AUTO else int(args.ranks_per_gpu)
+    if requested == 1:
         return _finish(args, command(gpus), "--ranks_per_gpu 1: one rank on each GPU", {})
     with mps.served() as service:
-        if wanted:
-            line = f"--ranks_per_gpu {wanted}: {service.told}"
+        if requested:
+            line = f"--ranks_per_gpu {requested}: {service.status}"
         else:
             if not log.quiet:
                 print("osucaffe: --ranks_per_gpu auto: trying 1, 2, 4 ..", file=sys.stderr)
-            wanted, line = find(
+            requested, line = find(
                 lambda count: attempt(command(count * gpus), count, service), service
             )
-        if wanted > 1:
-            return _finish(args, command(wanted * gpus), line, dict(service.variables))
+        if requested > 1:
+            return _finish(args, command(requested * gpus), line, dict(service.variables))
     return _finish(args, command(gpus), line, {})
 
 
@@ -112,35 +112,35 @@ def find(trial: Callable[[int], Trial], service: mps.Service, most: int = MOST) 
         raise UserError(f"--ranks_per_gpu auto: one rank does not train: {trials[0].why}")
     count = 2
     while count <= most:
-        best = max(each.rate for each in trials)
+        best = max(trial.rate for trial in trials)
         trials.append(trial(count))
         if trials[-1].why or (count >= 4 and trials[-1].rate <= WORTH * best):
             break
         count *= 2
-    best = max(each.rate for each in trials)
-    chosen = next(each for each in trials if WORTH * each.rate >= best)
-    found = "; ".join(map(str, trials))
+    best = max(trial.rate for trial in trials)
+    chosen = next(trial for trial in trials if WORTH * trial.rate >= best)
+    tried = "; ".join(map(str, trials))
     if chosen.ranks == 1:
         words = f"1 rank, as no number is over {WORTH - 1:.0%} faster"
     else:
         words = f"{chosen.ranks} ranks, {chosen.rate / trials[0].rate:.2f} times as fast as 1"
-    return chosen.ranks, f"--ranks_per_gpu auto: {words} ({found}; more than 1 {service.told})"
+    return chosen.ranks, f"--ranks_per_gpu auto: {words} ({tried}; more than 1 {service.status})"
 
 
 def attempt(command: Sequence[str], count: int, service: mps.Service) -> Trial:
     """One trial. One rank runs as it would run without the option."""
     variables = dict(service.variables) if count > 1 else {}
     with tempfile.TemporaryDirectory(prefix="osucaffe-trial-") as folder:
-        result, said = Path(folder) / "rate.json", Path(folder) / "said"
-        with said.open("w") as file:
-            told = {_TOLD: "", TRIAL: str(result)} | variables
-            code, stopped = restarts.run(command, told, stderr=file)
+        result, log = Path(folder) / "rate.json", Path(folder) / "said"
+        with log.open("w") as file:
+            environment = {_STARTED: "", TRIAL: str(result)} | variables
+            code, stopped = restarts.run(command, environment, stderr=file)
         if stopped:
             raise Ended(code)
         if code == 0 and result.exists():
-            found = json.loads(result.read_text())
-            return Trial(count, found["rate"], found["unit"])
-        lines = [line for line in said.read_text(errors="replace").splitlines() if line.strip()]
+            measured = json.loads(result.read_text())
+            return Trial(count, measured["rate"], measured["unit"])
+        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
         named = [line for line in lines if line.startswith("osucaffe: ")] or lines[-1:]
         why = named[0].removeprefix("osucaffe: ") if named else f"exit code {code}"
         return Trial(count, why=f"does not run ({why[:200]})")
@@ -150,7 +150,7 @@ def _finish(
     args: argparse.Namespace, command: Sequence[str], line: str, variables: dict[str, str]
 ) -> int:
     """Run the training itself to its end."""
-    os.environ.update(variables | {_TOLD: line})
+    os.environ.update(variables | {_STARTED: line})
     if args.max_restarts:
         return restarts.watch_over(args, itertools.repeat(restarts.Attempt(command, {})))
     return restarts.run(command, {})[0]

@@ -35,10 +35,10 @@ _FINAL = (0, 1, 2, 3, *(128 + number for number in _STOPS))
 
 
 class Attempt(NamedTuple):
-    """A command, and what its run is told besides."""
+    """A command, and what its process is given in the environment besides."""
 
     command: Sequence[str]
-    told: dict[str, int]
+    info: dict[str, int]
 
 
 def watched() -> bool:
@@ -59,8 +59,8 @@ def watch_over(args: argparse.Namespace, attempts: Iterable[Attempt]) -> int:
     before = snapshot.stamps(prefix)
     code, state = 0, ""
     for number, attempt in zip(range(most + 1), attempts, strict=False):
-        told = {"number": number, "most": most, "code": code, "state": state} | attempt.told
-        code, stopped = run(attempt.command, {_VARIABLE: json.dumps(told)})
+        info = {"number": number, "most": most, "code": code, "state": state} | attempt.info
+        code, stopped = run(attempt.command, {_VARIABLE: json.dumps(info)})
         if stopped or code in _FINAL:
             return code
         newest = snapshot.newest(prefix, but=before)
@@ -72,14 +72,14 @@ def watch_over(args: argparse.Namespace, attempts: Iterable[Attempt]) -> int:
     return code
 
 
-def run(command: Sequence[str], told: dict[str, str], stderr: Any = None) -> tuple[int, bool]:
+def run(command: Sequence[str], variables: dict[str, str], stderr: Any = None) -> tuple[int, bool]:
     """Run a command to its end, with variables of the environment; stderr: a file for what it says
     there. Returns its exit code, and whether this process was to stop it."""
     parent, stopped = os.getpid(), False
     # A group of its own: of a terminal's signals it gets one, which is passed on.
     child = subprocess.Popen(
         command,
-        env=os.environ | told,
+        env=os.environ | variables,
         stdin=subprocess.DEVNULL,
         stderr=stderr,
         process_group=0,
@@ -111,19 +111,19 @@ def begin(args: argparse.Namespace, job: Job) -> None:
                 "leave it out"
             )
         return
-    told = json.loads(text)
-    if told["number"] and not job.rank:
-        source = f"from {told['state']}" if told["state"] else "from the beginning: no snapshot yet"
-        if "ranks" in told:
-            source += f", with ranks that remain (--elastic): {told['ranks']}"
+    info = json.loads(text)
+    if info["number"] and not job.rank:
+        source = f"from {info['state']}" if info["state"] else "from the beginning: no snapshot yet"
+        if "ranks" in info:
+            source += f", with ranks that remain (--elastic): {info['ranks']}"
         logger.warning(
             "Restart %d of %d (--max_restarts), %s: a process of the run died (exit code %d)",
-            *(told["number"], told["most"], source, told["code"]),
+            *(info["number"], info["most"], source, info["code"]),
         )
-    if "ranks" in told:
-        args.scal, args.batches_of = "strong", told["batches_of"]
-    if told["state"]:
-        args.snapshot, args.weights = told["state"], []
+    if "ranks" in info:
+        args.scal, args.batches_of = "strong", info["batches_of"]
+    if info["state"]:
+        args.snapshot, args.weights = info["state"], []
 
 
 def check_elastic(args: argparse.Namespace) -> None:

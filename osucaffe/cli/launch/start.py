@@ -49,24 +49,24 @@ def launch(
     """
     if getattr(args, "device", None) == "GPU" and args.gpu is None:  # Caffe's extract_features
         args.gpu = (args.device_id or "0").removeprefix("DEVICE_ID=")
-    shares = ranks_per_gpu.asked(args)
+    shares = ranks_per_gpu.is_requested(args)
     if launched_by() or restarts.watched() or ranks_per_gpu.started():
         return
     gpus = [] if args.gpu is None else gpu_numbers(args.gpu)
-    wanted = args.ranks or (len(gpus) or 1) + args.servers
-    if wanted == 1 and not args.max_restarts and not shares:
+    ranks = args.ranks or (len(gpus) or 1) + args.servers
+    if ranks == 1 and not args.max_restarts and not shares:
         return
     check(args)
     if sys.stderr and sys.stderr.isatty():
         os.environ[TERMINAL] = f"{platform.node()}:{os.ttyname(sys.stderr.fileno())}"
     if shares:
         raise Ended(ranks_per_gpu.run(args, len(gpus), _command))
-    if args.gpu is None and wanted > 1:
+    if args.gpu is None and ranks > 1:
         _stay_on_loopback()
-    command = _command(wanted)
+    command = _command(ranks)
     if args.max_restarts:
         same = itertools.repeat(restarts.Attempt(command, {}))
-        attempts = restarts.attempts(args, wanted, gpus, _command) if args.elastic else same
+        attempts = restarts.attempts(args, ranks, gpus, _command) if args.elastic else same
         raise Ended(restarts.watch_over(args, attempts))
     os.execv(command[0], command)
 
@@ -85,28 +85,28 @@ def _stay_on_loopback() -> None:
         os.environ.setdefault("FI_TCP_IFACE", "lo")
 
 
-def find_mpiexec(wanted: int) -> str:
+def find_mpiexec(ranks: int) -> str:
     """What starts so many ranks. UserError where MPI is not installed."""
-    beside = Path(sys.executable).parent
-    mpiexec = shutil.which("mpiexec", path=str(beside)) or shutil.which("mpiexec")
+    bin_folder = Path(sys.executable).parent
+    mpiexec = shutil.which("mpiexec", path=str(bin_folder)) or shutil.which("mpiexec")
     if mpiexec is None or importlib.util.find_spec("mpi4py") is None:
         raise UserError(
-            f'{wanted} ranks need MPI: pip install "osucaffe[mpi]", or load the MPI of this machine'
+            f'{ranks} ranks need MPI: pip install "osucaffe[mpi]", or load the MPI of this machine'
         )
     return mpiexec
 
 
-def gpu_numbers(wanted: str) -> list[str]:
+def gpu_numbers(option: str) -> list[str]:
     """The numbers of the GPUs that --gpu names. UserError where they are none, or not there."""
-    chosen = names(wanted)
-    if wanted != "all" and not (chosen and all(number.isdecimal() for number in chosen)):
-        raise UserError(f'--gpu {wanted}: give a number, such as 0, several with commas, or "all"')
-    if wanted != "all" and len(chosen) == 1:
+    chosen = names(option)
+    if option != "all" and not (chosen and all(number.isdecimal() for number in chosen)):
+        raise UserError(f'--gpu {option}: give a number, such as 0, several with commas, or "all"')
+    if option != "all" and len(chosen) == 1:
         return chosen  # whether it is there, the backend says
     from ...backends.cuda.runtime.startup import import_cupy
 
     count = import_cupy().cuda.runtime.getDeviceCount()
-    chosen = [str(number) for number in range(count)] if wanted == "all" else chosen
+    chosen = [str(number) for number in range(count)] if option == "all" else chosen
     if any(int(number) >= count for number in chosen):
-        raise UserError(f"--gpu {wanted}: there are {count} GPUs, numbered from 0")
+        raise UserError(f"--gpu {option}: there are {count} GPUs, numbered from 0")
     return chosen

@@ -60,7 +60,7 @@ def _options(parser: argparse.ArgumentParser) -> list[argparse.Action]:
 def _bash(commands: list[Command]) -> str:
     """A case for the words that may follow a command, and one for those behind an option."""
     following, values = [], []
-    for path, parser in sorted(commands, key=lambda each: -len(each[0].split())):
+    for path, parser in sorted(commands, key=lambda command: -len(command[0].split())):
         first, _, second = path.partition(" ")
         words = [name for action in _options(parser) for name in action.option_strings]
         for action in parser._actions:
@@ -79,8 +79,8 @@ def _bash(commands: list[Command]) -> str:
 def _fish(commands: list[Command]) -> Iterator[str]:
     """A line for each command, and for each option."""
     for path, parser in commands:
-        seen = " and ".join(f"__fish_seen_subcommand_from {word}" for word in path.split())
-        when = f"-n {shlex.quote(seen.replace(' and ', '; and ') or '__fish_use_subcommand')}"
+        conditions = " and ".join(f"__fish_seen_subcommand_from {word}" for word in path.split())
+        when = f"-n {shlex.quote(conditions.replace(' and ', '; and ') or '__fish_use_subcommand')}"
         for action in parser._actions:
             help = f"-d {shlex.quote((action.help or '').replace('%%', '%'))}"
             for child in action._get_subactions() if hasattr(action, "_get_subactions") else ():

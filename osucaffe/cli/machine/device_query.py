@@ -32,7 +32,7 @@ def _show_job(args: argparse.Namespace) -> None:
     with job.together():
         gpus = describe_gpus("all")
         args.gpu = args.gpu if "GPU 0" in gpus else None
-        args, topology = ranks.place(args, job)
+        args, topology = ranks.assign_devices(args, job)
         if job.rank:
             return
         mpi = start_mpi()
@@ -45,14 +45,14 @@ def _show_job(args: argparse.Namespace) -> None:
                     "NCCL": nccl_version(),
                     "ranks": [
                         {
-                            "rank": each.rank,
-                            "host": each.hostname,
-                            "process": each.process,
-                            "cores": each.cores,
-                            "gpu": each.gpu or None,
+                            "rank": peer.rank,
+                            "host": peer.hostname,
+                            "process": peer.process,
+                            "cores": peer.cores,
+                            "gpu": peer.gpu or None,
                         }
                         for host in topology.hosts
-                        for each in host
+                        for peer in host
                     ],
                     "levels": len(topology.levels()),
                 }
@@ -62,9 +62,9 @@ def _show_job(args: argparse.Namespace) -> None:
         print(f"NCCL:  {nccl_version()}")
         for host in topology.hosts:
             print(f"Host {host[0].hostname}: {len(host)} of {job.size} ranks")
-            for each in host:
-                gpu = f", {each.gpu_name} {each.gpu}" if each.gpu else ""
-                print(f"  rank {each.rank}: process {each.process}, {each.cores} cores{gpu}")
+            for peer in host:
+                gpu = f", {peer.gpu_name} {peer.gpu}" if peer.gpu else ""
+                print(f"  rank {peer.rank}: process {peer.process}, {peer.cores} cores{gpu}")
         print(f"Levels: {len(topology.levels())}")
         print(_links())
 
@@ -124,9 +124,9 @@ def _onednn(backend: Cpu) -> str:
 def _blas() -> str:
     from threadpoolctl import threadpool_info
 
-    found = [
+    libraries = [
         f"{library['internal_api']} {library['version']} ({library.get('architecture', '?')})"
         for library in threadpool_info()
         if library["user_api"] == "blas"
     ]
-    return ", ".join(found) or "no BLAS known"
+    return ", ".join(libraries) or "no BLAS known"

@@ -9,7 +9,7 @@ from typing import Any
 from ...errors import UserError
 
 
-def describe_gpus(wanted: str) -> dict[str, str]:
+def describe_gpus(option: str) -> dict[str, str]:
     """A row for each GPU wanted ("0,1", "all") and each library, or one that says what is missing.
 
     UserError where `wanted` names none that exist.
@@ -23,9 +23,9 @@ def describe_gpus(wanted: str) -> dict[str, str]:
     runtime = cupy.cuda.runtime
     count = runtime.getDeviceCount()
     try:
-        chosen = range(count) if wanted == "all" else [int(part) for part in wanted.split(",")]
+        chosen = range(count) if option == "all" else [int(part) for part in option.split(",")]
     except ValueError:
-        raise UserError(f'--gpu {wanted}: give numbers with commas, or "all"') from None
+        raise UserError(f'--gpu {option}: give numbers with commas, or "all"') from None
     rows = {}
     for number in chosen:
         if not 0 <= number < count:
@@ -34,18 +34,18 @@ def describe_gpus(wanted: str) -> dict[str, str]:
     return rows | {
         "Driver": _driver(runtime),
         "CUDA": f"{_dotted(runtime.runtimeGetVersion(), 1000, 10)}, CuPy {cupy.__version__}",
-        "cuDNN": _found(_cudnn),
-        "cuBLAS": _found(_cublas),
+        "cuDNN": _version_or_missing(_cudnn),
+        "cuBLAS": _version_or_missing(_cublas),
         "NCCL": nccl_version(),
     }
 
 
 def _gpu(cupy: Any, number: int) -> str:
-    found = cupy.cuda.runtime.getDeviceProperties(number)
+    props = cupy.cuda.runtime.getDeviceProperties(number)
     free, total = cupy.cuda.Device(number).mem_info
     return (
-        f"{found['name'].decode()}, compute capability {found['major']}.{found['minor']}, "
-        f"{found['multiProcessorCount']} multiprocessors, "
+        f"{props['name'].decode()}, compute capability {props['major']}.{props['minor']}, "
+        f"{props['multiProcessorCount']} multiprocessors, "
         f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
     )
 
@@ -80,7 +80,7 @@ def _cublas() -> str:
 
 def nccl_version() -> str:
     """NCCL's version, or that there is none."""
-    return _found(_nccl)
+    return _version_or_missing(_nccl)
 
 
 def _nccl() -> str:
@@ -95,7 +95,7 @@ def _dotted(number: int, major: int, minor: int) -> str:
     return f"{number // major}.{number % major // minor}"
 
 
-def _found(version: Callable[[], str]) -> str:
+def _version_or_missing(version: Callable[[], str]) -> str:
     """A library's version, or why it cannot be used."""
     try:
         return version()

@@ -39,16 +39,16 @@ def run(args: argparse.Namespace) -> None:
     """Predict, print a table, and write what is asked for."""
     cluster = read_cluster(args.cluster)
     ranks = parse_ranks(args.ranks)
-    designs = [each for each in DESIGNS if each in _DEFAULT]
+    designs = [design for design in DESIGNS if design in _DEFAULT]
     if args.designs:
         designs = names(args.designs)
-        if unknown := [each for each in designs if each not in DESIGNS]:
+        if unknown := [design for design in designs if design not in DESIGNS]:
             raise UserError(f"--designs {unknown[0]}: choose among {', '.join(DESIGNS)}")
     selection = Selection(args.algorithm, file=args.tuning)
     solver = read_solver(args.solver)
     choice = training_net(solver, args.solver, read_net)
     seconds_of = _Times(args, choice, cluster)
-    found: list[Prediction] = []
+    predictions: list[Prediction] = []
     print(
         f"{cluster.name}: {choice.param.name or args.solver}, {cluster.ranks_per_host} ranks a host"
     )
@@ -72,15 +72,15 @@ def run(args: argparse.Namespace) -> None:
                 )
                 for size in sizes or [config.bucket]
             }
-            size = choose_size({size: each.ms for size, each in tried.items()}, config.bucket)
+            size = choose_size({size: result.ms for size, result in tried.items()}, config.bucket)
             here.append(tried[size])
             chosen = f"  --bucket_mb {size / 2**20:g}" if len(sizes) > 1 else ""
             print(_row(here[-1]) + chosen, flush=True)
         if len(here) > 1:
             print(_verdict(here))
-        found += here
+        predictions += here
     if args.out:
-        _write(args, cluster, found)
+        _write(args, cluster, predictions)
 
 
 _DEFAULT = ("SC-B", "SC-OBR", "all-reduce", "sharded")
@@ -95,22 +95,22 @@ _HEADING = "".join(
 
 def parse_ranks(text: str) -> list[int]:
     """ "1,2,4,...,64": three dots go on by doubling. UserError."""
-    found: list[int] = []
+    ranks: list[int] = []
     words = [word.strip() for word in text.replace("\u2026", "...").split(",")]
     dots = False
     for word in words:
-        if word == "..." and found and not dots:
+        if word == "..." and ranks and not dots:
             dots = True
             continue
-        if not word.isdecimal() or int(word) < 1 or (found and int(word) <= found[-1]):
+        if not word.isdecimal() or int(word) < 1 or (ranks and int(word) <= ranks[-1]):
             raise UserError(f"--ranks {text}: give rising numbers, such as 1,2,4,...,64")
-        while dots and 2 * found[-1] < int(word):
-            found.append(2 * found[-1])
+        while dots and 2 * ranks[-1] < int(word):
+            ranks.append(2 * ranks[-1])
         dots = False
-        found.append(int(word))
+        ranks.append(int(word))
     if dots:
         raise UserError(f"--ranks {text}: give a number behind the dots")
-    return found
+    return ranks
 
 
 class _Times:
@@ -159,66 +159,66 @@ class _Times:
         return str(path)
 
 
-def _verdict(found: Sequence[Prediction]) -> str:
+def _verdict(predictions: Sequence[Prediction]) -> str:
     """Which design wins; those that take at most 1 % longer are as fast."""
-    best = min(found, key=lambda each: each.ms)
-    alike = [each.design for each in found if each is not best and each.ms <= 1.01 * best.ms]
+    best = min(predictions, key=lambda one: one.ms)
+    alike = [one.design for one in predictions if one is not best and one.ms <= 1.01 * best.ms]
     return f"        {best.design} wins" + (f"; as fast: {', '.join(alike)}" if alike else "")
 
 
-def _row(each: Prediction) -> str:
+def _row(row: Prediction) -> str:
     return (
-        f"{each.ranks:7} {each.design:>18}{each.ms:11.3f}{each.low:10.3f}{each.high:10.3f}"
-        f"{each.images:11.1f}{each.efficiency:12.1%}"
+        f"{row.ranks:7} {row.design:>18}{row.ms:11.3f}{row.low:10.3f}{row.high:10.3f}"
+        f"{row.images:11.1f}{row.efficiency:12.1%}"
     )
 
 
-def _write(args: argparse.Namespace, cluster: Cluster, found: Sequence[Prediction]) -> None:
-    rows: list[dict[str, Any]] = [asdict(each) | {"efficiency": each.efficiency} for each in found]
+def _write(args: argparse.Namespace, cluster: Cluster, predictions: Sequence[Prediction]) -> None:
+    rows: list[dict[str, Any]] = [asdict(p) | {"efficiency": p.efficiency} for p in predictions]
     content = {"cluster": cluster.name, "solver": args.solver, "predictions": rows}
     write_bytes(args.out, json.dumps(content, indent=1).encode())
     print(f"wrote {args.out}")
-    print(plots.draw_beside(args.out, lambda picture: _draw(cluster, found, picture)))
+    print(plots.draw_next_to(args.out, lambda picture: _draw(cluster, predictions, picture)))
 
 
 WIDTHS = 7.0, 4.5, 2.8, 1.6
 """Of the lines, the fastest design's first: the next ones lie on it, and it shows beside them."""
 
 
-def _draw(cluster: Cluster, found: Sequence[Prediction], path: str) -> None:
+def _draw(cluster: Cluster, predictions: Sequence[Prediction], path: str) -> None:
     """Images a second and efficiency by ranks: a line for each design, and its band."""
     figure, (images, efficiency) = plots.pyplot().subplots(
         1, 2, figsize=(11, 4.5), layout="constrained"
     )
-    ranks = sorted({each.ranks for each in found})
-    lines = sorted(_lines(found), key=lambda line: -line[1][-1].images)
+    ranks = sorted({one.ranks for one in predictions})
+    lines = sorted(_lines(predictions), key=lambda line: -line[1][-1].images)
     for number, (design, points) in enumerate(lines):
         colour = plots.COLOURS[number % len(plots.COLOURS)]
         width = WIDTHS[min(number, len(WIDTHS) - 1)]
-        at = [each.ranks for each in points]
+        at = [point.ranks for point in points]
         for axes, name, unit in (images, "images", 1), (efficiency, "efficiency", 100):
-            values = [unit * getattr(each, name) for each in points]
+            values = [unit * getattr(point, name) for point in points]
             axes.plot(
                 at, values, "o-", color=colour, linewidth=width, markersize=width + 2, label=design
             )
-            bounds = [[each.high for each in points], [each.low for each in points]]
+            bounds = [[point.high for point in points], [point.low for point in points]]
             worst, best = (
                 [
-                    value * each.ms / ms
-                    for value, each, ms in zip(values, points, bound, strict=True)
+                    value * point.ms / ms
+                    for value, point, ms in zip(values, points, bound, strict=True)
                 ]
                 for bound in bounds
             )
             axes.fill_between(at, worst, best, color=colour, alpha=0.12, linewidth=0)
-    rate = max(each.images / each.ranks / each.efficiency for each in found if each.efficiency)
-    images.plot(ranks, [rate * each for each in ranks], ":", color="gray", label="perfect")
+    rate = max(one.images / one.ranks / one.efficiency for one in predictions if one.efficiency)
+    images.plot(ranks, [rate * count for count in ranks], ":", color="gray", label="perfect")
     images.set_yscale("log")
     images.yaxis.set_major_formatter("{x:,.0f}")
     efficiency.set_ylim(0, 105)
     efficiency.yaxis.set_major_formatter("{x:.0f} %")
     for axes, title in (images, "images a second"), (efficiency, "efficiency"):
         axes.set_xscale("log", base=2)
-        axes.set_xticks(ranks, [str(each) for each in ranks])
+        axes.set_xticks(ranks, [str(count) for count in ranks])
         axes.set_xlabel("ranks")
         axes.set_title(title)
         axes.grid(color="0.9")
@@ -228,7 +228,7 @@ def _draw(cluster: Cluster, found: Sequence[Prediction], path: str) -> None:
     plots.save(figure, path)
 
 
-def _lines(found: Sequence[Prediction]) -> Iterator[tuple[str, list[Prediction]]]:
-    alone = [each for each in found if each.ranks == 1]
-    for design in dict.fromkeys(each.design for each in found if each.ranks > 1):
-        yield design, alone + [each for each in found if each.design == design]
+def _lines(predictions: Sequence[Prediction]) -> Iterator[tuple[str, list[Prediction]]]:
+    alone = [one for one in predictions if one.ranks == 1]
+    for design in dict.fromkeys(one.design for one in predictions if one.ranks > 1):
+        yield design, alone + [one for one in predictions if one.design == design]

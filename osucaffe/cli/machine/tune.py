@@ -55,13 +55,13 @@ def _compare_designs(args: argparse.Namespace, job: MpiJob, report: Callable[[st
     if args.gpu is not None:
         raise UserError("tune --designs compares on CPUs so far: leave out --gpu")
     topology = discover(job)
-    local = sum(each.host == topology.own.host for each in topology.ranks)
+    local = sum(peer.host == topology.own.host for peer in topology.ranks)
     threads = max(1, topology.own.cores // local)
     param = read_solver(args.designs)
-    found = measure_designs(
+    results = measure_designs(
         job, topology, param, args.designs, lambda: Cpu(threads=threads), args.seconds, report
     )
-    report(render_designs(found))
+    report(render_designs(results))
 
 
 def _make(job: MpiJob, topology: Topology, choice: Choice) -> Communicator:
@@ -77,7 +77,7 @@ def _measure_gpus(
     from ...comm.gpu.ipc import Ipc
     from ...comm.gpu.nccl import Nccl
 
-    args, topology = ranks.place(args, job)
+    args, topology = ranks.assign_devices(args, job)
     if len(topology.hosts) > 1 or topology.shares_gpu:
         raise UserError("tune --gpu measures ranks of one machine with one GPU each")
     cupy = import_cupy()

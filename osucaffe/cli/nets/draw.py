@@ -28,9 +28,9 @@ def run(args: argparse.Namespace) -> None:
         raise UserError(f"{args.picture}: give the picture a suffix: .png, .svg, .pdf or .dot")
     graph = draw.new_graph(net.name, args.rankdir)
     nets = {phase: filter_layers(net, net_state(net, phase)) for phase in phases}
-    if len(nets) > 1 and len({str(list(each.layer)) for each in nets.values()}) == 1:
+    if len(nets) > 1 and len({str(list(net.layer)) for net in nets.values()}) == 1:
         nets = {"": net}
-    for phase, each in reversed(nets.items()):  # Graphviz has the last one on top
+    for phase, filtered in reversed(nets.items()):  # Graphviz has the last one on top
         part = graph
         if len(nets) > 1:
             import pydot
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> None:
             part = pydot.Cluster(phase, label=phase, fontname="Helvetica", color="#999999")
             graph.add_subgraph(part)
         before: set[str] = set()
-        for index, row in enumerate(rows(each.layer, args.wrap)):
+        for index, row in enumerate(rows(filtered.layer, args.wrap)):
             draw.add_layers(
                 *(part, row, args.rankdir), display_lrm=args.display_lrm,
                 prefix=f"{phase} row{index} ", known=before,
@@ -53,15 +53,15 @@ def rows(layers: Sequence[LayerParameter], length: int) -> list[list[LayerParame
     depth: dict[str, int] = {}
     depths = []
     for layer in layers:
-        own = 1 + max((depth.get(blob, 0) for blob in layer.bottom), default=0)
-        depths.append(own)
-        depth |= dict.fromkeys(layer.top, own)
+        level = 1 + max((depth.get(blob, 0) for blob in layer.bottom), default=0)
+        depths.append(level)
+        depth |= dict.fromkeys(layer.top, level)
     most = max(depths, default=0)
     if not length or most <= _LONGER * length:
         return [list(layers)]
     count = -(-most // length)
-    each = -(-most // count)  # rows of like lengths
-    found: list[list[LayerParameter]] = [[] for _ in range(count)]
-    for layer, own in zip(layers, depths, strict=True):
-        found[(own - 1) // each].append(layer)
-    return [row for row in found if row]
+    per_row = -(-most // count)  # rows of like lengths
+    result: list[list[LayerParameter]] = [[] for _ in range(count)]
+    for layer, level in zip(layers, depths, strict=True):
+        result[(level - 1) // per_row].append(layer)
+    return [row for row in result if row]

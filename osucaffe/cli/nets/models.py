@@ -32,7 +32,7 @@ class Published(NamedTuple):
     size: int
     sha1: str
     sha256: str
-    place: str
+    url: str
 
 
 def run(args: argparse.Namespace) -> None:
@@ -86,10 +86,10 @@ def copy_model(name: str, folder: Path) -> list[Path]:
 
 
 def _print() -> None:
-    rows = [(each.name, each.what, each.parameters, each.source) for each in models().values()]
+    rows = [(model.name, model.what, model.parameters, model.source) for model in models().values()]
     print(*table("<<><", *rows), sep="\n")
     print("\npublished weights (not in osucaffe; `osucaffe models check FILE` looks at a file):")
-    files = [(f.model, f"{f.file}, {f.size:,} bytes, {f.place}") for f in published()]
+    files = [(f.model, f"{f.file}, {f.size:,} bytes, {f.url}") for f in published()]
     print(*table("<<", *files), sep="\n")
 
 
@@ -98,24 +98,24 @@ def _check(path: str) -> str:
     and for one that is cut short or damaged."""
     try:
         size = Path(path).stat().st_size
-        known = [each for each in published() if each.size == size]
-        named = [each for each in published() if each.file == Path(path).name]
+        known = [model for model in published() if model.size == size]
+        named = [model for model in published() if model.file == Path(path).name]
         if not known:
-            wanted = f"; {named[0].file} has {named[0].size:,}" if named else ""
-            raise UserError(f"{path}: {size:,} bytes: no published file that is known{wanted}")
+            expected = f"; {named[0].file} has {named[0].size:,}" if named else ""
+            raise UserError(f"{path}: {size:,} bytes: no published file that is known{expected}")
         (one,) = known
         method = "sha256" if one.sha256 else "sha1"
         with Path(path).open("rb") as file:
-            found = hashlib.file_digest(file, method).hexdigest()
+            digest = hashlib.file_digest(file, method).hexdigest()
     except OSError as error:
         raise unreadable(path, error) from None
-    if found != getattr(one, method):
+    if digest != getattr(one, method):
         raise UserError(
-            f"{path}: has the size of {one.file}, but another checksum ({method} {found}): it is "
+            f"{path}: has the size of {one.file}, but another checksum ({method} {digest}): it is "
             "damaged, or not that file"
         )
     net = f"its net: osucaffe models copy {one.model}"
-    return f"{path}: {one.file}, whole ({method} {found}); {net}"
+    return f"{path}: {one.file}, whole ({method} {digest}); {net}"
 
 
 def _table(first: str) -> list[list[str]]:

@@ -24,15 +24,15 @@ def _run_script(path: str, name: str | None) -> Any:
     pycaffe.install()
     if not Path(path).is_file():
         raise UserError(f"{path}: there is no such file")
-    found = _run(path, lambda: runpy.run_path(path))
+    namespace = _run(path, lambda: runpy.run_path(path))
     if name is not None:
-        if name not in found:
+        if name not in namespace:
             raise UserError(f"{path}: makes nothing named {name}")
-        net = _run(path, found[name]) if callable(found[name]) else found[name]
+        net = _run(path, namespace[name]) if callable(namespace[name]) else namespace[name]
     else:
         nets = {
             name: value
-            for name, value in found.items()
+            for name, value in namespace.items()
             if isinstance(value, pycaffe.NetSpec | NetParameter)
         }
         if len(nets) != 1:
@@ -56,8 +56,8 @@ def _run(path: str, function: Callable[[], Any]) -> Any:
     except UserError:
         raise
     except Exception as error:
-        own = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
-        line = error.lineno if isinstance(error, SyntaxError) else own[-1] if own else None
+        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
+        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
         text = error.msg if isinstance(error, SyntaxError) else error
-        place = f"{path}, line {line}" if line else path
-        raise UserError(f"{place}: {type(error).__name__}: {text}") from error
+        position = f"{path}, line {line}" if line else path
+        raise UserError(f"{position}: {type(error).__name__}: {text}") from error

@@ -88,22 +88,22 @@ def _find_net(args: argparse.Namespace, weights: AnyWeights) -> Path:
     if args.model:
         given = Path(args.model)
         return given if given.is_file() else find_model(args.model) / _NETS[0]
-    beside = [Path(args.weights).parent / name for name in _NETS]
-    places = [path for path in beside if path.is_file() and _fits(path, weights)]
-    if places:
-        return places[0]
-    found = [path for name in models() if _fits(path := FOLDER / name / _NETS[0], weights)]
-    if len(found) > 1:
-        own = {each.model for each in published() if each.file == Path(args.weights).name}
-        found = [path for path in found if path.parent.name in own] or found
-    if len(found) != 1:
-        near = " or ".join(path.parent.name for path in found)
+    neighbours = [Path(args.weights).parent / name for name in _NETS]
+    fitting = [path for path in neighbours if path.is_file() and _fits(path, weights)]
+    if fitting:
+        return fitting[0]
+    matches = [path for name in models() if _fits(path := FOLDER / name / _NETS[0], weights)]
+    if len(matches) > 1:
+        names = {file.model for file in published() if file.file == Path(args.weights).name}
+        matches = [path for path in matches if path.parent.name in names] or matches
+    if len(matches) != 1:
+        near = " or ".join(path.parent.name for path in matches)
         raise UserError(
             f"{args.weights}: "
-            + (f"may be of {near}" if found else "no model of osucaffe has its layers")
+            + (f"may be of {near}" if matches else "no model of osucaffe has its layers")
             + ": say which net it is with --model, a model's name or a prototxt"
         )
-    return found[0]
+    return matches[0]
 
 
 def _fits(path: Path, weights: AnyWeights) -> bool:

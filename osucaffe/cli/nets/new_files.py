@@ -66,8 +66,8 @@ def write_files(start: Start, data: PhotoSet, out: Path, *, batch: int, epochs: 
     crop = _crop(start, data)
     net = NetParameter()
     net.CopyFrom(start.net)
-    taken = {layer.name for layer in start.weights[1].layer} if start.weights else None
-    names = adapt.set_classes(net, len(data.classes), taken)
+    used = {layer.name for layer in start.weights[1].layer} if start.weights else None
+    names = adapt.set_classes(net, len(data.classes), used)
     make_folder(out)
     transform = _transform(start, data, out)
     transform.crop_size = crop if crop != data.size else 0
@@ -75,17 +75,17 @@ def write_files(start: Start, data: PhotoSet, out: Path, *, batch: int, epochs: 
     sources = str(data.folder / "train_lmdb"), str(data.folder / "val_lmdb")
     extent = crop or data.size
     training = adapt.for_training(net, adapt.Records(sources, batches, transform))
-    if start.weights and taken:
-        names += _renew(training, start.weights, (batches[0], 3, extent, extent), taken)
+    if start.weights and used:
+        names += _renew(training, start.weights, (batches[0], 3, extent, extent), used)
     deploy = adapt.for_prediction(training, (1, 3, extent, extent))
     solver = _solver(start, data, out, batches, epochs)
     made = f"# Made of {'/'.join(Path(start.file).parts[-2:])} by osucaffe new"
     new = ", ".join(names)
-    told = f"; new: {new}; classes: {LABELS}" if start.weights else ""
-    _write(out / _FILES[0], f"{made}{told}.", training)
+    note = f"; new: {new}; classes: {LABELS}" if start.weights else ""
+    _write(out / _FILES[0], f"{made}{note}.", training)
     _write(out / _FILES[1], f"{made}: for prediction.", deploy)
-    seen = batches[1] * solver.test_iter[0]
-    twice = "" if seen == data.val else f" ({seen - data.val} of them twice)"
+    tested = batches[1] * solver.test_iter[0]
+    twice = "" if tested == data.val else f" ({tested - data.val} of them twice)"
     _write(
         out / _FILES[2],
         f"# {data.train} photographs in batches of {batches[0]}, {data.val} to test{twice}.",
@@ -100,20 +100,20 @@ def write_files(start: Start, data: PhotoSet, out: Path, *, batch: int, epochs: 
 
 
 def _renew(
-    net: NetParameter, weights: tuple[str, AnyWeights], shape: Shape, taken: set[str]
+    net: NetParameter, weights: tuple[str, AnyWeights], shape: Shape, used: set[str]
 ) -> list[str]:
     """Let layers begin anew whose weights have other shapes in the file, and say so."""
     image, label = next(layer.top for layer in net.layer if not layer.bottom)
     entering = {image: shape, label: shape[:1]}
-    found = misfits(net, weights[1], entering, Cpu())
-    for name, shapes in found.items():
+    shapes_of = misfits(net, weights[1], entering, Cpu())
+    for name, shapes in shapes_of.items():
         logger.warning(
             'layer "%s": %s, %s: it is trained from scratch, and learns faster',
             name,
             shapes,
             weights[0],
         )
-    return adapt.begin_anew(net, found, taken)
+    return adapt.begin_anew(net, shapes_of, used)
 
 
 def _write(path: Path, comment: str, message: NetParameter | SolverParameter) -> None:
@@ -122,21 +122,21 @@ def _write(path: Path, comment: str, message: NetParameter | SolverParameter) ->
 
 def _crop(start: Start, data: PhotoSet) -> int:
     """The width and height that enter the net, cut out of the records."""
-    wanted = start.extent
-    if not wanted and start.weights:
+    size = start.extent
+    if not size and start.weights:
         return data.size
-    wanted = wanted or data.size - data.size // 8  # parts at random are photographs the more
-    if data.size < wanted:
+    size = size or data.size - data.size // 8  # parts at random are photographs the more
+    if data.size < size:
         raise UserError(
             f"{data.folder}: the photographs are {data.size} pixels wide there, but the net takes "
-            f"{wanted}: make them with osucaffe data folder --size {wanted * 8 // 7}"
+            f"{size}: make them with osucaffe data folder --size {size * 8 // 7}"
         )
-    if data.size > 1.5 * wanted:
+    if data.size > 1.5 * size:
         logger.warning(
             "%s: photos are %d pixels wide, the net sees crops of %d: --size %d would show more",
-            data.folder, data.size, wanted, wanted * 8 // 7,
+            data.folder, data.size, size, size * 8 // 7,
         )  # fmt: skip
-    return wanted
+    return size
 
 
 def _transform(start: Start, data: PhotoSet, out: Path) -> caffe_pb2.TransformationParameter:

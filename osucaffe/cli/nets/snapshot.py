@@ -18,8 +18,8 @@ def run(args: argparse.Namespace) -> None:
 def _verify(file: str) -> None:
     path = Path(file)
     if path.name.removesuffix(".h5").endswith(".solverstate"):
-        found = snapshot.read(path)
-        what = f"iteration {found.state.iter:,}, its model {found.model}{_checked(found.model)}"
+        entry = snapshot.read(path)
+        what = f"iteration {entry.state.iter:,}, its model {entry.model}{_checked(entry.model)}"
     else:
         count = sum(len(layer.blobs) > 0 for layer in read_weights(path).layer)
         what = f"weights of {count:,} layer{'s' * (count != 1)}"

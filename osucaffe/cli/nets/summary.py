@@ -87,7 +87,7 @@ def _read(args: argparse.Namespace) -> NetParameter:
 def _read_nothing(layer: Any, shape: list[int]) -> None:
     """Make an Input layer of one that reads images: of the images first, of labels then."""
     settings = (getattr(layer, name) for name in layer.DESCRIPTOR.fields_by_name if "data" in name)
-    batches = (getattr(each, "batch_size", 0) for each in settings)
+    batches = (getattr(setting, "batch_size", 0) for setting in settings)
     crop = layer.transform_param.crop_size
     channels, *extents = shape
     batch = max(batches) or 1
@@ -151,7 +151,8 @@ def log_summary(solver: Solver) -> None:
         logger.info(
             "%s: %s records, %s per iteration: one epoch is %.4g iterations, max_iter %s is "
             "%.4g epochs",
-            *(epochs.layer, f"{epochs.count:,}", f"{epochs.each:,}", epochs.count / epochs.each),
+            *(epochs.layer, f"{epochs.count:,}", f"{epochs.per_iteration:,}"),
+            epochs.count / epochs.per_iteration,
             *(f"{solver.param.max_iter:,}", epochs.epoch(solver.param.max_iter)),
         )
 
@@ -159,7 +160,7 @@ def log_summary(solver: Solver) -> None:
 def _print(rows: list[Row]) -> None:
     cells = [
         (row.name, row.type, row.shape, f"{row.parameters:,}" if row.parameters else "")
-        + tuple(scaled(each, "FLOP") if each else "" for each in (row.forward, row.backward))
+        + tuple(scaled(flops, "FLOP") if flops else "" for flops in (row.forward, row.backward))
         for row in rows
     ]
     headings = ("layer", "type", "output", "parameters", "forward", "backward")

@@ -85,24 +85,24 @@ def parse(lines: Sequence[str]) -> Log:
         if seconds < 0:  # the run went on into another year
             seconds += 366 * 86400
         text = match[7]
-        if found := _RATE.match(text):
-            rate = float(found[2])
-            if log.train and log.train[-1]["NumIters"] == int(found[1]):
+        if entry := _RATE.match(text):
+            rate = float(entry[2])
+            if log.train and log.train[-1]["NumIters"] == int(entry[1]):
                 log.train[-1]["LearningRate"] = rate
-        elif found := _ITERATION.match(text):
-            iteration, row = int(found[1]), {}
+        elif entry := _ITERATION.match(text):
+            iteration, row = int(entry[1]), {}
             testing = _TEST.match(text)
             net = int(testing[1]) if testing else net
-        elif found := _OUTPUT.match(text):
-            rows = log.train if found[1] == "Train" else log.tests.setdefault(net, [])
+        elif entry := _OUTPUT.match(text):
+            rows = log.train if entry[1] == "Train" else log.tests.setdefault(net, [])
             if not row:
                 row = {"NumIters": iteration, "Seconds": seconds, "LearningRate": rate}
                 rows.append(row)
-            row[_free(row, found[2])] = float(found[3])
-    first = next((each["LearningRate"] for each in log.train), rate)
-    for each in (row for rows in log.tests.values() for row in rows):
-        if math.isnan(each["LearningRate"]):  # a test before the first rate was told
-            each["LearningRate"] = first
+            row[_free(row, entry[2])] = float(entry[3])
+    first = next((row["LearningRate"] for row in log.train), rate)
+    for tested in (row for rows in log.tests.values() for row in rows):
+        if math.isnan(tested["LearningRate"]):  # a test before the first rate was logged
+            tested["LearningRate"] = first
     return log
 
 

@@ -47,14 +47,14 @@ def _curves(args: argparse.Namespace, file: Path) -> str:
     """The panels of the run's log; "" where there is none."""
     given = [Path(args.log)] if args.log else [file.parent, file.parent / "log"]
     paths = [path / "osucaffe.INFO" if path.is_dir() else path for path in given]
-    path = next((each for each in paths if each.is_file()), None)
+    path = next((candidate for candidate in paths if candidate.is_file()), None)
     if path is None:
         if args.log:
             raise UserError(f"--log {args.log}: there is no log")
         logger.warning("No log next to %s, so no curves: give --log", file)
         return ""
-    found = parse(read_bytes(path).decode(errors="replace").splitlines())
-    return "".join(panel(name.capitalize(), each) for name, each in panels_of(found).items())
+    log = parse(read_bytes(path).decode(errors="replace").splitlines())
+    return "".join(panel(name.capitalize(), curves) for name, curves in panels_of(log).items())
 
 
 def _predictions(
@@ -73,18 +73,18 @@ def _predictions(
     options.check_fed(net, str(file))
     options.load_weights(net, models, argparse.Namespace(strict=False))
     batches = args.iterations or param.test_iter[0]
-    found = predict(net, scored_blobs(net.param), batches, args.pictures)
-    names = class_names(net.param, len(found.confusion), args.labels)
-    yield f"Predictions of {', '.join(weights)}", results(found, names)
-    yield "Worst predictions", cards(found.worst, names)
-    yield "Best predictions", cards(found.best, names)
+    predictions = predict(net, scored_blobs(net.param), batches, args.pictures)
+    names = class_names(net.param, len(predictions.confusion), args.labels)
+    yield f"Predictions of {', '.join(weights)}", results(predictions, names)
+    yield "Worst predictions", cards(predictions.worst, names)
+    yield "Best predictions", cards(predictions.best, names)
 
 
 def _newest_model(param: SolverParameter) -> list[str]:
     """The best model that was kept, or else that of the newest snapshot."""
     best = Path(f"{param.snapshot_prefix}_best.caffemodel")
     kept = [str(path) for path in (best, best.with_name(best.name + ".h5")) if path.is_file()]
-    made = [each.model for each in listed(param.snapshot_prefix) if Path(each.model).is_file()]
+    made = [event.model for event in listed(param.snapshot_prefix) if Path(event.model).is_file()]
     return kept[:1] or made[-1:]
 
 
@@ -95,12 +95,12 @@ def _times(args: argparse.Namespace, file: Path, param: SolverParameter) -> str:
     choice = training_net(param, str(file), read_net)
     net = choice.build(phase="TRAIN", backend=options.make_backend(args), gradients=True)
     layers = measure(net, args.passes)
-    taken = [(each.forward.milliseconds, each.backward.milliseconds) for each in layers]
-    total = sum(map(sum, taken))
+    times = [(layer.forward.milliseconds, layer.backward.milliseconds) for layer in layers]
+    total = sum(map(sum, times))
     rows = [
-        (each.name, each.type, f"{there:.3f}", f"{back:.3f}", f"{(there + back) / total:.1%}")
-        for each, (there, back) in zip(layers, taken, strict=True)
+        (layer.name, layer.type, f"{there:.3f}", f"{back:.3f}", f"{(there + back) / total:.1%}")
+        for layer, (there, back) in zip(layers, times, strict=True)
     ]
-    there, back = map(sum, zip(*taken, strict=True))
+    there, back = map(sum, zip(*times, strict=True))
     rows.append(("all", "", f"{there:.3f}", f"{back:.3f}", "100.0%"))
     return table(("layer", "type", "forward ms", "backward ms", "share"), rows)

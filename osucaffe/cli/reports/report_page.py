@@ -46,9 +46,9 @@ def page(title: str, subtitle: str, sections: Iterable[tuple[str, str]]) -> str:
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A table of text and numbers."""
-    head = "".join(f"<th>{escape(each)}</th>" for each in heads)
+    head = "".join(f"<th>{escape(head)}</th>" for head in heads)
     lines = "".join(
-        "<tr>" + "".join(f"<td>{escape(str(each))}</td>" for each in row) + "</tr>" for row in rows
+        "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows
     )
     return f'<div class="wide"><table><tr>{head}</tr>{lines}</table></div>'
 
@@ -58,16 +58,16 @@ def code(text: str) -> str:
     return f"<pre>{escape(text.strip())}</pre>"
 
 
-def results(found: Predictions, names: Sequence[str], most: int = 25) -> str:
+def results(predictions: Predictions, names: Sequence[str], most: int = 25) -> str:
     """How many were right, and the confusion matrix; of more than `most` classes, the pairs that
     are confused most often."""
-    right, total = int(found.confusion.trace()), int(found.confusion.sum())
-    told = f'<p><span class="big">{found.accuracy:.2%}</span>'
-    told += f"correct: {right:,} of {total:,} records</p>"
+    right, total = int(predictions.confusion.trace()), int(predictions.confusion.sum())
+    text = f'<p><span class="big">{predictions.accuracy:.2%}</span>'
+    text += f"correct: {right:,} of {total:,} records</p>"
     if len(names) > most:
-        return told + _confused(found, names, most)
+        return text + _confused(predictions, names, most)
     rows = []
-    for label, counts in enumerate(found.confusion):
+    for label, counts in enumerate(predictions.confusion):
         of_class = max(1, int(counts.sum()))
         cells = "".join(
             f'<td style="background:rgba(var(--mark),{0.85 * count / of_class:.2f})">'
@@ -76,35 +76,35 @@ def results(found: Predictions, names: Sequence[str], most: int = 25) -> str:
         )
         part = f"{counts[label] / of_class:.1%}"
         rows.append(f"<tr><td>{escape(names[label])}</td>{cells}<td>{part}</td></tr>")
-    head = "".join(f"<th>{escape(short(each, 12))}</th>" for each in names)
+    head = "".join(f"<th>{escape(short(name, 12))}</th>" for name in names)
     return (
-        f'{told}<p class="quiet">Rows are true classes, columns are predictions; the last column '
+        f'{text}<p class="quiet">Rows are true classes, columns are predictions; the last column '
         'is the share that is correct.</p><div class="wide"><table class="confusion"><tr>'
         f"<th></th>{head}<th>correct</th></tr>{''.join(rows)}</table></div>"
     )
 
 
-def _confused(found: Predictions, names: Sequence[str], most: int) -> str:
+def _confused(predictions: Predictions, names: Sequence[str], most: int) -> str:
     pairs = [
-        (int(count), names[label], names[said])
-        for label, counts in enumerate(found.confusion)
-        for said, count in enumerate(counts)
-        if label != said and count
+        (int(count), names[label], names[predicted])
+        for label, counts in enumerate(predictions.confusion)
+        for predicted, count in enumerate(counts)
+        if label != predicted and count
     ]
-    pairs.sort(key=lambda each: -each[0])
+    pairs.sort(key=lambda pair: -pair[0])
     heads = ("class", "predicted", "records")
-    return table(heads, [(label, said, count) for count, label, said in pairs[:most]])
+    return table(heads, [(label, predicted, count) for count, label, predicted in pairs[:most]])
 
 
 def cards(predictions: Iterable[Prediction], names: Sequence[str]) -> str:
     """Pictures of records with their classes, and what the net took them for."""
     parts = []
-    for each in predictions:
-        image = f'<img alt="" src="data:image/png;base64,{each.picture}">' if each.picture else ""
-        told = f"<b>{escape(names[each.label])}</b> {each.of_label:.1%}"
-        if each.said != each.label:
-            told += f"<br>predicted: <b>{escape(names[each.said])}</b> {each.probability:.1%}"
-        parts.append(f'<div class="card">{image}{told}</div>')
+    for one in predictions:
+        image = f'<img alt="" src="data:image/png;base64,{one.picture}">' if one.picture else ""
+        text = f"<b>{escape(names[one.label])}</b> {one.of_label:.1%}"
+        if one.predicted != one.label:
+            text += f"<br>predicted: <b>{escape(names[one.predicted])}</b> {one.probability:.1%}"
+        parts.append(f'<div class="card">{image}{text}</div>')
     return f'<div class="cards">{"".join(parts)}</div>' if parts else ""
 
 
@@ -125,7 +125,7 @@ def panel(title: str, series: Mapping[str, Points]) -> str:
     every = [point for points in shown.values() for point in points]
     across, up = _ticks([x for x, _ in every]), _ticks([y for _, y in every])
 
-    def place(x: float, y: float) -> tuple[float, float]:
+    def position(x: float, y: float) -> tuple[float, float]:
         left, right = across[0], across[-1]
         low, high = up[0], up[-1]
         return (
@@ -135,25 +135,25 @@ def panel(title: str, series: Mapping[str, Points]) -> str:
 
     parts = []
     for y in up:
-        _, height = place(across[0], y)
+        _, height = position(across[0], y)
         parts.append(
             f'<path class="grid" d="M{_LEFT} {height:.1f}H{_WIDTH - _RIGHT}"/>'
             f'<text x="{_LEFT - 8}" y="{height + 4:.1f}" text-anchor="end">{y:g}</text>'
         )
     for x in across:
-        left, _ = place(x, up[0])
+        left, _ = position(x, up[0])
         parts.append(
             f'<text x="{left:.1f}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">{x:g}</text>'
         )
     legend = []
     for index, (name, points) in enumerate(shown.items()):
         colour = COLOURS[index % (len(COLOURS) - 1)]  # the last, black, is no colour on black
-        corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in points))
+        corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in (position(*point) for point in points))
         parts.append(f'<polyline points="{corners}" stroke="{colour}"/>')
         if len(points) < 40:
             parts.extend(
                 f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour}"/>'
-                for x, y in (place(*point) for point in points)
+                for x, y in (position(*point) for point in points)
             )
         legend.append(f'<span><i style="background:{colour}"></i>{escape(name)}</span>')
     return (

@@ -58,8 +58,8 @@ def _classify(args: argparse.Namespace, job: Job) -> None:
     shown: list[list[tuple[str, float]]] = []
     start = time.monotonic()
     with contextlib.closing(stream):
-        found = sharding.outputs(net, job, len(batches), lambda: None)
-        for batch, (values, _) in zip(batches, found, strict=not job.rank):
+        outputs = sharding.outputs(net, job, len(batches), lambda: None)
+        for batch, (values, _) in zip(batches, outputs, strict=not job.rank):
             scores = values[: net.blobs[net.outputs[0]].data.count].reshape(rows, -1)
             scores = scores[: len(batch) * crops].reshape(len(batch), crops, -1).mean(axis=1)
             labels = labels or _read_names(args, scores.shape[1])
@@ -102,9 +102,9 @@ def _best(scores: np.ndarray, count: int) -> np.ndarray:
     """Which scores of each row are the largest ones, the largest first: to sort all takes longer
     than what makes them."""
     count = min(count, scores.shape[1])
-    found = np.argpartition(-scores, count - 1, axis=1)[:, :count]
-    order = np.argsort(-np.take_along_axis(scores, found, axis=1), axis=1, kind="stable")
-    return np.take_along_axis(found, order, axis=1)
+    indices = np.argpartition(-scores, count - 1, axis=1)[:, :count]
+    order = np.argsort(-np.take_along_axis(scores, indices, axis=1), axis=1, kind="stable")
+    return np.take_along_axis(indices, order, axis=1)
 
 
 def _make_net(
@@ -132,15 +132,15 @@ def _make_net(
     shapes = _input_shapes(param)
     if len(shapes) != 1 or not shapes[0].dim:
         return make()
-    crops, own, worth = _crops(args), shapes[0].dim[0], _WORTH[backend.name]
-    rows = args.batch or (max(own, worth) if worth <= images * crops else own)
+    crops, declared, worth = _crops(args), shapes[0].dim[0], _WORTH[backend.name]
+    rows = args.batch or (max(declared, worth) if worth <= images * crops else declared)
     rows = max(1, rows // crops) * crops
     try:
-        return make(None if rows == own else rows)
+        return make(None if rows == declared else rows)
     except UserError as error:
-        if args.batch or rows == own or own % crops:
+        if args.batch or rows == declared or declared % crops:
             raise
-        _log.info("The net takes %d images at a time: %s", own, error)
+        _log.info("The net takes %d images at a time: %s", declared, error)
     return make()
 
 
@@ -161,7 +161,7 @@ def _finish(
     if args.json:
         output.print_json(
             [
-                {"image": path, "labels": [{"label": each, "score": score} for each, score in best]}
+                {"image": path, "labels": [{"label": name, "score": score} for name, score in best]}
                 for path, best in zip(paths, shown, strict=True)
             ]
         )
@@ -191,12 +191,12 @@ def _draw(
         left.imshow(image[:, :, 0] if grey else image, cmap="gray" if grey else None)
         left.set_title(Path(path).name, fontsize=10)
         left.axis("off")
-        places = range(len(best))
+        bars_at = range(len(best))
         scores = [score for _, score in best]
-        bars = right.barh(places, scores, color=plots.COLOURS[0], height=0.62)
+        bars = right.barh(bars_at, scores, color=plots.COLOURS[0], height=0.62)
         bars[0].set_color(plots.COLOURS[1])
         right.bar_label(bars, [f" {score:.3f}" for score in scores], fontsize=9)
-        right.set_yticks(places, [short(label, 32) for label, _ in best], fontsize=9)
+        right.set_yticks(bars_at, [short(label, 32) for label, _ in best], fontsize=9)
         right.invert_yaxis()
         right.set_xlim(min(0, *scores), max(1, *scores) * 1.12 if scores else 1)
         right.spines[["top", "right", "left"]].set_visible(False)

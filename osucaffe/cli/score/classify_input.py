@@ -44,7 +44,7 @@ def find_entry(net: Net, trained: Preprocessing | None, args: argparse.Namespace
     if photos := find_photos_input(args, trained, entry):
         return photos
     given = [args.mean, args.input_scale, args.raw_scale]
-    if trained is None and all(each is None for each in given):
+    if trained is None and all(value is None for value in given):
         logger.warning(
             "How images were preprocessed in training is unknown (%s has no layer that "
             "reads images): give --trained_with train_val.prototxt, or --mean and --input_scale",
@@ -65,7 +65,7 @@ def find_entry(net: Net, trained: Preprocessing | None, args: argparse.Namespace
     except ValueError as error:
         raise UserError(f"--mean {args.mean}: {error}") from None
     files.scale_as_trained(extents)
-    scaled, inner = ("x".join(map(str, each)) for each in (files.image_dims, entry.extents))
+    scaled, inner = ("x".join(map(str, extents)) for extents in (files.image_dims, entry.extents))
     part = "ten parts" if args.oversample else "the middle"
     crop = f", of which {part} of {inner}" if scaled != inner else ""
     origin = f" (trained: {trained.origin})" if trained else ""
@@ -104,17 +104,17 @@ def find_photos_input(
             "osucaffe data folder has made"
         )
     otherwise = (args.image_dims, args.raw_scale, args.channel_swap, args.mean, args.input_scale)
-    changed = any(each is not None for each in otherwise)
+    changed = any(value is not None for value in otherwise)
     if settings is None or trained is None or changed or entry.channels != 3:
         return None
-    found = PhotoInput(settings, trained, entry.extents)
+    photo_input = PhotoInput(settings, trained, entry.extents)
     inner, size = "x".join(map(str, entry.extents)), settings.size
     crop = f", of which the middle of {inner}" if (entry.extents != size).any() else ""
     logger.info(
         "Photos are preprocessed like those of %s (%s, %dx%d)%s; %s (trained: %s)",
         folder, settings.fit, size, size, crop, trained, trained.origin,
     )  # fmt: skip
-    return found
+    return photo_input
 
 
 _DEPTH = 4
@@ -154,8 +154,8 @@ class ImageFiles:
         height, width). Raises UserError that names a file that cannot be read."""
         (data,) = arrays
         paths = self._paths[position : position + len(data)]
-        for place, path in zip(data, paths, strict=False):
-            place[...] = self._entry.enter(path, self._oversample)
+        for target, path in zip(data, paths, strict=False):
+            target[...] = self._entry.enter(path, self._oversample)
 
     def stream(self, shape: tuple[int, ...], readers: int) -> Pipeline:
         """Batches of this shape, (images, crops, channels, height, width), made by so many."""
@@ -178,7 +178,7 @@ class PhotoInput:
     ) -> None:
         self.settings = settings
         self._scale = np.float32(trained.scale)
-        self._extents = tuple(int(each) for each in extents)
+        self._extents = tuple(int(extent) for extent in extents)
         size = settings.size
         if max(self._extents) > size:
             raise UserError(
@@ -198,11 +198,11 @@ class PhotoInput:
     def enter(self, path: str, oversample: bool) -> np.ndarray:
         """What enters of a file, (1 or 10, 3, height, width): its middle, or ten parts."""
         record = self.settings.read(path).transpose(2, 0, 1)
-        down, right = (self.settings.size - each for each in self._extents)
+        down, right = (self.settings.size - extent for extent in self._extents)
         parts = [(down // 2, right // 2, 0)]
         if oversample:
             corners = [(0, 0), (0, right), (down, 0), (down, right), parts[0][:2]]
-            parts = [(*each, mirrored) for mirrored in (0, 1) for each in corners]
+            parts = [(*corner, mirrored) for mirrored in (0, 1) for corner in corners]
         entered = np.empty((len(parts), 3, *self._extents), np.float32)
         for out, part in zip(entered, parts, strict=True):
             transform_record(record, out, part, mean=self._mean, scale=self._scale)

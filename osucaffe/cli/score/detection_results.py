@@ -35,8 +35,8 @@ class Results:
 
     def read(self, net: Net) -> np.ndarray:
         """What the last forward pass has found, to be added."""
-        found: np.ndarray = net.read(self._blob)[0, 0]
-        return found
+        rows: np.ndarray = net.read(self._blob)[0, 0]
+        return rows
 
     def add(self, rows: np.ndarray) -> None:
         """Take over what was found in the next batch."""
@@ -46,8 +46,8 @@ class Results:
                 continue
             name, height, width = self._images[number]
             sides = np.array([width, height, width, height])
-            place = (np.clip(box, 0, 1) * sides).tolist()
-            self._rows.append((name, int(label), score, place))
+            corners = (np.clip(box, 0, 1) * sides).tolist()
+            self._rows.append((name, int(label), score, corners))
         self._seen += self._items
 
     def write(self) -> list[Path]:
@@ -55,7 +55,7 @@ class Results:
         self._folder.mkdir(parents=True, exist_ok=True)
         kind, prefix = self._param.output_format or "VOC", self._param.output_name_prefix
         if kind == "COCO":
-            found = [
+            entries = [
                 {
                     "image_id": _number(name),
                     "category_id": _number(self._labels.get(label, label)),
@@ -63,7 +63,7 @@ class Results:
                 }
                 for name, label, score, (x, y, right, bottom) in self._rows
             ]  # fmt: skip
-            return [self._write(f"{prefix}.json", json.dumps(found))]
+            return [self._write(f"{prefix}.json", json.dumps(entries))]
         if kind != "VOC":
             raise UserError(f'output_format "{kind}": give VOC or COCO')
         files: dict[int, list[str]] = defaultdict(list)

@@ -57,7 +57,7 @@ class _Writer:
         self.path = path
         self.count = 0
         self.error: BaseException | None = None
-        self._waiting: queue.Queue[np.ndarray | None] = queue.Queue(maxsize=2)
+        self._queue: queue.Queue[np.ndarray | None] = queue.Queue(maxsize=2)
         self._whole = False
         self._ended = False
         self._thread = threading.Thread(target=self._write, daemon=True)
@@ -67,7 +67,7 @@ class _Writer:
         """Add a batch. Raises what made writing fail."""
         if self.error is not None:
             raise self.error
-        self._waiting.put(features)
+        self._queue.put(features)
 
     def finish(self) -> int:
         """Wait until all is written; returns the number of records."""
@@ -80,7 +80,7 @@ class _Writer:
     def abandon(self) -> None:
         """End the thread; without `finish` no database is left behind."""
         if self._thread.is_alive():
-            self._waiting.put(None)
+            self._queue.put(None)
             self._thread.join()
 
     def _write(self) -> None:
@@ -91,12 +91,12 @@ class _Writer:
         except BaseException as error:
             self.error = error
             # Nobody shall wait for a place in the queue.
-            while not self._ended and self._waiting.get() is not None:
+            while not self._ended and self._queue.get() is not None:
                 pass
 
     def _records(self) -> Iterator[tuple[bytes, bytes]]:
         index = 0
-        while (batch := self._waiting.get()) is not None:
+        while (batch := self._queue.get()) is not None:
             items = batch.reshape(*batch.shape, *[1] * (4 - batch.ndim))
             items = items.reshape(*items.shape[:3], -1)  # more axes than Datum knows: as width
             channels, height, width = items.shape[1:]

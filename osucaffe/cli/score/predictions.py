@@ -27,7 +27,7 @@ class Prediction:
     PNG in base64; "" where the data is no picture)."""
 
     label: int
-    said: int
+    predicted: int
     probability: float
     of_label: float
     picture: str = ""
@@ -63,7 +63,7 @@ def predict(net: Net, blobs: tuple[str, str, bool], batches: int, shown: int) ->
     Scores are (records, classes), or with extents of 1 behind that. UserError for others.
     """
     scored, labelled, softmax = blobs
-    found: Predictions | None = None
+    result: Predictions | None = None
     show = Pictures(net)
     for _ in range(batches):
         net.forward()
@@ -76,29 +76,29 @@ def predict(net: Net, blobs: tuple[str, str, bool], batches: int, shown: int) ->
             scores = np.exp(scores - scores.max(axis=1, keepdims=True))
             scores /= scores.sum(axis=1, keepdims=True)
         count = scores.shape[1]
-        if found is None:
-            found = Predictions(np.zeros((count, count), np.int64))
-        _add(found, scores, labels, show, shown)
-    assert found is not None
-    return found
+        if result is None:
+            result = Predictions(np.zeros((count, count), np.int64))
+        _add(result, scores, labels, show, shown)
+    assert result is not None
+    return result
 
 
 def _add(
-    found: Predictions, scores: np.ndarray, labels: np.ndarray, show: Pictures, shown: int
+    result: Predictions, scores: np.ndarray, labels: np.ndarray, show: Pictures, shown: int
 ) -> None:
     """Count a batch, and keep its records where they are among the best or the worst so far."""
     known = (labels >= 0) & (labels < scores.shape[1])  # others are an ignore_label, say
-    said = scores.argmax(axis=1)
-    np.add.at(found.confusion, (labels[known], said[known]), 1)
+    predicted = scores.argmax(axis=1)
+    np.add.at(result.confusion, (labels[known], predicted[known]), 1)
     rows = np.flatnonzero(known)
-    right = said[rows] == labels[rows]
-    for kept, chosen, sign in (found.best, rows[right], -1), (found.worst, rows[~right], 1):
+    right = predicted[rows] == labels[rows]
+    for ranking, chosen, sign in (result.best, rows[right], -1), (result.worst, rows[~right], 1):
         order = np.argsort(sign * scores[chosen, labels[chosen]], kind="stable")[:shown]
         for row in chosen[order]:
-            entry = (int(labels[row]), int(said[row]), float(scores[row, said[row]]))
-            kept.append(Prediction(*entry, float(scores[row, labels[row]]), show(int(row))))
-        kept.sort(key=lambda each: sign * each.of_label)
-        del kept[shown:]
+            entry = (int(labels[row]), int(predicted[row]), float(scores[row, predicted[row]]))
+            ranking.append(Prediction(*entry, float(scores[row, labels[row]]), show(int(row))))
+        ranking.sort(key=lambda one: sign * one.of_label)
+        del ranking[shown:]
 
 
 class Pictures:
@@ -137,9 +137,9 @@ class Pictures:
 def class_names(net: NetParameter, count: int, file: str | None = None) -> list[str]:
     """The names of so many classes: of this file, or the labels.txt beside what a net reads; else
     their numbers. UserError where a file has others."""
-    sources = [Path(each.data_param.source) for each in net.layer if each.data_param.source]
-    beside = [path.parent / LABELS for path in sources]
-    path = Path(file) if file else next(filter(Path.is_file, beside), None)
+    sources = [Path(layer.data_param.source) for layer in net.layer if layer.data_param.source]
+    candidates = [path.parent / LABELS for path in sources]
+    path = Path(file) if file else next(filter(Path.is_file, candidates), None)
     if path is None:
         return [str(number) for number in range(count)]
     names = read_labels(path)

@@ -17,7 +17,7 @@ from ...comm.job.job import Job, find_job
 from ...errors import UserError
 from ...layers.reading.feed import Feed
 from ...net import Net
-from ...solvers.outputs import KeptOutputs
+from ...solvers.outputs import OutputBuffer
 from ..launch import ranks
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ def joined(args: argparse.Namespace) -> Iterator[tuple[argparse.Namespace, Job]]
         log.start(None if job.rank else getattr(args, "log_dir", None))
         if job.rank:
             log.quieten()
-        yield ranks.place(args, job)[0], job
+        yield ranks.assign_devices(args, job)[0], job
 
 
 def split(net: Net, job: Job) -> None:
@@ -61,8 +61,8 @@ def in_turn(job: Job, batches: int, make: Callable[[int], T]) -> Iterator[T]:
     make those of their turns, nothing."""
     for first in range(0, batches, job.size):
         batch = first + job.rank
-        found = job.collect(make(batch) if batch < batches else None)
-        yield from found[: batches - first]
+        results = job.collect(make(batch) if batch < batches else None)
+        yield from results[: batches - first]
 
 
 def outputs(
@@ -71,13 +71,13 @@ def outputs(
     """For each batch all numbers of the net's outputs (loss: with the loss behind them), and what
     `more` reads of it. One rank alone lets them stay on the device for a while: while a GPU
     computes, the next is enqueued."""
-    kept = KeptOutputs(net, loss=loss)
-    waiting: list[T] = []
+    stored = OutputBuffer(net, loss=loss)
+    pending: list[T] = []
 
     def score(_: int) -> tuple[np.ndarray, T]:
         net.forward()
-        kept.note()
-        return kept.take()[0], more()
+        stored.note()
+        return stored.take()[0], more()
 
     if job.size > 1:
         yield from in_turn(job, batches, score)
@@ -85,11 +85,11 @@ def outputs(
     start = last = time.monotonic()
     for batch in range(batches):
         net.forward()
-        kept.note()
-        waiting.append(more())
+        stored.note()
+        pending.append(more())
         if batch == 1:
             net.backend.synchronize()
             _log.info("First two batches, with preparation: %.3f s", time.monotonic() - start)
-        if kept.full or batch == batches - 1 or time.monotonic() - last > _PATIENCE:
-            yield from zip(kept.take(), waiting, strict=True)
-            waiting, last = [], time.monotonic()
+        if stored.full or batch == batches - 1 or time.monotonic() - last > _PATIENCE:
+            yield from zip(stored.take(), pending, strict=True)
+            pending, last = [], time.monotonic()

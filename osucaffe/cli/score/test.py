@@ -48,21 +48,21 @@ def _test(args: argparse.Namespace, job: Job) -> None:
 
     def more() -> More:
         rows = [net.read(name)[0, 0] for name in detections]
-        return rows, [each.read(net) for each in results]
+        return rows, [result.read(net) for result in results]
 
     _log.info("Running for %d iterations.", args.iterations)
     start, total, loss = time.perf_counter(), np.zeros(0), 0.0
     scores = sharding.outputs(net, job, args.iterations, more, loss=True)
-    for batch, (numbers, (rows, found)) in enumerate(scores):
+    for batch, (numbers, (rows, batch_results)) in enumerate(scores):
         values = numbers[:-1]
         total = values if batch == 0 else total + values
         loss += float(numbers[-1])
-        for kept, row in zip(detections.values(), rows, strict=True):
-            kept.append(row)
-        for gathered, read in zip(results, found, strict=True):
+        for detection, row in zip(detections.values(), rows, strict=True):
+            detection.append(row)
+        for gathered, read in zip(results, batch_results, strict=True):
             gathered.add(read)
-        for each in name_outputs(net, values):
-            _log.info("Batch %d, %s = %g", batch, each.name, each.value)
+        for one in name_outputs(net, values):
+            _log.info("Batch %d, %s = %g", batch, one.name, one.value)
     if job.rank:
         return
     _log.info("All %d batches: %.3f s", args.iterations, time.perf_counter() - start)
@@ -86,11 +86,11 @@ def _test(args: argparse.Namespace, job: Job) -> None:
 def _precision(name: str, rows: np.ndarray) -> dict[str, Any]:
     """Log the average precisions of each label by all definitions, and their means; and give them
     by definition."""
-    found = {version: average_precisions(rows, version) for version in VERSIONS}
-    for label in next(iter(found.values())):
-        values = ", ".join(f"{version} {each[label]:.4f}" for version, each in found.items())
+    by_version = {version: average_precisions(rows, version) for version in VERSIONS}
+    for label in next(iter(by_version.values())):
+        values = ", ".join(f"{name} {aps[label]:.4f}" for name, aps in by_version.items())
         _log.info("%s, label %d: AP %s", name, label, values)
     means = {version: mean_average_precision(rows, version) for version in VERSIONS}
     text = ", ".join(f"{version} {mean:.4f}" for version, mean in means.items())
     _log.info("%s: mAP %s", name, text)
-    return {version: {"mean": means[version], "labels": found[version]} for version in VERSIONS}
+    return {name: {"mean": means[name], "labels": by_version[name]} for name in VERSIONS}

@@ -38,11 +38,11 @@ def parts(extent: int, tile: int, margin: int) -> Iterator[Part]:
     if extent <= tile + 2 * margin:
         tile = extent
     count = -(-extent // tile)
-    kept = -(-extent // count)
-    length = min(extent, kept + 2 * margin)
-    for keep in range(0, extent, kept):
+    step = -(-extent // count)
+    length = min(extent, step + 2 * margin)
+    for keep in range(0, extent, step):
         start = min(max(0, keep - margin), extent - length)
-        yield Part(start, start + length, keep, min(keep + kept, extent))
+        yield Part(start, start + length, keep, min(keep + step, extent))
 
 
 def reach(net: caffe_pb2.NetParameter) -> int:
@@ -120,5 +120,5 @@ class Enlarger:
             self._net.reshape({self._input: (1, *values.shape)})
         self._net.write(self._input, values[None])
         self._net.forward()
-        found = self._net.read(self._output)[0] / self._factor + self._mean
-        return np.floor(found.clip(0, 255) + 0.5).astype(np.uint8)
+        pixels = self._net.read(self._output)[0] / self._factor + self._mean
+        return np.floor(pixels.clip(0, 255) + 0.5).astype(np.uint8)

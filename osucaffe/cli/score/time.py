@@ -33,18 +33,18 @@ def run(args: argparse.Namespace) -> None:
     rates = None if args.passes else measure_rates(options.make_backend(args))
     net = options.load_net(args, reads=False, phase=args.phase, gradients=True)
     if rates is None:
-        for each in net.passes:  # its calls in all programs before and after, and what it did
-            counts = ("+".join(map(str, part)) or "-" for part in (each.before, each.after))
-            print("{:20} {:>12} -> {:12} {}".format(each.name, *counts, each.did).rstrip())
+        for net_pass in net.passes:  # its calls in all programs before and after, and what it did
+            counts = ("+".join(map(str, part)) or "-" for part in (net_pass.before, net_pass.after))
+            print("{:20} {:>12} -> {:12} {}".format(net_pass.name, *counts, net_pass.did).rstrip())
         if args.verify:
             print(f"verified behind each pass: {net.verified} reads; each gets what was recorded")
         return
     layers = measure(net, args.iterations)
-    whole = measure_whole(net, args.iterations)
-    _log(layers, rates, whole, args.iterations)
+    total = measure_whole(net, args.iterations)
+    _log(layers, rates, total, args.iterations)
     report_memory(net)
     if args.json:
-        output.print_json(document(net, layers, rates, whole))
+        output.print_json(document(net, layers, rates, total))
     elif sys.stdout.isatty():
         _print_table(layers, rates)
 
@@ -87,31 +87,31 @@ def measure_whole(net: Net, iterations: int) -> float:
     step = net.whole()
     for _ in range(3):
         step()
-    taken = []
+    times = []
     for _ in range(5):
         net.backend.synchronize()
         start = time.perf_counter()
         for _ in range(iterations):
             step()
         net.backend.synchronize()
-        taken.append((time.perf_counter() - start) * 1e3 / iterations)
-    return statistics.median(taken)
+        times.append((time.perf_counter() - start) * 1e3 / iterations)
+    return statistics.median(times)
 
 
 def _count(net: Net, layers: list[Layer]) -> None:
     """Add up the operations of each layer's calls, and the bytes of the tensors in them."""
     for direction, program in zip(("forward", "backward"), net.programs, strict=False):
-        for layer, own in zip(layers, by_layer(program, len(layers)), strict=True):
+        for layer, calls in zip(layers, by_layer(program, len(layers)), strict=True):
             cost = getattr(layer, direction)
-            cost.flops = sum(map(flops, own))
+            cost.flops = sum(map(flops, calls))
             cost.served = [
                 (_computed(call.name, direction), call.implementation)
-                for call in own
+                for call in calls
                 if call.implementation and flops(call)
             ]
             touched = {
                 tensor.base or tensor
-                for call in own
+                for call in calls
                 if not call.settings.get("feed")
                 for tensor in (*call.read_tensors(), *call.written_tensors())
             }
@@ -124,7 +124,7 @@ def _computed(primitive: str, direction: str) -> str:
     return next((gradients[end] for end in gradients if primitive.endswith(end)), direction)
 
 
-def _log(layers: Sequence[Layer], rates: Rates, whole: float, iterations: int) -> None:
+def _log(layers: Sequence[Layer], rates: Rates, total: float, iterations: int) -> None:
     """Say it in Caffe's words, with operations and floors after the times."""
     logger = logging.getLogger("osucaffe")
     logger.info("Average time per layer: ")
@@ -137,17 +137,17 @@ def _log(layers: Sequence[Layer], rates: Rates, whole: float, iterations: int) -
             for computed, implementation in cost.served:
                 logger.info("%10s\t%s by %s", layer.name, computed, implementation)
     forward, backward = (_sum(layers, word) for word in ("forward", "backward"))
-    taken = forward.milliseconds + backward.milliseconds
-    floor = sum(each.forward.floor(rates) + each.backward.floor(rates) for each in layers)
+    spent = forward.milliseconds + backward.milliseconds
+    floor = sum(layer.forward.floor(rates) + layer.backward.floor(rates) for layer in layers)
     logger.info("Average Forward pass: %.4g ms.", forward.milliseconds)
     logger.info("Average Backward pass: %.4g ms.", backward.milliseconds)
-    logger.info("Average Forward-Backward: %.4g ms.", taken)
-    logger.info("Total Time: %.4g ms.", taken * iterations)
-    logger.info("Arithmetic: %s", _rates(forward.flops + backward.flops, taken))
+    logger.info("Average Forward-Backward: %.4g ms.", spent)
+    logger.info("Total Time: %.4g ms.", spent * iterations)
+    logger.info("Arithmetic: %s", _rates(forward.flops + backward.flops, spent))
     logger.info("Rates of the device: %s", rates)
-    logger.info("Floor: %.4g ms (%s of the layers' sum)", floor, _share(floor, taken))
+    logger.info("Floor: %.4g ms (%s of the layers' sum)", floor, _share(floor, spent))
     logger.info(
-        "Whole iteration, as training runs it: %.4g ms (floor: %s)", whole, _share(floor, whole)
+        "Whole iteration, as training runs it: %.4g ms (floor: %s)", total, _share(floor, total)
     )
     logger.info("*** Benchmark ends ***")
 
@@ -156,9 +156,9 @@ def _sum(layers: Sequence[Layer], direction: str) -> Cost:
     """The costs of all layers in one direction."""
     costs: list[Cost] = [getattr(layer, direction) for layer in layers]
     return Cost(
-        [sum(each.milliseconds for each in costs)],
-        sum(each.flops for each in costs),
-        sum(each.nbytes for each in costs),
+        [sum(cost.milliseconds for cost in costs)],
+        sum(cost.flops for cost in costs),
+        sum(cost.nbytes for cost in costs),
     )
 
 
@@ -174,21 +174,21 @@ def _rates(count: int, milliseconds: float) -> str:
 
 def _print_table(layers: Sequence[Layer], rates: Rates) -> None:
     """The same as a table, on a terminal."""
-    whole = Layer("total", "", _sum(layers, "forward"), _sum(layers, "backward"))
+    total = Layer("total", "", _sum(layers, "forward"), _sum(layers, "backward"))
     heads = ("layer", "type", "forward ms", "GFLOP/s", "floor", "backward ms", "GFLOP/s", "floor")
-    rows = [(each.name, each.type, *_cells(each, whole, rates)) for each in (*layers, whole)]
+    rows = [(layer.name, layer.type, *_cells(layer, total, rates)) for layer in (*layers, total)]
     print(*table("<<>>>>>>>", (*heads, "share"), *rows), sep="\n")
 
 
-def _cells(layer: Layer, whole: Layer, rates: Rates) -> tuple[str, ...]:
+def _cells(layer: Layer, net: Layer, rates: Rates) -> tuple[str, ...]:
     cells = []
     for cost in layer.forward, layer.backward:
-        taken = cost.milliseconds
-        rate = f"{cost.flops / taken / 1e6:.1f}" if cost.flops and taken else ""
-        cells += [f"{taken:.3f}", rate, _share(cost.floor(rates), taken)]
-    total = whole.forward.milliseconds + whole.backward.milliseconds
-    taken = layer.forward.milliseconds + layer.backward.milliseconds
-    return (*cells, f"{taken / (total or 1):.1%}")
+        spent = cost.milliseconds
+        rate = f"{cost.flops / spent / 1e6:.1f}" if cost.flops and spent else ""
+        cells += [f"{spent:.3f}", rate, _share(cost.floor(rates), spent)]
+    total = net.forward.milliseconds + net.backward.milliseconds
+    spent = layer.forward.milliseconds + layer.backward.milliseconds
+    return (*cells, f"{spent / (total or 1):.1%}")
 
 
 @dataclass
@@ -222,13 +222,13 @@ class Layer:
     backward: Cost = field(default_factory=Cost)
 
 
-def document(net: Net, layers: list[Layer], rates: Rates, whole: float) -> dict[str, Any]:
+def document(net: Net, layers: list[Layer], rates: Rates, total: float) -> dict[str, Any]:
     """The results for scripts: milliseconds, operations and bytes."""
     return {
         "name": net.name,
-        "whole": whole,
+        "whole": total,
         "layers": [
-            {"name": each.name, "type": each.type}
+            {"name": layer.name, "type": layer.type}
             | {
                 word: {
                     "milliseconds": cost.milliseconds,
@@ -237,9 +237,9 @@ def document(net: Net, layers: list[Layer], rates: Rates, whole: float) -> dict[
                     "bytes": cost.nbytes,
                     "by": [implementation for _, implementation in cost.served],
                 }
-                for word, cost in (("forward", each.forward), ("backward", each.backward))
+                for word, cost in (("forward", layer.forward), ("backward", layer.backward))
             }
-            for each in layers
+            for layer in layers
         ],
         "rates": vars(rates),
         "memory": memory_of(net),

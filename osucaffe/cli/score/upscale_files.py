@@ -43,7 +43,7 @@ def find(given: str, output: str, *, pictures: bool) -> list[tuple[Path, Path]]:
     source, target = Path(given), Path(output)
     if not source.exists():
         raise UserError(f"{given}: there is no such image or folder")
-    paths = [Path(each) for each in find_files([given])]
+    paths = [Path(path) for path in find_files([given])]
     if source.is_dir() or pictures:
         root = source if source.is_dir() else source.parent
         if target.is_file():
@@ -89,10 +89,10 @@ def _profile(content: bytes) -> bytes | None:
     from PIL import Image
 
     try:
-        found = Image.open(io.BytesIO(content)).info.get("icc_profile")
+        profile = Image.open(io.BytesIO(content)).info.get("icc_profile")
     except Exception:  # the pixels were read by other means
         return None
-    return found if isinstance(found, bytes) else None
+    return profile if isinstance(profile, bytes) else None
 
 
 def check(path: Path, picture: Picture) -> None:

@@ -31,10 +31,10 @@ def score(jobs: list[tuple[Path, Path]], enlarger: Enlarger, args: argparse.Name
         print(f"{'':{width}}        bicubic              net")
         print(f"{'':{width}}  PSNR dB    SSIM   PSNR dB    SSIM    gain")
     for source, target in jobs:
-        original = _whole(read(source).pixels, scale, source)
+        original = _crop_to_multiple(read(source).pixels, scale, source)
         small = shrink(original, scale)
         made = (enlarge(small, scale), enlarger.enlarge(small))
-        figures = [each(image, original, scale) for image in made for each in (psnr, ssim)]
+        figures = [figure(image, original, scale) for image in made for figure in (psnr, ssim)]
         rows.append(figures)
         _draw(target, small, *made, original)
         if not args.json:
@@ -56,7 +56,7 @@ def score(jobs: list[tuple[Path, Path]], enlarger: Enlarger, args: argparse.Name
     )
 
 
-def _whole(image: np.ndarray, scale: int, path: Path) -> np.ndarray:
+def _crop_to_multiple(image: np.ndarray, scale: int, path: Path) -> np.ndarray:
     """An image without the last rows and columns that do not make a pixel of the small one."""
     height, width = (extent // scale * scale for extent in image.shape[1:])
     if min(height, width) < _LEAST + 2 * scale:
@@ -84,8 +84,8 @@ def _draw(
     height, width = (min(_PART, extent) for extent in original.shape[1:])
     top, left = busiest(original.astype(np.float32).mean(axis=0), height, width)
     views = [
-        each[:, top : top + height, left : left + width]
-        for each in (blocks, bicubic, net, original)
+        image[:, top : top + height, left : left + width]
+        for image in (blocks, bicubic, net, original)
     ]
     gap = np.full((3, height, _GAP), 255, np.uint8)
     row = np.concatenate([part for view in views for part in (view, gap)][:-1], axis=2)

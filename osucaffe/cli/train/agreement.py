@@ -63,8 +63,8 @@ def _sources(message: Message) -> Iterator[str]:
         if field.name in _SOURCES and isinstance(value, str):
             yield value
         elif field.message_type:
-            for each in [value] if isinstance(value, Message) else value:
-                yield from _sources(each)
+            for item in [value] if isinstance(value, Message) else value:
+                yield from _sources(item)
 
 
 def _source(path: Path) -> str:

@@ -46,7 +46,7 @@ def tell_how_to_go_on(solver: Solver, signals: Signals) -> None:
 
 def resuming(words: Iterable[str]) -> list[str]:
     """The words of a command that goes on where the one of these words stopped."""
-    kept: list[str] = []
+    arguments: list[str] = []
     left_out = False
     for word in words:
         if left_out:  # the value of an option that is left out
@@ -56,5 +56,5 @@ def resuming(words: Iterable[str]) -> list[str]:
         if option.startswith("-") and option.lstrip("-") in ("snapshot", "weights"):
             left_out = not equals
             continue
-        kept.append(word)
-    return [*kept, "--snapshot=auto"]
+        arguments.append(word)
+    return [*arguments, "--snapshot=auto"]

@@ -113,10 +113,10 @@ class TensorBoard(Observer):
         read = solver.backend.read
         scale = float(read(solver.loss_scale.factor).item()) if solver.loss_scale else 1.0
         values = []
-        for each in solver.net.parameters:
-            values += _histogram(f"weights/{each.name}", read(each.blob.data))
-            if each.lr_mult and solver.iteration > self._begun:
-                values += _histogram(f"gradients/{each.name}", read(each.blob.diff) / scale)
+        for weight in solver.net.parameters:
+            values += _histogram(f"weights/{weight.name}", read(weight.blob.data))
+            if weight.lr_mult and solver.iteration > self._begun:
+                values += _histogram(f"gradients/{weight.name}", read(weight.blob.diff) / scale)
         if self._predictions:
             content, width, height = self._predictions.draw(iteration)
             image = Summary.Image(

@@ -60,15 +60,15 @@ def _node(name: str, kind: str, inputs: list[str], tops: list[Blob]) -> NodeDef:
 
 def _settings(layer: Layer) -> dict[str, str]:
     """What the prototxt says of a layer, by field, and the shapes of its parameters."""
-    found = {}
+    settings = {}
     for field, value in layer.param.ListFields():
         if field.name not in _NOT_SHOWN:
             many = isinstance(value, str | int | float) or not hasattr(value, "__len__")
             texts = [value] if many else list(value)
-            found[field.name] = ", ".join(" ".join(str(each).split()) for each in texts)
+            settings[field.name] = ", ".join(" ".join(str(text).split()) for text in texts)
     if layer.parameters:
-        found["parameters"] = ", ".join(str(blob.shape) for blob in layer.parameters)
-    return found
+        settings["parameters"] = ", ".join(str(blob.shape) for blob in layer.parameters)
+    return settings
 
 
 def _new_name(name: str, names: set[str]) -> str:

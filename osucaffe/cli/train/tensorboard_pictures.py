@@ -38,7 +38,7 @@ class SamplePredictions:
             data.forward()
             pictures = Pictures(data)
             count = min(_SHOWN, data.blobs[image].shape[0])
-            found = [pictures.pixels(row) for row in range(count)]
+            images = [pictures.pixels(row) for row in range(count)]
             label = names.get(label, label)
             labels = data.read(label).ravel() if label in data.blobs else ()
             self._images = data.read(image)[:count]
@@ -46,10 +46,10 @@ class SamplePredictions:
             for layer in data.layers:
                 if isinstance(layer, Stream):
                     layer.close()
-        self._pictures = [each for each in found if each is not None]
+        self._pictures = [image for image in images if image is not None]
         if not self._pictures or len(labels) != data.blobs[image].shape[0]:
             raise UserError("the test net has no label for each image")
-        self._labels = [int(each) for each in labels[:count]]
+        self._labels = [int(label) for label in labels[:count]]
         self._image, self._trained = image, solver.net
         self._net = Net(
             for_prediction(tested.param, self._images.shape),
@@ -69,12 +69,12 @@ class SamplePredictions:
         self._net.write(self._image, self._images)
         self._net.forward()
         scores = self._net.read("prob").reshape(len(self._images), -1)
-        said = scores.argmax(axis=1)
+        predicted = scores.argmax(axis=1)
         cells: list[tuple[np.ndarray, int | str]] = []
         for row, (pixels, label) in enumerate(zip(self._pictures, self._labels, strict=True)):
-            told = f"{self._names[said[row]]} {scores[row, said[row]]:.0%}"
-            cells.append((pixels, f"{told}\n{'right' if said[row] == label else self._is(label)}"))
-        right = int((said == self._labels).sum())
+            text = f"{self._names[predicted[row]]} {scores[row, predicted[row]]:.0%}\n"
+            cells.append((pixels, text + ("right" if predicted[row] == label else self._is(label))))
+        right = int((predicted == self._labels).sum())
         title = f"{right} of these {len(cells)} test records are right"
         sheet = draw_contact_sheet(cells, title, f"iteration {iteration:,}")
         return png(sheet), sheet.width, sheet.height
@@ -90,6 +90,6 @@ class SamplePredictions:
         for layer in self._net.layers:
             if layer.parameters and layer.name in trained:
                 pairs = zip(layer.parameters, trained[layer.name].parameters, strict=True)
-                for own, other in pairs:
-                    backend.write(own.data, backend.read(other.data))
+                for target, other in pairs:
+                    backend.write(target.data, backend.read(other.data))
         self._net.refresh()

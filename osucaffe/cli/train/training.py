@@ -78,7 +78,7 @@ def _train(args: argparse.Namespace, job: Job) -> int:
     restarts.begin(args, job)
     param = _read(args)
     check_alike(args, job, param)
-    args, topology = ranks.place(args, job)
+    args, topology = ranks.assign_devices(args, job)
     ranks.watch_links(args, job, topology)
     args = comm_profile.prepare(args, job)
     backend = options.make_backend(args)
@@ -86,7 +86,7 @@ def _train(args: argparse.Namespace, job: Job) -> int:
     if roles is not None and roles.serves:
         roles.serve(backend)
         return 0
-    sharers = sum(each.host == topology.own.host for each in topology.ranks)
+    sharers = sum(peer.host == topology.own.host for peer in topology.ranks)
     if first and args.gpu is None and param.HasField("solver_mode") and param.solver_mode:
         logger.warning(
             "%s: solver_mode is GPU, but only --gpu makes it so: training on the CPU; add --gpu %d",
@@ -178,8 +178,8 @@ def _try(args: argparse.Namespace, job: Job, param: SolverParameter) -> int:
     log.quieten()
     bucket = options.bucket_nbytes(args) / 2**20
     args = argparse.Namespace(**vars(args) | {"comm_profile": None, "bucket_mb": bucket})
-    args, topology = ranks.place(args, job)
-    sharers = sum(each.host == topology.own.host for each in topology.ranks)
+    args, topology = ranks.assign_devices(args, job)
+    sharers = sum(peer.host == topology.own.host for peer in topology.ranks)
     solver = Solver(
         quieten(param),
         options.make_backend(args),
@@ -190,10 +190,10 @@ def _try(args: argparse.Namespace, job: Job, param: SolverParameter) -> int:
     )
     took = seconds_of_iteration(job, solver, _TRIED)
     sizes = {message.batch_size for _, message in readers(solver.net.param)}
-    each, unit = (sizes.pop(), "images/s") if len(sizes) == 1 else (1, "batches/s")
-    rate = each * max(param.iter_size, 1) * job.size / took
+    batch, unit = (sizes.pop(), "images/s") if len(sizes) == 1 else (1, "batches/s")
+    rate = batch * max(param.iter_size, 1) * job.size / took
     if job.rank == 0:
-        found = {"rate": rate, "unit": unit}
-        Path(os.environ[ranks_per_gpu.TRIAL]).write_text(json.dumps(found))
+        result = {"rate": rate, "unit": unit}
+        Path(os.environ[ranks_per_gpu.TRIAL]).write_text(json.dumps(result))
     solver.close()
     return 0

@@ -1,13 +1,13 @@
-"""Owns the adaptive channel: each message goes by the way that suits its size.
+"""Owns the adaptive channel: the size of a message decides how it is transferred.
 
-After the ideas of AR-gRPC (Biswas et al., 2018). Small messages leave at once, and all that wait
-for a peer leave in one call of the system (coalescing); where nobody receives yet, they are kept.
-A few KB are copied behind their header, which is quicker than to tell the system of each array.
-Large ones leave when the receiver has said that its memory is ready, which it does as soon as it
-begins to receive, so that mostly nobody waits for it; they go in chunks, between which small
-messages overtake; on one host they go straight from array to array, where the system permits it:
-into registered memory (`buffer`) by a plain copy, into other memory by the system's.
-Nothing else is copied on the way from an array to the system, or back.
+After the ideas of AR-gRPC (Biswas et al., 2018). Small messages are sent eagerly, and all
+that are queued for a peer go out in one system call (coalescing); the receiver buffers them until
+a receive is posted. A few KB are copied next to their header, which is quicker than one iovec entry
+for each array. Large ones are sent once the receiver has announced its memory (rendezvous), which
+it does as soon as a receive is posted, so that senders rarely wait; they go in chunks, between
+which small messages may overtake; on one host they go straight from array to array, where the
+system permits it: into registered memory (`buffer`) by a plain copy, into other memory by the
+kernel's cross-memory attach. There are no other copies between an array and the system.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from .peer import Peer
 from .ucx import Ucx, UcxPeer
 
 _NAP = 5e-3
-"""Seconds after which who waits looks at what another thread may have received."""
+"""Seconds after which a waiting thread checks what another thread may have received."""
 
 
 class Adaptive(Channel):
     """Messages over connected sockets, one for each other rank (`links.connect_all`).
 
     direct: the processes whose memory can be written to, by rank (`direct.find_direct`). fabric:
-    carries the messages to and from its peers; their sockets only tell who has ended.
+    carries the messages of its peers; their sockets only show who has ended.
     """
 
-    spins = 5  # what arrives ends a sleep
+    spins = 5  # arriving data ends a sleep
 
     def __init__(
         self,
@@ -59,12 +59,12 @@ class Adaptive(Channel):
         }
         if fabric is not None:
             self._peers.update(fabric.peers)
-        self._places = {link.fileno(): self._peers[other] for other, link in links.items()}
+        self._peer_of = {link.fileno(): self._peers[other] for other, link in links.items()}
         self._arrivals = select.epoll()
-        for place in self._places:
-            self._arrivals.register(place, select.EPOLLIN)
+        for descriptor in self._peer_of:
+            self._arrivals.register(descriptor, select.EPOLLIN)
         if fabric is not None:
-            self._arrivals.register(fabric.place, select.EPOLLIN)
+            self._arrivals.register(fabric.event_fd, select.EPOLLIN)
         self._leaving: set[Peer | UcxPeer] = set()
         """To whom there is more to send than was sent."""
         self._lock = threading.RLock()
@@ -106,8 +106,8 @@ class Adaptive(Channel):
         return memory.view(dtype)
 
     def _look(self, seconds: float) -> None:
-        """Send what can be sent, and receive what has arrived, or arrives within so long."""
-        places: list[int] = []
+        """Send what can be sent, and receive what has arrived, or arrives within this time."""
+        writable: list[int] = []
         if self._fabric is not None:
             with self._lock:
                 self._fabric.progress()
@@ -117,27 +117,27 @@ class Adaptive(Channel):
             with self._lock:
                 self._flush()
                 if seconds and self._leaving:
-                    places = [at for at, peer in self._places.items() if peer in self._leaving]
-        for place in places:
-            self._arrivals.modify(place, select.EPOLLIN | select.EPOLLOUT)
-        found = self._arrivals.poll(seconds)
-        for place in places:
-            self._arrivals.modify(place, select.EPOLLIN)
-        if not found:
+                    writable = [at for at, peer in self._peer_of.items() if peer in self._leaving]
+        for descriptor in writable:
+            self._arrivals.modify(descriptor, select.EPOLLIN | select.EPOLLOUT)
+        events = self._arrivals.poll(seconds)
+        for descriptor in writable:
+            self._arrivals.modify(descriptor, select.EPOLLIN)
+        if not events:
             return
         with self._lock:
-            for place, _ in found:
-                if self._fabric is not None and place == self._fabric.place:
+            for descriptor, _ in events:
+                if self._fabric is not None and descriptor == self._fabric.event_fd:
                     self._fabric.progress()
                     continue
-                peer = self._places[place]
+                peer = self._peer_of[descriptor]
                 if not peer.open:
                     continue  # another thread has seen it, too
                 try:
                     peer.progress()
                 finally:
                     if not peer.open:
-                        self._arrivals.unregister(place)
+                        self._arrivals.unregister(descriptor)
                 if peer.waits:
                     self._leaving.add(peer)
             self._flush()

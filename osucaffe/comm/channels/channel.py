@@ -28,36 +28,36 @@ _NAP = 50e-6, 1e-3  # the first and the longest nap, seconds
 class Channel(ABC):
     """Ranks 0 .. size - 1 that send messages to one another.
 
-    Between two looks, who waits lets go of its core for who else wants it, which on full cores
-    brings what is awaited without a sleep. busy: it keeps looking; otherwise it sleeps after a few
-    looks.
+    Between two polls, a waiting thread yields its core to whatever else can run, so that on busy
+    cores the awaited message arrives without a sleep. busy: it keeps polling; otherwise it sleeps
+    after a few polls.
     """
 
     spins = 50
-    """Looks before a sleep."""
+    """Polls before a sleep."""
 
     def __init__(self, rank: int, size: int, *, busy: bool = False) -> None:
         self.rank, self.size, self.busy = rank, size, busy
 
     @abstractmethod
     def send(self, arrays: Sequence[np.ndarray], to: int, tag: int) -> Any:
-        """Begin to send; the arrays must not change until the request is complete."""
+        """Start sending; the arrays must not change until the request is complete."""
 
     @abstractmethod
     def receive(self, arrays: Sequence[np.ndarray], source: int, tag: int) -> Any:
-        """Begin to receive a message of just this size; the arrays are undefined until then."""
+        """Start receiving a message of exactly this size; the arrays are undefined until then."""
 
     @abstractmethod
     def complete(self, requests: Sequence[Any]) -> list[int]:
-        """The indices of the requests that are complete: each is told once, and never given
-        again. Returns at once."""
+        """The indices of the requests that have completed. Each is reported once, and must not be
+        passed again. Does not block."""
 
     def buffer(self, count: int, dtype: str = "float32") -> np.ndarray:
-        """Memory of so many elements from which, and into which, messages go without a copy."""
+        """Memory of `count` elements that messages are sent from and received into uncopied."""
         return np.empty(count, dtype)
 
     def idle(self, seconds: float) -> None:
-        """Sleep so long, or until something arrives."""
+        """Sleep for this time, or until something arrives."""
         time.sleep(seconds)
 
     def wait(self, requests: Sequence[Any]) -> None:
@@ -109,8 +109,8 @@ class Pending:
 
 
 class Pause:
-    """Between two looks at what is under way: none at first, then naps that grow, so that the core
-    belongs to whoever computes."""
+    """Between two polls of pending requests: no pause at first, then growing naps, which leave the
+    core to the threads that compute."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -118,7 +118,7 @@ class Pause:
         self._nap = _NAP[0]
 
     def after(self, *, progress: bool) -> None:
-        """Pause unless the last look found something."""
+        """Pause unless the last poll made progress."""
         if progress:
             self._idle, self._nap = 0, _NAP[0]
             return
@@ -131,17 +131,17 @@ class Pause:
 
 
 def lost(rank: int, why: str) -> UserError:
-    """What is told where a rank cannot be sent to, or received from, any more."""
+    """The error for a rank that can no longer be sent to, or received from."""
     return UserError(f"the connection to rank {rank} is lost: {why}")
 
 
 def unlike(sent: int, awaited: int) -> str:
-    """Why a message of another size than the one that is awaited ends a connection."""
+    """The reason to close a connection: a message has another size than the posted receive."""
     return f"it sent {sent:,} bytes where {awaited:,} were awaited"
 
 
 class MpiChannel(Channel):
-    """Messages over a communicator of MPI, which is duplicated: they never mix with others."""
+    """Messages over a duplicate of an MPI communicator, so that they never mix with others."""
 
     def __init__(self, mpi: Any, comm: Any, *, busy: bool = False) -> None:
         super().__init__(comm.rank, comm.size, busy=busy)
@@ -156,7 +156,7 @@ class MpiChannel(Channel):
 
     def _begin(self, call: Any, arrays: Sequence[np.ndarray], rank: int, tag: int) -> Any:
         """One message of MPI's for each array: a type that gathers them is slower by far."""
-        return [call([each.view(np.uint8), self._mpi.BYTE], rank, tag) for each in arrays]
+        return [call([array.view(np.uint8), self._mpi.BYTE], rank, tag) for array in arrays]
 
     def complete(self, requests: Sequence[Any]) -> list[int]:
         test = self._mpi.Request.Testall
@@ -180,13 +180,13 @@ class Run:
 
     def head(self, most: int) -> list[memoryview]:
         """The first bytes that are left, up to so many."""
-        found = []
+        views = []
         for view in self.views:
             if most <= 0:
                 break
-            found.append(view[:most] if len(view) > most else view)
+            views.append(view[:most] if len(view) > most else view)
             most -= len(view)
-        return found
+        return views
 
     def drop(self, count: int) -> None:
         """So many are done."""
@@ -205,22 +205,22 @@ class Run:
 
     def fill(self, source: memoryview) -> int:
         """Overwrite the first bytes that are left; how many it took."""
-        taken, most = 0, len(source)
+        done, most = 0, len(source)
         for view in self.views:
-            end = taken + len(view)
+            end = done + len(view)
             if end > most:
-                view[: most - taken] = source[taken:]
-                taken = most
+                view[: most - done] = source[done:]
+                done = most
                 break
-            view[:] = source[taken:end]
-            taken = end
-        self.drop(taken)
-        return taken
+            view[:] = source[done:end]
+            done = end
+        self.drop(done)
+        return done
 
 
 def views_of(arrays: Sequence[np.ndarray]) -> list[memoryview]:
     """The bytes of each array that has any."""
-    return [each.data.cast("B") for each in arrays if each.size]
+    return [array.data.cast("B") for array in arrays if array.size]
 
 
 class Request(Run):
@@ -231,7 +231,7 @@ class Request(Run):
 
     def __init__(self, arrays: Sequence[np.ndarray], tag: int) -> None:
         self.arrays = arrays
-        self.size = sum([each.nbytes for each in arrays])
+        self.size = sum([array.nbytes for array in arrays])
         self.tag = tag
         self.done = False
 
@@ -243,6 +243,6 @@ class Request(Run):
     def take(self, source: memoryview) -> None:
         """All of it is here: fill the arrays."""
         reader = io.BytesIO(source)
-        for each in self.arrays:
-            reader.readinto(each)  # type: ignore[arg-type]
+        for array in self.arrays:
+            reader.readinto(array)  # type: ignore[arg-type]
         self.done = True

@@ -1,4 +1,4 @@
-"""Owns the making of a channel among all ranks of a job, by name."""
+"""Owns the creation of a channel among all ranks of a job, by name."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ def make_channel(
     direct: bool = True,
 ) -> Channel:
     """A channel of this kind. All ranks call it together. interface: what sockets listen on (None:
-    the loopback's on one host, else the first that is up). direct: `adaptive` may write into the
+    the loopback on one host, else the first that is up). direct: `adaptive` may write into the
     memory of processes of its host, and let adapters write into that of other hosts. UserError."""
     if kind == "mpi":
         from .channel import MpiChannel
 
         return MpiChannel(job.mpi, job.world, busy=busy)
-    from ..job.links import connect_all, own_interface
+    from ..job.links import connect_all, find_interface
     from .direct import find_direct
 
-    name, address = own_interface(interface, alone=len(topology.hosts) == 1)
+    name, address = find_interface(interface, alone=len(topology.hosts) == 1)
     if kind in ("adaptive", "ucx"):
         from .adaptive import Adaptive
 
         everyone = kind == "ucx"
         processes = find_direct(job.rank, job.gather) if direct and not everyone else {}
-        local = all(len(each) == job.size - 1 for each in job.gather(processes))
+        local = all(len(others) == job.size - 1 for others in job.gather(processes))
         links = connect_all(job.rank, job.size, job.gather, address, local=local)
-        wanted = direct or everyone
-        fabric = _find_fabric(job, topology, name, everyone=everyone) if wanted else None
+        try_fabric = direct or everyone
+        fabric = _find_fabric(job, topology, name, everyone=everyone) if try_fabric else None
         return Adaptive(job.rank, job.size, links, processes, fabric=fabric, busy=busy)
     if kind == "grpc":
         from .grpc_stream import GrpcStream
@@ -57,21 +57,21 @@ def make_channel(
 def _find_fabric(job: MpiJob, topology: Topology, interface: str, *, everyone: bool) -> Ucx | None:
     """UCX to all other ranks (everyone); or to those of other hosts, if all hosts have adapters
     that only it makes full use of; else None."""
-    from .ucx import Ucx, has_fabric, is_here
+    from .ucx import Ucx, has_fabric, is_available
 
     alone = len(topology.hosts) == 1
     if alone and not everyone:
         return None
-    adapters = all(job.gather(has_fabric() and is_here()))
+    adapters = all(job.gather(has_fabric() and is_available()))
     if not (everyone or adapters):
         return None
-    others = [each for each in topology.ranks if each.rank != job.rank]
-    near = {each.rank for each in others if each.host == topology.own.host}
-    ranks = [each.rank for each in others if everyone or each.rank not in near]
+    others = [peer for peer in topology.ranks if peer.rank != job.rank]
+    near = {peer.rank for peer in others if peer.host == topology.own.host}
+    ranks = [peer.rank for peer in others if everyone or peer.rank not in near]
     if job.rank == 0:
         what = "all messages" if everyone else "messages between hosts"
         logger.info("UCX carries %s%s", what, "" if adapters else ", over TCP or shared memory")
-    # Over TCP, UCX writes what strangers send to where they say: only who asks for it gets that.
+    # Over TCP, UCX lets any peer write to an address it names: used only on request.
     settings = {"TLS": "ib,sm"} if adapters else {"TLS": "tcp,sm", "NET_DEVICES": interface}
     if alone:
         settings = {"TLS": "sm"}

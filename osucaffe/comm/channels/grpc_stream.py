@@ -44,10 +44,10 @@ def import_grpc() -> Any:
 
 def is_of_job(context: Any, token: str) -> dict[str, Any]:
     """What came along with a call; calls that bring another token are refused."""
-    told = dict(context.invocation_metadata())
-    if not hmac.compare_digest(str(told.get("token", "")), token):
+    metadata = dict(context.invocation_metadata())
+    if not hmac.compare_digest(str(metadata.get("token", "")), token):
         context.abort(import_grpc().StatusCode.UNAUTHENTICATED, "this is not of the job")
-    return told
+    return metadata
 
 
 class Awaited(Run):
@@ -99,13 +99,13 @@ class GrpcStream(Channel):
         self._server.add_generic_rpc_handlers((handler,))
         port = self._server.add_insecure_port(f"{address}:0")
         self._server.start()
-        told = (("token", token), ("rank", str(rank)))
+        metadata = (("token", token), ("rank", str(rank)))
         self._links, self._queues, self._streams = {}, {}, {}
-        for other, place in enumerate(gather(f"{address}:{port}")):
+        for other, target in enumerate(gather(f"{address}:{port}")):
             if other != rank:
-                link = grpc.insecure_channel(place, options=OPTIONS)
+                link = grpc.insecure_channel(target, options=OPTIONS)
                 items: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-                stream = link.stream_unary(_METHOD).future(iter(items.get, None), metadata=told)
+                stream = link.stream_unary(_METHOD).future(iter(items.get, None), metadata=metadata)
                 self._links[other], self._queues[other] = link, items
                 self._streams[other] = stream
 
@@ -126,13 +126,13 @@ class GrpcStream(Channel):
         return request
 
     def complete(self, requests: Sequence[Awaited]) -> list[int]:
-        found = [index for index, request in enumerate(requests) if request.done]
-        if self._lost and len(found) < len(requests):
+        completed = [index for index, request in enumerate(requests) if request.done]
+        if self._lost and len(completed) < len(requests):
             for request in requests:
                 why = self._lost.get(request.source)
                 if why is not None and not request.done:
                     raise lost(request.source, why)
-        return found
+        return completed
 
     def idle(self, seconds: float) -> None:
         self._arrival.wait(seconds)

@@ -1,7 +1,7 @@
-"""Owns what is under way between two ranks of the adaptive channel: the protocol on their socket.
+"""Owns the messages in flight between two ranks of the adaptive channel: their socket protocol.
 
-Each message there is a header and the bytes that follow it: a small message; where the sender of a
-large one is to put it; a chunk of a large one; word that one has been put there.
+Each frame is a header and its payload: a small message; the addresses that the sender of a large
+one is to write to; a chunk of a large one; the notice that one has been written there.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from .channel import Request, Run, lost, unlike, views_of
 from .direct import Mapped, Region, Registered, write
 
 EAGER = 128 << 10
-"""Bytes of the largest message that is not waited for."""
+"""Bytes of the largest message that is sent eagerly."""
 CHUNK = 512 << 10
-"""Bytes of a large message that leave without letting others by."""
+"""Bytes of a large message that are sent before others may overtake it."""
 COPIED = 8 << 10
-"""Bytes of the largest message that is copied behind its header: quicker than to tell the system of
+"""Bytes of the largest message that is copied next to its header: quicker than an iovec entry for
 each array."""
 _STAGE = 64 << 10
-_VIEWS = 256  # arrays that one call of the system takes at most
+_VIEWS = 256  # most arrays in one system call
 _HEADER = struct.Struct("<IIQ")  # kind, tag, bytes that follow
 _SMALL, _READY, _DATA, _DONE = range(4)
 
@@ -36,9 +36,9 @@ def _queues() -> defaultdict[int, deque[Any]]:
 
 
 class Peer:
-    """What is under way to and from one rank.
+    """The messages in flight to and from one rank.
 
-    process: its number, if its memory can be written to. registered: the buffers of this one.
+    process: its process id, if its memory can be written to. registered: this process's buffers.
     """
 
     def __init__(
@@ -49,15 +49,17 @@ class Peer:
         self._mapped = None if process is None else Mapped(process)
         self.open = True
         self._out = Run((), 0)
-        self._ends: deque[tuple[int, Request]] = deque()  # small ones, with where in all they end
+        self._ends: deque[tuple[int, Request]] = (
+            deque()
+        )  # small ones, with the byte count at their end
         self._queued = self._left = 0  # bytes ever queued, and ever sent
-        self._offered: defaultdict[int, deque[Request]] = _queues()  # nobody is ready yet
-        self._ready: defaultdict[int, deque[Any]] = _queues()  # where the peer wants them
+        self._offered: defaultdict[int, deque[Request]] = _queues()  # not posted by the peer yet
+        self._ready: defaultdict[int, deque[Any]] = _queues()  # the peer's receive buffers
         self._large: deque[Request] = deque()
         self._posted: tuple[defaultdict[int, deque[Request]], ...] = (_queues(), _queues())
         self._early: defaultdict[int, deque[np.ndarray]] = _queues()
         self._target: Request | None = None
-        self._buffered: np.ndarray | None = None  # what the target fills where nobody receives yet
+        self._buffered: np.ndarray | None = None  # the buffer of a message without a posted receive
         self._kind = _SMALL
         self._expected = 0  # bytes of the message or chunk that is being received
         self._stage = memoryview(bytearray(_STAGE))
@@ -79,18 +81,18 @@ class Peer:
         else:
             self._offered[request.tag].append(request.in_parts())
 
-    def _start(self, request: Request, told: np.ndarray) -> None:
-        """Send a large message: to its places in the peer's memory, or else over the socket."""
+    def _start(self, request: Request, message: np.ndarray) -> None:
+        """Send a large message: to its regions in the peer's memory, or else over the socket."""
         if self._process is None or self._mapped is None:
             self._large.append(request)
             return
-        places = [Region(*each) for each in told.view(np.int64).reshape(-1, 4).tolist()]
+        regions = [Region(*row) for row in message.view(np.int64).reshape(-1, 4).tolist()]
         sources = list(request.views)
         try:
-            if all(place.file >= 0 for place in places):
-                self._mapped.write(sources, places)
+            if all(region.file >= 0 for region in regions):
+                self._mapped.write(sources, regions)
             else:
-                write(self._process, sources, [(at, count) for at, count, _, _ in places])
+                write(self._process, sources, [(at, count) for at, count, _, _ in regions])
         except OSError as error:
             raise self._gone(str(error)) from error
         request.done = True
@@ -107,11 +109,11 @@ class Peer:
 
     @property
     def waits(self) -> bool:
-        """Whether there is something to send."""
+        """Whether anything is queued to send."""
         return bool(self._out.nbytes or self._large)
 
     def flush(self) -> bool:
-        """Send what the system takes now; whether there is more."""
+        """Send what the socket takes now; whether there is more."""
         while self._out.nbytes or self._next_chunk():
             views = self._out.views
             try:
@@ -146,30 +148,30 @@ class Peer:
         large = request.size > EAGER
         early = self._early[request.tag]
         if not large and early:
-            found = early.popleft()
-            self._check(request, found.nbytes)
-            request.take(found.data)
+            unexpected = early.popleft()
+            self._check(request, unexpected.nbytes)
+            request.take(unexpected.data)
             return
         self._posted[large][request.tag].append(request)
         if large:
             request.in_parts()
-            places = [] if self._process is None else self._registered.places(request.views)
-            told = views_of([np.array(places, np.int64)])
-            self._put(_READY, request.tag, Run(told, sum(map(len, told))))
+            regions = [] if self._process is None else self._registered.regions(request.views)
+            message = views_of([np.array(regions, np.int64)])
+            self._put(_READY, request.tag, Run(message, sum(map(len, message))))
 
     def progress(self) -> None:
         """Receive what has arrived."""
         while True:
-            target, room, direct = self._target, self._stage[self._have :], 0
+            target, buffer, direct = self._target, self._stage[self._have :], 0
             views = []
             if target is not None and not self._have:
                 views = target.head(self._expected)[:_VIEWS]
                 direct = sum(map(len, views))
             try:
                 if views:
-                    got = self._link.recvmsg_into([*views, room])[0]
+                    got = self._link.recvmsg_into([*views, buffer])[0]
                 else:
-                    got = self._link.recv_into(room)
+                    got = self._link.recv_into(buffer)
             except BlockingIOError:
                 return
             except OSError as error:
@@ -177,26 +179,26 @@ class Peer:
             if not got:
                 self._end()
                 return
-            full = got == direct + len(room)
+            full = got == direct + len(buffer)
             if direct:
                 assert target is not None
-                taken = min(got, direct)
-                target.drop(taken)
-                self._took(taken)
-                got -= taken
+                placed = min(got, direct)
+                target.drop(placed)
+                self._took(placed)
+                got -= placed
             self._have += got
             self._parse()
             if not full and self._target is None:
                 return  # there was no more
 
     def _parse(self) -> None:
-        """Use what lies in the stage; the beginning of a header stays there."""
+        """Parse what was received into the stage; an incomplete header stays there."""
         at, end = 0, self._have
         while at < end:
             if self._target is not None:
-                taken = self._target.fill(self._stage[at : min(end, at + self._expected)])
-                at += taken
-                self._took(taken)
+                consumed = self._target.fill(self._stage[at : min(end, at + self._expected)])
+                at += consumed
+                self._took(consumed)
                 continue
             if end - at < _HEADER.size:
                 break

@@ -96,7 +96,7 @@ class MemoryParams(ctypes.Structure):
     _fields_ = (("field_mask", c_uint64), ("address", c_void_p), ("length", c_size_t))
 
 
-# A status (ucs_status_t) is one byte: what lies beside it in a register may be anything.
+# A status (ucs_status_t) is one byte: the other bytes of its register may hold anything.
 SENT = ctypes.CFUNCTYPE(None, c_void_p, c_status, c_size_t)
 """ucp_send_nbx_callback_t: request, status, user data."""
 RECEIVED = ctypes.CFUNCTYPE(None, c_void_p, c_status, ctypes.POINTER(ReceiveInfo), c_size_t)
@@ -121,7 +121,7 @@ _POINTERS: dict[str, tuple[Any, ...]] = {
     "ucp_tag_recv_nbx": (c_void_p, c_void_p, c_size_t, c_uint64, c_uint64, c_void_p),
     "ucp_ep_close_nbx": (c_void_p, c_void_p),
 }
-"""What returns a request, or a status in its place."""
+"""These return a request, or a status instead."""
 _OTHERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "ucp_worker_progress": (c_uint, (c_void_p,)),
     "ucp_worker_release_address": (None, (c_void_p, c_void_p)),
@@ -138,7 +138,7 @@ def library() -> Any:
     wheel = str(Path(sys.prefix) / "lib" / "mpich" / _NAME)
     for name, mode in ((_NAME, os.RTLD_NOLOAD), (wheel, 0), (_NAME, 0)):
         try:
-            found = ctypes.CDLL(name, mode=mode | os.RTLD_LAZY)
+            ucx = ctypes.CDLL(name, mode=mode | os.RTLD_LAZY)
             break
         except OSError as error:
             why = error
@@ -148,17 +148,17 @@ def library() -> Any:
             "`osucaffe[mpi]` installs it; else install your system's (Debian: libucx0)"
         )
     for name, arguments in _FUNCTIONS.items():
-        _declare(found, name, c_status, arguments)
+        _declare(ucx, name, c_status, arguments)
     for name, arguments in _POINTERS.items():
-        _declare(found, name, c_size_t, arguments)
+        _declare(ucx, name, c_size_t, arguments)
     for name, (result, arguments) in _OTHERS.items():
-        _declare(found, name, result, arguments)
-    found.ucs_status_string.restype, found.ucs_status_string.argtypes = ctypes.c_char_p, (c_status,)
-    return found
+        _declare(ucx, name, result, arguments)
+    ucx.ucs_status_string.restype, ucx.ucs_status_string.argtypes = ctypes.c_char_p, (c_status,)
+    return ucx
 
 
-def _declare(found: Any, name: str, result: Any, arguments: tuple[Any, ...]) -> None:
-    function = getattr(found, name)
+def _declare(ucx: Any, name: str, result: Any, arguments: tuple[Any, ...]) -> None:
+    function = getattr(ucx, name)
     function.restype, function.argtypes = result, arguments
 
 
@@ -175,7 +175,7 @@ def describe(status: int) -> str:
 
 
 def status_of(pointer: int) -> int | None:
-    """The status that stands in the place of a request; None where it is one."""
+    """The status returned instead of a request; None if it is a request."""
     if not pointer:
         return OK
     status = pointer - (1 << 64)
@@ -192,13 +192,13 @@ def make_context(settings: Mapping[str, str]) -> tuple[int, int]:
             if f"UCX_{name}" not in os.environ:
                 changed = ucx.ucp_config_modify(config, name.encode(), value.encode())
                 check(changed, f"take UCX_{name}={value}")
-        params = Params(field_mask=FEATURES, features=TAG | WAKEUP)
-        made = ucx.ucp_init_version(*_VERSION, ctypes.byref(params), config, ctypes.byref(context))
-        told = ", ".join(f"UCX_{name}={value}" for name, value in settings.items())
-        check(made, f"start ({told}, unless the environment says otherwise)")
+        given = Params(field_mask=FEATURES, features=TAG | WAKEUP)
+        made = ucx.ucp_init_version(*_VERSION, ctypes.byref(given), config, ctypes.byref(context))
+        text = ", ".join(f"UCX_{name}={value}" for name, value in settings.items())
+        check(made, f"start ({text}, unless the environment says otherwise)")
     finally:
         ucx.ucp_config_release(config)
-    wanted = WorkerParams(field_mask=THREAD_MODE, thread_mode=SERIALIZED)
-    made = ucx.ucp_worker_create(context, ctypes.byref(wanted), ctypes.byref(worker))
+    params = WorkerParams(field_mask=THREAD_MODE, thread_mode=SERIALIZED)
+    made = ucx.ucp_worker_create(context, ctypes.byref(params), ctypes.byref(worker))
     check(made, "make a worker")
     return context.value or 0, worker.value or 0

@@ -25,7 +25,7 @@ from .channel import Request, lost, unlike
 from .peer import COPIED
 
 _TAG_BITS, _RANK_BITS = 16, 16
-_WHOLE = (1 << 64) - 1
+_FULL_MASK = (1 << 64) - 1
 _CLOSING = 5.0
 """Seconds in which what was sent must have left."""
 _LAST = 2.0
@@ -33,10 +33,10 @@ _LAST = 2.0
 
 
 class UcxPeer:
-    """A rank to which messages go by UCX; its socket only tells when it has ended."""
+    """A rank reached over UCX; its socket only shows when it has ended."""
 
     waits = False
-    """Whether its socket is to send anything."""
+    """Whether its socket has anything to send."""
 
     def __init__(self, rank: int, worker: Ucx, end: int) -> None:
         """end: UCX's endpoint."""
@@ -60,7 +60,7 @@ class UcxPeer:
 
 
 class _UnderWay(NamedTuple):
-    """held: what C reads or writes until then; joined: what several small arrays are taken from."""
+    """held: what C reads or writes until then; joined: the buffer that arrays are unpacked from."""
 
     request: Request
     peer: UcxPeer
@@ -68,7 +68,7 @@ class _UnderWay(NamedTuple):
     joined: np.ndarray | None = None
 
     def done(self) -> None:
-        """All of it is here, or has left."""
+        """It has been received, or sent, completely."""
         if self.joined is not None:
             self.request.take(self.joined.data)
         self.request.done = True
@@ -112,7 +112,7 @@ class Ucx:
         self._sent, self._received = ucp.SENT(self._end), ucp.RECEIVED(self._end_receive)
         common = ucp.CALLBACK | ucp.USER_DATA | ucp.DATATYPE
         sent, received = (
-            ctypes.cast(each, c_void_p).value for each in (self._sent, self._received)
+            ctypes.cast(function, c_void_p).value for function in (self._sent, self._received)
         )
         self._info = ucp.ReceiveInfo()
         self._sending = ucp.RequestParam(op_attr_mask=common, callback=sent)
@@ -121,10 +121,10 @@ class Ucx:
             callback=received,
             recv_info=ctypes.addressof(self._info),
         )
-        place = c_int()
-        ucp.check(self._ucx.ucp_worker_get_efd(self._worker, byref(place)), "wait")
-        self.place = place.value
-        """The file by which the system tells that something has arrived."""
+        descriptor = c_int()
+        ucp.check(self._ucx.ucp_worker_get_efd(self._worker, byref(descriptor)), "wait")
+        self.event_fd = descriptor.value
+        """The file descriptor that becomes readable when something has arrived."""
 
     def _address(self) -> bytes:
         address, length = c_void_p(), c_size_t()
@@ -148,7 +148,7 @@ class Ucx:
     def send(self, request: Request, to: UcxPeer) -> None:
         """Begin to send a message's arrays."""
         tag = self._secret | self._rank << _TAG_BITS | request.tag
-        arrays = [each for each in request.arrays if each.size]
+        arrays = [array for array in request.arrays if array.size]
         if len(arrays) > 1 and request.size <= COPIED:
             arrays = [np.frombuffer(b"".join(arrays), np.uint8)]  # type: ignore[arg-type]
         where, count = self._prepare(self._sending, arrays, _UnderWay(request, to))
@@ -158,14 +158,14 @@ class Ucx:
     def receive(self, request: Request, source: UcxPeer) -> None:
         """Begin to receive a message's arrays."""
         tag = self._secret | source.rank << _TAG_BITS | request.tag
-        arrays, joined = [each for each in request.arrays if each.size], None
+        arrays, joined = [array for array in request.arrays if array.size], None
         if len(arrays) > 1 and request.size <= COPIED:
             joined = np.empty(request.size, np.uint8)
             arrays = [joined]
         awaited = _UnderWay(request, source, joined=joined)
         where, count = self._prepare(self._receiving, arrays, awaited)
         pointer = self._ucx.ucp_tag_recv_nbx(
-            self._worker, where, count, tag, _WHOLE, byref(self._receiving)
+            self._worker, where, count, tag, _FULL_MASK, byref(self._receiving)
         )
         if self._begun(pointer) and self._info.length != request.size:
             raise lost(source.rank, unlike(self._info.length, request.size))
@@ -192,28 +192,28 @@ class Ucx:
         status = ucp.status_of(pointer)
         if status is None:
             return False
-        found = self._under_way.pop(self._number)
+        operation = self._under_way.pop(self._number)
         if status != ucp.OK:
-            raise _failed(status, found)
-        found.done()
+            raise _failed(status, operation)
+        operation.done()
         return True
 
     # -- called by UCX, which takes no exception ---------------------------------------------------
 
     def _end(self, pointer: int, status: int, number: int) -> None:
-        found = self._under_way.pop(number, None)
+        operation = self._under_way.pop(number, None)
         self._ucx.ucp_request_free(pointer)
-        if found is None:
+        if operation is None:
             return
         if status == ucp.OK:
-            found.done()
+            operation.done()
         elif self._problem is None:
-            self._problem = _failed(status, found)
+            self._problem = _failed(status, operation)
 
     def _end_receive(self, pointer: int, status: int, info: Any, number: int) -> None:
-        found = self._under_way.get(number)
-        if found is not None and status == ucp.OK and info[0].length != found.request.size:
-            self._problem = lost(found.peer.rank, unlike(info[0].length, found.request.size))
+        pending = self._under_way.get(number)
+        if pending is not None and status == ucp.OK and info[0].length != pending.request.size:
+            self._problem = lost(pending.peer.rank, unlike(info[0].length, pending.request.size))
         self._end(pointer, status, number)
 
     # ----------------------------------------------------------------------------------------------
@@ -235,10 +235,10 @@ class Ucx:
         self._ended[peer] = time.monotonic()
 
     def _awaits(self, peer: UcxPeer) -> bool:
-        return any(each.peer is peer for each in self._under_way.values())
+        return any(operation.peer is peer for operation in self._under_way.values())
 
     def may_sleep(self) -> bool:
-        """Whether nothing is to be done before `place` says so."""
+        """Whether there is nothing to do until `event_fd` is readable."""
         return bool(self._ucx.ucp_worker_arm(self._worker) == ucp.OK)
 
     def register(self, memory: np.ndarray) -> None:
@@ -254,7 +254,7 @@ class Ucx:
         self._registered.append(handle)
 
     def close(self) -> None:
-        """Give everything back, once what was sent has left."""
+        """Free everything, once all sends have completed."""
         if self._closed:
             return
         self._closed = True
@@ -283,8 +283,8 @@ def has_fabric(devices: Path = Path("/sys/class/infiniband")) -> bool:
     return any("ACTIVE" in state.read_text() for state in states)
 
 
-def is_here() -> bool:
-    """Whether there is a UCX at all."""
+def is_available() -> bool:
+    """Whether UCX is installed."""
     try:
         ucp.library()
     except UserError:

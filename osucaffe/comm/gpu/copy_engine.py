@@ -1,10 +1,10 @@
 """Owns the communicator of ranks on one host whose GPUs' copy engines move the data.
 
-Multiprocessors only add (`copy_engine.cu`): what computes beside it keeps them, which no kernel
-that moves data can say of itself. Ranks meet by stream memory operations, and each pushes to one
+SMs only add (`copy_engine.cu`) and are otherwise free for concurrent computation, unlike with
+kernels that move data. Ranks synchronize by stream memory operations, and each pushes to one
 other at a time: all push to different ones, and one engine fills the links (380 of their 450 GB/s
 on H100s, by p2pBandwidthLatencyTest: https://github.com/NVIDIA/nccl/issues/1264). It is for arrays
-that lie at the same place in every call, as weights and gradients do.
+that have the same address in every call, as weights and gradients do.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .peers import FLAG_BYTES, Peers, exchange, require_flags
 
 SMALL = 1 << 20
 """The bytes of the largest array that `ipc` moves instead: its kernel takes 2 to 12 us, meetings
-and copies more. It waits for the others on multiprocessors; but of large buckets only the last is
-so small, and with nothing left to run beside it."""
+and copies more. It waits for the others on SMs; but among large buckets only the last is so
+small, and nothing is left to overlap with it."""
 PIECES = 4
-"""A part is added while the next ones still travel: what is left to add behind the last is that
-one, but a meeting for each takes its time, too."""
+"""A piece is added while the next ones are still being copied: only the last is not hidden, but
+each costs a synchronization."""
 PIECE_BYTES = 8 << 20
-"""Of a piece, at least, where a part is cut."""
+"""The least bytes of a piece."""
 BEGIN, END, ARRIVED = 0, 1, 2
 """The meetings of an operation: ARRIVED + i behind piece i of what is to be added.
 
@@ -42,14 +42,14 @@ streams share, if all ranks enqueue their operations in one order.
 MEETINGS = ARRIVED + PIECES
 _DEVICE_TO_DEVICE = 3
 _VECTOR = 16
-"""Bytes that a thread adds at a time; so many elements are a whole number of them in every type."""
+"""Bytes that a thread adds at a time: a multiple of the element size of every type."""
 
 
 class CopyEngine(OnStream):
     """The ranks of an MPI communicator, all on one host, whose GPUs reach one another.
 
-    An array that others write is mapped when it is first seen, and kept from then on: arrays that
-    come and go are not for it. UserError where memory cannot be mapped, or the driver is too old.
+    An array that others write is mapped on first use and stays mapped: it is not for temporary
+    arrays. UserError where memory cannot be mapped, or the driver is too old.
     """
 
     kind = "copy"
@@ -82,8 +82,8 @@ class CopyEngine(OnStream):
             self._meet(ARRIVED, stream)
         if operation != "reduce_scatter":
             readers = [root] if operation == "reduce" else range(self.size)
-            own = self.part(array.size)
-            self._push(array, there, dict.fromkeys(readers, own), stream)
+            part = self.part(array.size)
+            self._push(array, there, dict.fromkeys(readers, part), stream)
             self._meet(END, stream)
 
     def inside(self) -> list[Ipc]:
@@ -91,7 +91,7 @@ class CopyEngine(OnStream):
         return [self._small]
 
     def _find(self, array: Any) -> list[int]:
-        """Where the array lies on each rank. Its memory is not given back while it is known."""
+        """The array's address on each rank. Its memory is not freed while it is cached."""
         key = array.data.ptr, array.nbytes
         if key not in self._arrays:
             self._arrays[key] = array, self._peers.addresses(array.data.ptr)
@@ -104,7 +104,7 @@ class CopyEngine(OnStream):
         range."""
         for to in self._others():
             if to in ranges:
-                start, stop = (each * array.itemsize for each in ranges[to])
+                start, stop = (bound * array.itemsize for bound in ranges[to])
                 self._copy(there[to] + start, array.data.ptr + start, stop - start, stream)
 
     def _reduce_scatter(self, array: Any, stream: Any) -> None:
@@ -148,20 +148,20 @@ class CopyEngine(OnStream):
             vectors = -(-array.nbytes // _VECTOR)
             function = kernel("copy_engine", "add", array.dtype.name, PEERS=self.size - 1)
             arguments = array, np.int64(array.size), np.uint64(slots), np.int64(self._pitch)
-            launch_over(function, vectors, arguments, stream, each=1)
+            launch_over(function, vectors, arguments, stream, per_sm=1)
 
-    def _meet(self, meeting: int, stream: Any, waiting: Any = None) -> None:
+    def _meet(self, meeting: int, stream: Any, waiter: Any = None) -> None:
         """Tell the others that what was enqueued before has been done here; wait for them (on
         another stream, if one is given: this one goes on)."""
         others = self._others()
         raised = [self._flag(to, meeting, self.rank) for to in others]
         awaited = [self._flag(self.rank, meeting, other) for other in others]
-        if waiting in (None, stream):
+        if waiter in (None, stream):
             exchange(stream, raised, awaited)
         else:
             exchange(stream, raised, [])
-            self._follow(waiting, stream)
-            exchange(waiting, [], awaited)
+            self._follow(waiter, stream)
+            exchange(waiter, [], awaited)
 
     def _flag(self, owner: int, meeting: int, writer: int) -> int:
         return self._flags[owner] + (meeting * self.size + writer) * FLAG_BYTES
@@ -182,7 +182,7 @@ class CopyEngine(OnStream):
         self._arrays.clear()
 
 
-def _piece(whole: tuple[int, int], offset: int, most: int) -> tuple[int, int]:
-    """At most so many elements of a range, from an offset in it on; none behind its end."""
-    start = min(whole[0] + offset, whole[1])
-    return start, min(start + most, whole[1])
+def _piece(part: tuple[int, int], offset: int, most: int) -> tuple[int, int]:
+    """The part of a range from an offset on, of at most `most` elements."""
+    start = min(part[0] + offset, part[1])
+    return start, min(start + most, part[1])

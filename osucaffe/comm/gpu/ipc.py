@@ -1,7 +1,7 @@
 """Owns the communicator of ranks on one host that store into one another's GPU memory (CUDA IPC).
 
 It is made for small all-reduces, and for ranks that share a GPU, which NCCL refuses. Its kernels
-are `ipc.cu`. Memory is mapped once, when it is made.
+are in `ipc.cu`. Memory is mapped once, at construction.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PACKET_BYTES, DATA_BYTES = 16, 12
 SLOT = 1 << 20
 """Packets that a rank can hold for one call; larger arrays take several calls."""
 BLOCKS, THREADS = 128, 512
-"""The most blocks of a kernel, and the threads of each."""
+"""The most blocks of a kernel, and threads per block."""
 TRIP = 24_000
 """Packets that leave a GPU in the time of a trip to another and of meeting it there: 1.05 us at
 363 GB/s, as measured on H200s joined by NVLink."""
@@ -73,14 +73,12 @@ class Ipc(OnStream):
         regions = self._peers.share(2 * SLOT * PACKET_BYTES)
         self._slots = self._cupy.asarray(np.array(regions, np.uint64))
         self._calls = self._cupy.zeros(BLOCKS, np.uint32)
-        # Ranks that share a GPU may run side by side: what waits must leave room for the others.
-        places = comm.allgather(
+        # Ranks that share a GPU may run concurrently: waiting blocks must leave SMs to the others.
+        gpus = comm.allgather(
             (runtime.deviceGetPCIBusId(self._device.id), device.current().sm_count)
         )
-        room = min(
-            min(BLOCKS, sm_count) // places.count((gpu, sm_count)) for gpu, sm_count in places
-        )
-        self._blocks = max(1, room)
+        blocks = min(min(BLOCKS, sm_count) // gpus.count((gpu, sm_count)) for gpu, sm_count in gpus)
+        self._blocks = max(1, blocks)
         self._launches = functools.lru_cache(maxsize=4096)(self._prepare)
         self._try(comm)
         runtime.deviceSynchronize()
@@ -101,8 +99,8 @@ class Ipc(OnStream):
 
     def enqueue(self, operation: str, array: Any, root: int, stream: Any) -> None:
         """Enqueue one of the collective operations on a stream, in pieces that fit into a slot."""
-        for each in self._launches(operation, array.data.ptr, array.size, array.dtype, root):
-            launch(*each, stream)
+        for arguments in self._launches(operation, array.data.ptr, array.size, array.dtype, root):
+            launch(*arguments, stream)
 
     def _prepare(
         self, operation: str, pointer: int, count: int, dtype: np.dtype[Any], root: int
@@ -126,8 +124,8 @@ class Ipc(OnStream):
         for start in range(0, count, step):
             length = min(step, count - start)
             name, packets = plan(length, item, self.size)
-            place = pointer + start * item
-            launches.append(self._launch(name, dtype.name, packets, place, np.int32(length)))
+            address = pointer + start * item
+            launches.append(self._launch(name, dtype.name, packets, address, np.int32(length)))
         return launches
 
     def _launch(self, name: str, dtype: str, packets: int, pointer: int, *numbers: Any) -> Launch:

@@ -15,7 +15,7 @@ from ...backends.cuda.runtime import device
 from ...backends.cuda.runtime.compile import compiled
 
 THREADS = 512
-"""Of a block of `launch_over`."""
+"""Threads of a block of `launch_over`."""
 _PLAIN = "return v;"
 _TYPES = {
     "float32": ("float", "float", _PLAIN, _PLAIN),
@@ -54,13 +54,13 @@ def launch(function: Any, blocks: int, threads: int, arguments: Sequence[Any], s
 
 
 def launch_over(
-    function: Any, count: int, arguments: Sequence[Any], stream: Any, each: int = 2
+    function: Any, count: int, arguments: Sequence[Any], stream: Any, per_sm: int = 2
 ) -> None:
     """Launch a kernel whose threads share so many items.
 
     each: the most blocks for each multiprocessor.
     """
-    most = each * device.current().sm_count
+    most = per_sm * device.current().sm_count
     launch(function, min(most, -(-count // THREADS)), THREADS, arguments, stream)
 
 
@@ -78,14 +78,14 @@ def _text(name: str, dtype: str, macros: tuple[tuple[str, int], ...]) -> str:
 
 
 class DeviceMath:
-    """What `HostMath` is to arrays in host memory, on the GPU that is current when it is made.
+    """The counterpart of `HostMath` for arrays on the GPU that is current when it is made.
 
-    Kernels run on a stream of its own, or one that is given: what is to be there is when `finish`
-    returns, or behind them on that stream.
+    Kernels run on its stream, or on a given one: results are ready when `finish` returns, or for
+    later work on that stream.
     """
 
     native = False
-    """The libraries' own collectives are no use: Open MPI's are not CUDA-aware in their
+    """The libraries' native collectives are no use: Open MPI's are not CUDA-aware in their
     non-blocking forms (its FAQ, "Which MPI APIs do NOT work with CUDA-aware?")."""
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class DeviceMath:
 
     def empty(self, count: int, dtype: Any) -> Any:
         """Memory of so many elements."""
-        self._device.use()  # this may be a thread of the background; MPI, too, asks for the device
+        self._device.use()  # this may be a background thread; MPI needs the current device, too
         return self._cupy.empty(count, dtype)
 
     def scratch(self, nbytes: int) -> Any:

@@ -19,7 +19,7 @@ _SUM = 0
 
 
 class Nccl(OnStream):
-    """The ranks of an MPI communicator, which only tells them NCCL's identity.
+    """The ranks of an MPI communicator, which only broadcasts NCCL's unique id.
 
     small: does the operations on so many bytes that `takes` says so. NCCL refuses two ranks on
     one GPU. UserError where it is not installed.
@@ -57,11 +57,11 @@ class Nccl(OnStream):
             self._by_parts(operation, array, kind, stream)
         else:
             share = count // self.size
-            own = pointer + self.rank * share * array.itemsize
+            part = pointer + self.rank * share * array.itemsize
             if operation == "reduce_scatter":
-                self._comm.reduceScatter(pointer, own, share, kind, _SUM, stream.ptr)
+                self._comm.reduceScatter(pointer, part, share, kind, _SUM, stream.ptr)
             else:
-                self._comm.allGather(own, pointer, share, kind, stream.ptr)
+                self._comm.allGather(part, pointer, share, kind, stream.ptr)
 
     def _by_parts(self, operation: str, array: Any, kind: int, stream: Any) -> None:
         """Parts that are not equal, as NCCL wants them: a group of reductions or broadcasts."""

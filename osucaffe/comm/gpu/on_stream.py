@@ -1,4 +1,4 @@
-"""Owns communicators whose operations are enqueued on a CUDA stream: nobody on the host waits."""
+"""Owns communicators whose operations are enqueued on a CUDA stream: the host never waits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PRIORITY = -5
 
 
 class _Enqueued(Handle):
-    """`wait` makes a stream wait (by default the one that asked); the host goes on."""
+    """`wait` makes a stream wait (by default the caller's); the host goes on."""
 
     def __init__(self, done: Any, stream: Any) -> None:
         self._done, self._stream = done, stream
@@ -23,7 +23,7 @@ class _Enqueued(Handle):
 
 
 class OnStream(Communicator):
-    """Runs operations in order on a stream of its own, beside what computes.
+    """Runs operations in order on a dedicated stream, concurrently with computation.
 
     All of it can be captured in a CUDA graph: the stream is forked off and joined by events.
     """

@@ -1,4 +1,4 @@
-"""Owns how ranks of one host, each with a GPU of its own, share memory and meet: the memory of the
+"""Owns how ranks of one host, each with its GPU, share memory and synchronize: the memory of the
 others' GPUs that is mapped into this process (CUDA IPC), the driver's calls for it, and what ranks
 give one another for their records.
 """
@@ -88,9 +88,9 @@ BLOCK = 2 << 20
 
 
 class Peers:
-    """What the ranks of an MPI communicator, all on one host, let one another read and write.
+    """GPU memory that the ranks of an MPI communicator, all on one host, share by CUDA IPC.
 
-    A handle names a whole allocation; it is opened once, and stays open until `close`.
+    A handle names an entire allocation; it is opened once, and stays open until `close`.
     """
 
     def __init__(self, comm: Any) -> None:
@@ -102,9 +102,9 @@ class Peers:
         self._shared: list[int] = []
 
     def share(self, nbytes: int) -> list[int]:
-        """The addresses of zeros that each rank gives for the others to write, until `close`.
+        """The addresses of zeroed memory of each rank that the others may write, until `close`.
 
-        They lie in blocks of their own: a handle means whole ones. All ranks call it together.
+        It is allocated in full blocks: a handle covers a block. All ranks call it together.
         UserError, on all alike, where memory cannot be had or mapped.
         """
         trouble = ""
@@ -125,19 +125,19 @@ class Peers:
             raise
 
     def addresses(self, pointer: int) -> list[int]:
-        """Where each rank's memory, which it calls this with, lies for this process.
+        """The addresses, in this process, of the memory that each rank passes.
 
         All ranks call it together. UserError where memory cannot be mapped.
         """
-        trouble, found, own = "", [], None
+        trouble, pointers, offer = "", [], None
         try:
             start = allocation(pointer)
-            own = self._runtime.ipcGetMemHandle(start), pointer - start
+            offer = self._runtime.ipcGetMemHandle(start), pointer - start
         except self._runtime.CUDARuntimeError as error:
             trouble = str(error)
-        for rank, offered in enumerate(self._comm.allgather(own)):
+        for rank, offered in enumerate(self._comm.allgather(offer)):
             if rank == self._comm.rank:
-                found.append(pointer)
+                pointers.append(pointer)
                 continue
             if offered is None:
                 continue
@@ -145,7 +145,7 @@ class Peers:
             try:
                 if handle not in self._opened:
                     self._opened[handle] = self._runtime.ipcOpenMemHandle(handle)
-                found.append(self._opened[handle] + offset)
+                pointers.append(self._opened[handle] + offset)
             except self._runtime.CUDARuntimeError as error:
                 trouble = str(error)
         if failed := [text for text in self._comm.allgather(trouble) if text]:
@@ -153,21 +153,21 @@ class Peers:
                 f"the memory of the other ranks' GPUs cannot be mapped ({failed[0]}): use --comm "
                 "nccl or mpi"
             )
-        return found
+        return pointers
 
     def close(self) -> None:
         """Unmap it all, and give back what was shared. All ranks call it together."""
         for address in self._opened.values():
             self._runtime.ipcCloseMemHandle(address)
         self._opened.clear()
-        self._comm.Barrier()  # CUDA wants memory unmapped everywhere before it is given back
+        self._comm.Barrier()  # CUDA requires memory to be unmapped everywhere before it is freed
         for pointer in self._shared:
             self._runtime.free(pointer)
         self._shared.clear()
 
 
 class HostRanks:
-    """The ranks of a job as `data.spread.Neighbours`."""
+    """The ranks of a job as the data cache's neighbours (`data.resident.sharded`)."""
 
     def __init__(self, job: MpiJob) -> None:
         self.rank, self.size = job.rank, job.size
@@ -178,7 +178,7 @@ class HostRanks:
     def share(self, nbytes: int) -> list[int]:
         """The addresses of so much memory of each GPU's, until the process ends; none where it
         cannot be had, or mapped. All ranks call it together."""
-        peers = Peers(self._comm)  # of its own: closing it unmaps all that it shares
+        peers = Peers(self._comm)  # a separate one: closing it unmaps all that it shares
         try:
             addresses = peers.share(nbytes)
         except UserError:  # on all ranks alike

@@ -54,14 +54,14 @@ FAULT = 4
 """The exit code of a rank that ends the others, where nothing is wrong with what it was given."""
 
 _exit = posix._exit
-"""os._exit, also where something watches over that name."""
+"""os._exit, also while that name is patched."""
 
 _FORWARDING = 0.3
 """Seconds that a launcher gets to forward a message before it ends everything."""
 
 _TURN = 1.0
-"""Seconds between the ranks' messages, so that what is wrong on all of them is said by one: its
-end is theirs too. Longer than _FORWARDING."""
+"""Seconds between the ranks' messages, so that one rank reports an error that all have, and ends
+the others before they do. Longer than _FORWARDING."""
 
 
 class Job:
@@ -189,18 +189,18 @@ class MpiJob(Job):
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """An exception inside ends all ranks: with its message, after a traceback if it is one of a
-        user's own code. Otherwise the others would wait for this one for ever. So does os._exit,
-        after which a launcher may end them and call that a success.
+        """An exception in the body ends all ranks: with its message, after a traceback if it comes
+        from user code. Otherwise the others would wait for this one for ever. The same goes for
+        os._exit, after which a launcher may end them and report success.
         """
-        own, leave = os.getpid(), os._exit
+        process, leave = os.getpid(), os._exit
 
-        def leave_others(status: int) -> NoReturn:
-            if os.getpid() == own:  # not a process that was forked
+        def abort_all(status: int) -> NoReturn:
+            if os.getpid() == process:  # not a process that was forked
                 self.abort(f"it was left by os._exit({status!r}), while the others go on")
             _exit(status)
 
-        os._exit = leave_others
+        os._exit = abort_all
         try:
             yield
         except BaseException as error:
@@ -225,28 +225,28 @@ class MpiJob(Job):
 
 
 class Subset(MpiJob):
-    """A subset of a job's ranks, which are a job among themselves, and end with the whole one.
+    """A subset of a job's ranks, which are a job among themselves, and end with it.
 
     comm: theirs, split from the job's. lag: `agree` answers what was wished so many calls ago, so
     that no rank is held up until it is as many calls ahead of another.
     """
 
-    def __init__(self, whole: MpiJob, comm: Any, *, lag: int = 1) -> None:
-        self._whole = whole
-        self.mpi = whole.mpi
+    def __init__(self, job: MpiJob, comm: Any, *, lag: int = 1) -> None:
+        self._job = job
+        self.mpi = job.mpi
         self.world = comm
         self.rank, self.size = comm.rank, comm.size
-        self.watchdog = whole.watchdog
+        self.watchdog = job.watchdog
         self._control = comm.Dup()
         self._lag = lag
         self._wishes = deque()
 
     @property
     def name(self) -> str:
-        return self._whole.name
+        return self._job.name
 
     def abort(self, message: str, code: int = FAULT) -> None:
-        self._whole.abort(message, code)
+        self._job.abort(message, code)
 
     def close(self) -> None:
         """All ranks of it call it together."""
@@ -282,8 +282,8 @@ def find_job() -> Job:
 
 
 def leave(code: int) -> None:
-    """End the ranks that a launcher started beside this process, which ends with an error before it
-    has joined them: they would wait for it for ever."""
+    """End the ranks that a launcher started along with this process, which fails before it has
+    joined them: they would wait for it for ever."""
     launcher = launched_by()
     if not code or _job is not None or launcher is None:
         return
@@ -296,7 +296,7 @@ def leave(code: int) -> None:
 
 
 def launched_by() -> tuple[str, str] | None:
-    """The variable of the environment that shows what started this process, and its name."""
+    """The environment variable that shows which launcher started this process, and its name."""
     for variable, name in _LAUNCHERS:
         if variable in os.environ:
             return variable, name
@@ -308,8 +308,8 @@ def launched_by() -> tuple[str, str] | None:
 def cuda_aware(mpi: Any) -> bool:
     """Whether the MPI library takes pointers to device memory.
 
-    Open MPI and MPICH have a function that says it; for what has none, the variable that turns it
-    on does (Cray's older MPICH, MVAPICH2).
+    Open MPI and MPICH have a function for this; for other libraries, the variable that turns the
+    support on answers (Cray's older MPICH, MVAPICH2).
     """
     library = ctypes.CDLL(mpi.__file__)
     query = getattr(library, "MPIX_Query_cuda_support", None)

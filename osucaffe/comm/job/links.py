@@ -1,13 +1,13 @@
-"""Owns connections between a job's ranks, one for each pair, and the watch over those
+"""Owns the connections between a job's ranks, one for each pair, and the monitoring of those
 between hosts.
 
-Each rank listens on the job's interface only. Who connects proves that it knows the job's token,
-which rank 0 draws and the job's own messages carry, without sending it; and so does who listens.
+Each rank listens on the job's interface only. Both ends of a connection prove that they know the
+job's token, which rank 0 draws and MPI distributes, without sending it.
 
-A link between hosts that is cut ends the job, soon. MPI waits for as long as a message may still
+A broken link between hosts soon ends the job. MPI waits for as long as a message may still
 come, and `--comm_timeout` must be longer than any computation of another rank. So one rank of each
-host keeps a connection to those of the others, over which nothing is sent: the systems themselves
-ask one another whether they are there, whatever the programs do.
+host holds an idle connection to those of the others: TCP keep-alive probes show whether the other
+host is there, whatever the programs do.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ Gather = Callable[[Any], list[Any]]
 """Every rank's value, in the order of the ranks."""
 
 
-def own_interface(wanted: str | None, *, alone: bool) -> tuple[str, str]:
-    """The interface that ranks are reached by, and its IPv4 address: the one that is wanted; else
+def find_interface(requested: str | None, *, alone: bool) -> tuple[str, str]:
+    """The interface that ranks are reached by, and its IPv4 address: the requested one; else
     the loopback where all ranks are on this host (alone); else the first other one that is up.
     UserError."""
-    found = _addresses()
-    if wanted is not None:
-        if wanted not in found:
+    known = _addresses()
+    if requested is not None:
+        if requested not in known:
             raise UserError(
-                f"--interface {wanted}: has no IPv4 address here; there are {', '.join(found)}"
+                f"--interface {requested}: has no IPv4 address here; there are {', '.join(known)}"
             )
-        return wanted, found[wanted]
-    others = [each for each in found.items() if not each[1].startswith("127.")]
+        return requested, known[requested]
+    others = [pair for pair in known.items() if not pair[1].startswith("127.")]
     return ("lo", "127.0.0.1") if alone or not others else others[0]
 
 
@@ -55,15 +55,15 @@ def _addresses() -> dict[str, str]:
     import fcntl
     import struct
 
-    found: dict[str, str] = {}
+    addresses: dict[str, str] = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             try:
-                asked = fcntl.ioctl(probe, 0x8915, struct.pack("256s", name.encode()[:15]))
+                answer = fcntl.ioctl(probe, 0x8915, struct.pack("256s", name.encode()[:15]))
             except OSError:  # it has none
                 continue
-            found[name] = socket.inet_ntoa(asked[20:24])
-    return found
+            addresses[name] = socket.inet_ntoa(answer[20:24])
+    return addresses
 
 
 def connect_all(
@@ -75,37 +75,37 @@ def connect_all(
     local: bool = False,
     patience: float = _PATIENCE,
 ) -> dict[int, socket.socket]:
-    """A connected socket for each other rank. All ranks call it together. local: they are on one
-    host, whose own sockets cost half the work of TCP's. patience: seconds in which each must be
-    there. UserError."""
+    """A connected socket for each other rank. All ranks call it together. local: all are on
+    one host, where UNIX sockets cost half as much as TCP. patience: seconds in which each must be
+    connected. UserError."""
     token = gather(secrets.token_bytes(32))[0]
     with _listen(address, size, local=local) as listener:
-        places = gather(listener.getsockname())
-        found: dict[int, socket.socket] = {}
+        addresses = gather(listener.getsockname())
+        links: dict[int, socket.socket] = {}
         try:
             for other in range(rank):
-                link = _connect(places[other], patience, local=local)
+                link = _connect(addresses[other], patience, local=local)
                 _prove(link, token, b"connects", rank)
                 if _believe(link, token, b"listens") != other:
                     raise UserError(f"what listens for rank {other} is not of this job")
-                found[other] = link
+                links[other] = link
             listener.settimeout(patience)
-            while len(found) < size - 1:
+            while len(links) < size - 1:
                 link, _ = listener.accept()
                 link.settimeout(patience)
                 who = _believe(link, token, b"connects")
-                if who is None or who in found:
+                if who is None or who in links:
                     link.close()  # a stranger
                     continue
                 _prove(link, token, b"listens", rank)
-                found[who] = link
+                links[who] = link
         except OSError as error:
             raise UserError(f"rank {rank} has no connection to all others: {error}") from error
-    for link in found.values():
+    for link in links.values():
         if not local:
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         link.setblocking(False)
-    return found
+    return links
 
 
 def _listen(address: str, size: int, *, local: bool) -> socket.socket:
@@ -117,12 +117,12 @@ def _listen(address: str, size: int, *, local: bool) -> socket.socket:
     return listener
 
 
-def _connect(place: Any, patience: float, *, local: bool) -> socket.socket:
+def _connect(address: Any, patience: float, *, local: bool) -> socket.socket:
     if not local:
-        return socket.create_connection(place, patience)
+        return socket.create_connection(address, patience)
     link = socket.socket(socket.AF_UNIX)
     link.settimeout(patience)
-    link.connect(place)
+    link.connect(address)
     return link
 
 
@@ -174,17 +174,17 @@ def watch(job: Job, topology: Topology, interface: str | None = None) -> None:
         return
 
     def gather(value: Any) -> list[Any]:
-        found = job.gather(value)
-        return [found[rank] for rank in leaders]
+        values = job.gather(value)
+        return [values[rank] for rank in leaders]
 
     if job.rank not in leaders:
         gather(None)  # those of `connect_all`
         gather(None)
         return
-    _, address = own_interface(interface, alone=False)
-    own = leaders.index(job.rank)
+    _, address = find_interface(interface, alone=False)
+    index = leaders.index(job.rank)
     try:
-        links = connect_all(own, len(leaders), gather, address, patience=_PATIENCE)
+        links = connect_all(index, len(leaders), gather, address, patience=_PATIENCE)
     except UserError as error:
         logger.info("Links between hosts are not monitored (--interface names them): %s", error)
         return
@@ -192,7 +192,7 @@ def watch(job: Job, topology: Topology, interface: str | None = None) -> None:
     for other, link in links.items():
         _keep_alive(link)
         ranks = topology.hosts[other]
-        numbers = listed(each.rank for each in ranks)
+        numbers = listed(rank.rank for rank in ranks)
         name = f"rank{'s' * (len(ranks) > 1)} {numbers}"
         hosts[link] = f"{name} on {ranks[0].hostname}"
     threading.Thread(target=_run, args=(job, hosts), name="osucaffe-links", daemon=True).start()

@@ -28,7 +28,7 @@ class Location:
 
 @dataclass(frozen=True)
 class Topology:
-    """Where all ranks run; `own` is this one's place."""
+    """The location of every rank; `own` is this rank's."""
 
     own: Location
     ranks: Sequence[Location] = field(default_factory=tuple)
@@ -36,17 +36,17 @@ class Topology:
     @property
     def hosts(self) -> list[list[Location]]:
         """The ranks of each host."""
-        return _grouped(self.ranks, lambda each: each.host)
+        return _grouped(self.ranks, lambda peer: peer.host)
 
     @property
     def local_rank(self) -> int:
         """This rank's number among those of its host."""
-        return [each.rank for each in self.ranks if each.host == self.own.host].index(self.own.rank)
+        return [peer.rank for peer in self.ranks if peer.host == self.own.host].index(self.own.rank)
 
     @property
     def shares_gpu(self) -> bool:
         """Whether two ranks anywhere use one GPU."""
-        gpus = [each.gpu for each in self.ranks if each.gpu is not None]
+        gpus = [peer.gpu for peer in self.ranks if peer.gpu is not None]
         return len(set(gpus)) < len(gpus)
 
     def levels(self) -> list[list[Hashable]]:
@@ -56,25 +56,25 @@ class Topology:
         or that is the same as the one inside it, is left out; the last level is one group.
         """
         ladder: list[list[Hashable]] = [
-            [each.gpu if each.gpu is not None else each.rank for each in self.ranks],
-            [each.host for each in self.ranks],
+            [peer.gpu if peer.gpu is not None else peer.rank for peer in self.ranks],
+            [peer.host for peer in self.ranks],
             [0 for _ in self.ranks],
         ]
-        kept: list[list[Hashable]] = []
+        distinct: list[list[Hashable]] = []
         groups = len(self.ranks)
         for level in ladder:
             if len(set(level)) < groups:
                 groups = len(set(level))
-                kept.append(level)
-        return kept
+                distinct.append(level)
+        return distinct
 
 
 def discover(job: Job, gpu: str | None = None, gpu_name: str = "") -> Topology:
     """Ask all ranks where they are (all call it together). gpu: the UUID of this rank's GPU."""
     leader = _host_leader(job)
-    own = Location(job.rank, leader, job.host, usable_cores(), os.getpid(), gpu, gpu_name)
-    ranks = job.gather(own)
-    return Topology(own, tuple(ranks))
+    location = Location(job.rank, leader, job.host, usable_cores(), os.getpid(), gpu, gpu_name)
+    ranks = job.gather(location)
+    return Topology(location, tuple(ranks))
 
 
 def _host_leader(job: Job) -> int:
@@ -90,6 +90,6 @@ def _host_leader(job: Job) -> int:
 
 def _grouped(ranks: Sequence[Location], key: Any) -> list[list[Location]]:
     groups: dict[Hashable, list[Location]] = {}
-    for each in ranks:
-        groups.setdefault(key(each), []).append(each)
+    for peer in ranks:
+        groups.setdefault(key(peer), []).append(peer)
     return list(groups.values())

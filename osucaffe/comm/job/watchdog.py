@@ -27,7 +27,7 @@ class Watchdog:
 
     @contextlib.contextmanager
     def watch(self, report: Report) -> Iterator[None]:
-        """Watch what is done inside. report: says what it is waiting for, when it is asked.
+        """Watch the body of the `with`. report: called for a description of what it waits for.
 
         Within a watch of the same thread, only the inner one counts until it ends.
         """

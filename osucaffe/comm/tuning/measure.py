@@ -76,13 +76,13 @@ def measure(
         best: list[tuple[int, Choice]] = []
         for nbytes in sizes:
             array = np.zeros(nbytes // 4, np.float32)
-            found = []
+            candidates = []
             for choice in choices(operation, nbytes):
                 if choice not in made:
                     made[choice] = make(choice)
                 took = seconds(job, made[choice], operation, array)
-                found.append((job.broadcast_object(took), choice))
-            took, choice = _pick(found, best, nbytes)
+                candidates.append((job.broadcast_object(took), choice))
+            took, choice = _pick(candidates, best, nbytes)
             report(f"{operation:15} {nbytes:>11,} B {took * 1e6:>10.1f} us  {choice.algorithm}")
         table[operation] = _rows(best)
     for comm in made.values():
@@ -135,11 +135,11 @@ def measure_gpus(
                 for name, comm in comms.items()
             }
             times = in_turns(job, ways, ROUNDS)
-            found = [(took, Choice(name, 0)) for name, took in times.items()]
-            took, choice = _pick(found, best[operation], nbytes, noise=1.0)
+            candidates = [(took, Choice(name, 0)) for name, took in times.items()]
+            took, choice = _pick(candidates, best[operation], nbytes, noise=1.0)
             report(f"{operation:15} {nbytes:>11,} B {took * 1e6:>10.1f} us  {choice.algorithm}")
             del ways
-    return {operation: _rows(each) for operation, each in best.items()}
+    return {operation: _rows(choices) for operation, choices in best.items()}
 
 
 def in_turns(job: Job, ways: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
@@ -149,21 +149,21 @@ def in_turns(job: Job, ways: Mapping[str, Callable[[], float]], rounds: int) -> 
         for name, way in ways.items():
             job.barrier()
             times[name].append(max(job.gather(way())))
-    return {name: statistics.median(each[1:]) for name, each in times.items()}
+    return {name: statistics.median(samples[1:]) for name, samples in times.items()}
 
 
 def _pick(
-    found: list[tuple[float, Choice]],
+    candidates: list[tuple[float, Choice]],
     best: list[tuple[int, Choice]],
     nbytes: int,
     *,
     noise: float = 1.1,
 ) -> tuple[float, Choice]:
-    """Add the fastest to `best`; another than before must be faster by more than the noise."""
-    took, choice = min(found)
+    """Add the fastest to `best`; a change of algorithm must gain more than the noise."""
+    took, choice = min(candidates)
     if best:
         before = best[-1][1]
-        same = min((each for each in found if each[1] == before), default=(np.inf, choice))
+        same = min((pair for pair in candidates if pair[1] == before), default=(np.inf, choice))
         took, choice = same if same[0] < noise * took else (took, choice)
     best.append((nbytes, choice))
     return took, choice
@@ -180,7 +180,7 @@ def _rows(best: Sequence[tuple[int, Choice]]) -> list[list[Any]]:
 
 
 def merge(path: Path, level: str, ranks: int, rows: dict[str, list[list[Any]]]) -> None:
-    """Put measured rows into a table file, beside what it holds for other levels and ranks."""
+    """Merge measured rows into a table file; rows of other levels and ranks stay."""
     content: dict[str, Any] = {"about": "measured by osucaffe tune", "levels": {}}
     try:
         if path.exists():

@@ -1,4 +1,4 @@
-"""Owns which algorithm an operation uses: the one asked for, or what a table of measurements says.
+"""Owns which algorithm an operation uses: the requested one, or the best by a tuning table.
 
 A table is JSON: {level: {operation: {ranks: [[most bytes or null, algorithm, chunk bytes], ...]}}}.
 The row for the nearest number of ranks that is not smaller (or else the largest) holds, and in it
@@ -18,7 +18,7 @@ from ...errors import UserError
 from ..algorithms import ALGORITHMS, algorithms_for
 
 CHUNK = 256 * 1024
-"""Bytes that a pipeline moves at a time, where no table says otherwise."""
+"""Bytes that a pipeline moves at a time by default."""
 
 LEVELS = ("node", "network")
 """Ranks that share memory, and ranks that do not."""
@@ -46,7 +46,7 @@ class Selection:
     """Picks algorithms.
 
     name: "auto" for the table's, or an algorithm's name: it is used for the operations that have
-    it, and the table for the others. file: a table of the user's own (`osucaffe tune` writes it).
+    it, and the table for the others. file: the user's table (`osucaffe tune` writes it).
     UserError for unknown names and damaged tables.
     """
 
@@ -57,10 +57,10 @@ class Selection:
             fixed = dict.fromkeys(NATIVE, name)
         else:
             fixed = {} if name == "auto" else algorithms_for(name)
-        self._fixed = {each: Choice(one, chunk or CHUNK) for each, one in fixed.items()}
+        self._fixed = {operation: Choice(one, chunk or CHUNK) for operation, one in fixed.items()}
         self._chunk = chunk
         self._table = read_table(find_table() if file is None else Path(file))
-        self._found: dict[tuple[str, str, int, int], Choice] = {}
+        self._cache: dict[tuple[str, str, int, int], Choice] = {}
 
     def choose(self, operation: str, nbytes: int, ranks: int, level: str) -> Choice:
         """The algorithm for an operation on arrays of nbytes."""
@@ -73,12 +73,12 @@ class Selection:
         return self._look_up(GPU, operation, nbytes, ranks).algorithm
 
     def _look_up(self, level: str, operation: str, nbytes: int, ranks: int) -> Choice:
-        """What the table says: looked for once, as that takes longer than a small message."""
+        """The table's entry, cached: a look-up takes longer than a small message."""
         key = level, operation, nbytes, ranks
-        if (found := self._found.get(key)) is None:
-            found = _find(self._table[level][operation], nbytes, ranks)
-            found = self._found[key] = found._replace(chunk=self._chunk or found.chunk)
-        return found
+        if (choice := self._cache.get(key)) is None:
+            choice = _find(self._table[level][operation], nbytes, ranks)
+            choice = self._cache[key] = choice._replace(chunk=self._chunk or choice.chunk)
+        return choice
 
 
 def _find(rows: Mapping[int, list[tuple[float, str, int]]], nbytes: int, ranks: int) -> Choice:
@@ -87,20 +87,20 @@ def _find(rows: Mapping[int, list[tuple[float, str, int]]], nbytes: int, ranks: 
 
 
 def user_table() -> Path:
-    """Where `osucaffe tune` writes, and where a run looks first."""
+    """The file that `osucaffe tune` writes, and that a run prefers."""
     home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(home) / "osucaffe" / "tuning.json"
 
 
 def find_table() -> Path:
     """The user's table if there is one, or the one that comes with osucaffe."""
-    own = user_table()
-    return own if own.is_file() else Path(__file__).with_name("table.json")
+    tuned = user_table()
+    return tuned if tuned.is_file() else Path(__file__).with_name("table.json")
 
 
 @lru_cache(maxsize=8)
 def read_table(path: Path) -> Table:
-    """Read and check a table; levels and operations that it lacks come from osucaffe's own."""
+    """Read and check a table; missing levels and operations come from the built-in one."""
     shipped = Path(__file__).with_name("table.json")
     try:
         table = _parse(json.loads(path.read_text()))

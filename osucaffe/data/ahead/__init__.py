@@ -1,2 +1,2 @@
-"""Owns reading ahead of the net: threads and processes that prepare batches, and memory for
-them."""
+"""Owns prefetching: threads and processes that prepare batches ahead of the net, and their
+memory."""

@@ -1,4 +1,4 @@
-"""Owns decoded records that stay in the host's memory: each is decoded once."""
+"""Owns the cache of decoded records in host memory: each is decoded once."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ...backends.tensor import Shape
 
 
 class DecodedCache:
-    """Room for the images of `count` records, (channels, height, width), and their labels.
+    """A cache for the images of `count` records, (channels, height, width), and their labels.
 
-    has: which records are there. The memory is taken as they come. Safe to use from threads, and
-    processes to which it is sent, that put the same records: they share it.
+    has: which records are cached. Memory is used as they are added. Safe to use from threads, and
+    from processes that it is sent to, which share it.
     """
 
     def __init__(
         self, count: int, shape: Shape, *, interleaved: bool, path: str | None = None
     ) -> None:
-        """interleaved: the channels lie last, as decoders write them. path: of the memory of one
-        that another process has made."""
+        """interleaved: the channels come last, as decoders write them. path: of the memory of one
+        that another process has created."""
         self._made_of = count, tuple(shape), interleaved
         channels, *extents = shape
         size = int(np.prod(shape))
@@ -46,7 +46,7 @@ class DecodedCache:
             os.close(self._file)
 
     def put(self, number: int, image: np.ndarray, label: int) -> None:
-        """Keep a record, if it has the shape and type of the others."""
+        """Cache a record, if it has the shape and type of the others."""
         if image.shape == self.images.shape[1:] and image.dtype == np.uint8:
             self.images[number] = image
             self.labels[number] = label
@@ -54,7 +54,7 @@ class DecodedCache:
 
 
 def _make_file(nbytes: int) -> int:
-    """A file in memory; -1, of memory that is not shared, where there are no reader processes."""
+    """A file in memory; -1, for memory that is not shared, if there are no reader processes."""
     if not hasattr(os, "memfd_create"):
         return -1
     file = os.memfd_create("osucaffe-records")

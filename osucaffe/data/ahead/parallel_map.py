@@ -1,4 +1,4 @@
-"""Owns work on many records at once: threads that run ahead, results in order, bad records."""
+"""Owns parallel processing of records: threads that run ahead, results in order, bad records."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ def map_ahead(
 ) -> Iterator[_Result]:
     """function of each item, in the order of the items, computed by `threads` threads.
 
-    Only a few items are taken ahead of the results: the memory in use does not grow. What the
-    function raises is raised in its turn.
+    Only a few items are taken ahead of the results, which bounds the memory in use. Exceptions of
+    the function are raised in the order of the items.
     """
     rest = iter(items)
     with ThreadPoolExecutor(threads, thread_name_prefix="osucaffe-data") as pool:
-        waiting: deque[Future[_Result]] = deque()
+        pending: deque[Future[_Result]] = deque()
         try:
             for item in itertools.islice(rest, _AHEAD * threads):
-                waiting.append(pool.submit(function, item))
-            while waiting:
-                result = waiting.popleft().result()
-                waiting.extend(pool.submit(function, item) for item in itertools.islice(rest, 1))
+                pending.append(pool.submit(function, item))
+            while pending:
+                result = pending.popleft().result()
+                pending.extend(pool.submit(function, item) for item in itertools.islice(rest, 1))
                 yield result
         finally:
-            for future in waiting:
+            for future in pending:
                 future.cancel()
 
 
 class BadRecords:
-    """What becomes of records that cannot be used: the first one stops, or each is counted.
+    """The handling of unusable records: the first is an error, or each is counted and skipped.
 
     The first few are named in the log, and all are counted in `count`, each once if it has a
-    number. Safe to use from threads. A copy in another process tells of them instead (`tell`, with
-    the number), if it is set.
+    number. Safe to use from threads. A copy in another process reports them by `tell` instead
+    (with the number), if it is set.
     """
 
     tell: Callable[[int, str], None] | None = None
@@ -59,7 +59,7 @@ class BadRecords:
         self.count = 0
         self._told_next = _NAMED
         self._instead: dict[int, int] = {}
-        """By the number of a bad record, that of the one that takes its place."""
+        """The replacement of each bad record, by number."""
         self._lock = threading.Lock()
 
     def __reduce__(self) -> Any:
@@ -68,10 +68,10 @@ class BadRecords:
     def usable(
         self, record: int, count: int, read: Callable[[int], _Result], none: str
     ) -> tuple[_Result, int]:
-        """What `read` makes of a record of so many, and its number; where that is bad and to be
-        skipped, of the next one that is not. None is read again that was once found to be bad.
+        """The result of `read` for a record of `count`, and its number; if that is bad and to be
+        skipped, for the next good one. Records known to be bad are not read again.
 
-        none: the message where none can be used.
+        none: the message if none can be used.
         """
         passed, at = [record], record
         for _ in range(count):
@@ -83,12 +83,12 @@ class BadRecords:
                 passed.append(at)
                 at = (at + 1) % count
                 continue
-            self._instead.update({each: at for each in passed if each != at})
+            self._instead.update({record: at for record in passed if record != at})
             return item, at
         raise UserError(none)
 
     def report(self, error: UserError, record: int | None = None) -> None:
-        """Raise the error, or note it. record: its number, if it may be found again."""
+        """Raise the error, or count it. record: its number, if it may be seen again."""
         if not self.skip:
             raise error
         with self._lock:
@@ -117,8 +117,8 @@ def map_usable(
     bad: BadRecords,
     advance: Callable[[], object],
 ) -> Iterator[tuple[_Item, _Result]]:
-    """Items with what `map_ahead` gives of them, but for those of which the function raises
-    UserError: what becomes of these, `bad` decides. advance is called after each."""
+    """Items with their results from `map_ahead`, except those for which the function raises
+    UserError, which `bad` handles. advance is called after each."""
 
     def attempt(item: _Item) -> _Result | UserError:
         try:

@@ -1,4 +1,4 @@
-"""Owns prefetching: batches that threads or processes make ahead, in order, in a ring of memory."""
+"""Owns the prefetching pipeline: workers make batches ahead, in order, in a ring of buffers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Arrays = Sequence[tuple[Shape, str]]
 
 
 class Buffer(NamedTuple):
-    """One array of a batch (NumPy's, or a GPU's): as the reader sees it, flat, and its address."""
+    """One array of a batch (NumPy's, or a GPU's): shaped, flat, and its address."""
 
     array: Any
     flat: Any
@@ -31,35 +31,35 @@ class Job(Protocol):
     """A part of a batch that is being made."""
 
     def result(self) -> object:
-        """Wait until it is there. Raises what making it raised."""
+        """Wait until it is ready. Raises the worker's error, if any."""
 
 
 class Workers(Protocol):
-    """What makes batches beside the caller: threads, or processes (processes.py)."""
+    """Makes batches in the background: threads, or processes (processes.py)."""
 
     slots: list[list[Buffer]]
-    """The memory of so many batches."""
+    """The buffers of the batches."""
     tasks: int
-    """How many parts of batches each is to find, made or not, when all slots are to be filled."""
+    """The number of parts of batches per worker, finished or not, when all slots are in use."""
 
     def make(self, slot: int, position: int, part: int) -> Sequence[Job]:
-        """Begin to make a batch, from this position of the stream on, in parts of so many records.
+        """Start making a batch, from this position of the stream on, in parts of so many records.
 
-        Raises UserError where the workers cannot be started.
+        Raises UserError if the workers cannot be started.
         """
 
     def drop(self, jobs: Sequence[Any]) -> None:
-        """Return when nobody writes for these any more, made or not."""
+        """Return when no worker writes these any more, finished or not."""
 
     def close(self) -> None:
-        """Stop, made or not, and wait for it. The next batch would start them again."""
+        """Stop the workers and wait for them. The next batch would start them again."""
 
 
 class Threads:
-    """Threads of this process: enough where the work is done without Python's lock.
+    """Threads of this process: sufficient for work that releases the GIL.
 
-    fill: as for Pipeline. arrays: shape and dtype of each of a batch. first: makes the first of
-    them, elsewhere than in the host's memory.
+    fill: as for Pipeline. arrays: shape and dtype of each array of a batch. first: allocates the
+    first of them outside of host memory.
     """
 
     tasks = 1
@@ -77,7 +77,7 @@ class Threads:
         self._pool: ThreadPoolExecutor | None = None
         makers = [first or allocate, *[allocate] * (len(arrays) - 1)]
         self.slots = [
-            [make(*each) for make, each in zip(makers, arrays, strict=True)] for _ in range(slots)
+            [make(*spec) for make, spec in zip(makers, arrays, strict=True)] for _ in range(slots)
         ]
 
     def make(self, slot: int, position: int, part: int) -> list[Future[None]]:
@@ -85,7 +85,7 @@ class Threads:
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="osucaffe-data")
         arrays = [buffer.array for buffer in self.slots[slot]]
         return [
-            self._pool.submit(self._make, position + at, [each[at : at + part] for each in arrays])
+            self._pool.submit(self._make, position + at, [a[at : at + part] for a in arrays])
             for at in range(0, len(arrays[0]), part)
         ]
 
@@ -105,16 +105,16 @@ class Threads:
 
 
 class Pipeline:
-    """Gives the batches of a stream of records one by one, made ahead by threads or processes.
+    """Yields the batches of a stream of records one by one, made ahead by threads or processes.
 
     fill(position, arrays) writes the records position, position + 1, ... of the stream into the
-    arrays, a batch or a part of one; it runs on several threads, each with arrays of its own.
+    arrays, a batch or a part of one; it runs on several threads, each with separate arrays.
     shapes: of the arrays of one batch; the first extent of each is the batch size.
     dtypes: of these arrays (default: all float32).
-    depth: batches made ahead (0: none, each is made when it is asked for).
-    held: how many of the batches that were given out last stay as they are.
-    threads: how many make them. If they are more than the batches, several share one.
-    workers: makes what they are, with the first four arguments of Threads.
+    depth: batches made ahead (0: none, each is made when requested).
+    held: how many of the last returned batches stay valid.
+    threads: the number of workers. If there are more than batches, several share one.
+    workers: creates them, with the first four arguments of Threads.
     """
 
     def __init__(
@@ -143,15 +143,15 @@ class Pipeline:
         self._stride = self._batch_size
 
     def split(self, rank: int, ranks: int) -> None:
-        """Give out only every `ranks`-th batch, from batch `rank` on: `ranks` pipelines that count
-        together give out the stream. Positions are those of the stream as a whole.
+        """Return only every `ranks`-th batch, from batch `rank` on: `ranks` pipelines together give
+        the stream. Positions count the entire stream.
         """
         self._drop_pending()
         self._offset, self._stride = rank * self._batch_size, ranks * self._batch_size
 
     @property
     def position(self) -> int:
-        """How many records were given out. Set it, and those from there on come next."""
+        """The number of records returned so far. Set it to continue from another position."""
         return self._position
 
     @position.setter
@@ -160,9 +160,9 @@ class Pipeline:
         self._position = position
 
     def next(self) -> list[Buffer]:
-        """The next batch. It stays as it is until the batch after it is asked for (see `held`).
+        """The next batch. It stays valid until the batch after it is requested (see `held`).
 
-        Raises what the worker that made the batch raised (again, if asked again).
+        Raises the error of the batch's worker (again, if called again).
         """
         if not self._depth:
             batch = self._workers.slots[0]
@@ -203,7 +203,7 @@ class Pipeline:
 
 
 def allocate(shape: Shape, dtype: str = "float32") -> Buffer:
-    """An array of zeros on pages of its own (huge ones if it is large), which a GPU can pin."""
+    """An array of zeros on separate pages (huge ones if it is large), which a GPU can pin."""
     count = int(np.prod(shape))
     nbytes = max(1, count * np.dtype(dtype).itemsize)
     if sys.platform == "linux":

@@ -1,11 +1,11 @@
-"""Owns reader processes, from the side that they read for: they make batches where threads would
-wait for Python's lock.
+"""Owns the parent's side of reader processes, which make batches where threads would wait for the
+GIL.
 
-A process without threads of its own (`reader_process.py`) opens the data and forks the readers, so
-that neither CUDA nor MPI is ever forked and all share what they know. Tasks go to them through one
-pipe, from which whoever is free takes the next, and short replies come back through another; the
-batches are written to shared memory. The pipes end with either side: so no
-reader is left over, however this process ends.
+A single-threaded process (`reader_process.py`) opens the data and forks the readers, so that
+neither CUDA nor MPI is ever forked and all share its memory. Tasks go to them through one pipe,
+from which any free reader takes the next, and short replies come back through another; the
+batches are written to shared memory. The pipes close when either side ends: so no reader is left
+over, however this process ends.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from .pipeline import Arrays, Fill
 from .reader_process import BAD_INPUT, ENDED, LOGGED, MADE, REPLY, SKIPPED, TASK, Ring
 
 ENOUGH_THREADS = 4
-"""Readers up to which threads do as well: where 4 decode 3,800 JPEGs a second either way, 8 threads
+"""Readers up to which threads are as fast: where 4 decode 3,800 JPEGs/s either way, 8 threads
 decode 7,300 and 8 processes 9,100; 16 threads 11,700 and 16 processes 16,300."""
 _START = (
     "import importlib, json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     f"importlib.import_module('{__package__}.reader_process').main(*sys.argv[2:])"
 )
 _FOR_THE_TRAINER = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-"""Terminals and batch systems send them to all processes; a new one has blocked what this has."""
+"""Terminals and batch systems send them to all processes; a new one inherits the blocked set."""
 _ENVIRONMENT = {
     # Threads of a library, which readers do not need, must not be forked.
     **dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
@@ -45,12 +45,12 @@ _ENVIRONMENT = {
     **dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), str(1 << 28)),
 }
 _PATIENCE = 5
-"""Seconds for readers to end when they are told to."""
+"""Seconds for readers to end on request."""
 _log = logging.getLogger("osucaffe")
 
 
 def worth_processes(readers: int, depth: int) -> bool:
-    """Whether so many readers of a source that needs Python for each record should be processes."""
+    """Whether so many readers of a source that runs Python for each record should be processes."""
     return can_be_processes() and readers > ENOUGH_THREADS and depth > 0
 
 
@@ -79,13 +79,13 @@ class Part:
 class Processes:
     """Reader processes, as the workers of a Pipeline.
 
-    fill: a method of a source that can be pickled; what its `bad` (BadRecords) is told in readers,
-    it is told here. They start with the first batch; what starts them, at once, so that it is ready
-    then. UserError where it cannot be started.
+    fill: a method of a source that can be pickled; what readers report to its `bad` (BadRecords)
+    is passed on here. They start with the first batch; their parent process starts at once, to be
+    ready then. UserError if it cannot be started.
     """
 
     tasks = 2
-    """Batches that are made wait to be taken: with one part each, readers would wait with them."""
+    """Finished batches wait to be taken: with one part each, readers would idle meanwhile."""
 
     def __init__(self, fill: Fill, arrays: Arrays, slots: int, readers: int) -> None:
         self._fill, self._arrays, self._readers = fill, list(arrays), readers
@@ -133,7 +133,7 @@ class Processes:
             raise self._running.dead
 
     def receive(self) -> None:
-        """Wait for replies, and take note of them. UserError when a reader has died."""
+        """Wait for replies, and process them. UserError when a reader has died."""
         assert self._running, "parts are dropped before the readers are stopped"
         for number, kind, text in self._running.replies():
             if kind == LOGGED:
@@ -155,9 +155,9 @@ class Processes:
 
 
 class _Running:
-    """The readers while they run, and the pipes to them.
+    """The running readers, and the pipes to them.
 
-    ring: the file of the memory of batches. module: what the source is defined in.
+    ring: the file of the batches' memory. module: the one that defines the source.
     """
 
     def __init__(self, ring: int, module: str) -> None:
@@ -187,7 +187,7 @@ class _Running:
             for end in (tasks, replies):
                 os.close(end)
         self.begun: list[bool] = []
-        """Not empty when there are readers, or soon."""
+        """Not empty if there are readers, or will soon be."""
         self._rest = b""
         self.dead: UserError | None = None
         self.close = weakref.finalize(
@@ -196,7 +196,7 @@ class _Running:
         """Ends the readers, and waits for it."""
 
     def begin(self, content: bytes) -> None:
-        """Start the readers. content: a pickle of what they read with."""
+        """Start the readers. content: the pickled source."""
         with self._given:
             self._given.write(content)
         self.begun.append(True)
@@ -207,7 +207,7 @@ class _Running:
             os.write(self._tasks, tasks)
 
     def replies(self) -> list[tuple[int, int, str]]:
-        """Those that have come since; at least one. UserError when readers have died."""
+        """The replies since the last call; at least one. UserError when readers have died."""
         if self.dead:
             raise self.dead
         messages: list[tuple[int, int, str]] = []

@@ -1,8 +1,8 @@
-"""Owns what reader processes do, and the memory and messages that they share with who reads.
+"""Owns the reader processes' side, and the memory and messages that they share with the parent.
 
-`main` is where the first of them begins, which forks the others; see processes.py, which starts it.
-The memory has no name and no file, and is gone with the last process. A message is so short that a
-pipe takes it whole.
+`main` is the entry point of the first, which forks the others; processes.py starts it. The memory
+is anonymous, and is freed with the last process. A message is short enough for an atomic write to
+a pipe.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ _FEWER = "take fewer --readers (up to 4 are threads)"
 Tell = Callable[..., None]
 
 TASK = struct.Struct("<IIIIIxxxxq")
-"""Its number, the turn that it belongs to, a slot, its first record there and the one behind its
-last, and the position of the first in the stream."""
+"""Its number, its turn, a slot, its first record there and the one after its last, and the
+position of the first in the stream."""
 REPLY = struct.Struct("<IHH")
-"""The number of a task, what there is to say of it, and how many bytes of text follow."""
+"""The number of a task, the kind of reply, and the length of the text that follows."""
 MADE, BAD_INPUT, CRASHED, SKIPPED, LOGGED, ENDED = range(6)
 LONGEST_TEXT = 4096 - REPLY.size
-"""Bytes of a text: as much as a pipe takes whole, whoever else writes to it."""
+"""Bytes of a text: as much as a pipe takes atomically with several writers."""
 
 
 class Ring:
-    """The memory of so many batches, each of these arrays (shape, dtype).
+    """The memory of `slots` batches, each of these arrays (shape, dtype).
 
-    Every array begins with a page, so that a GPU can pin it. file: of a ring that another process
-    has made. UserError where the system has no such memory left.
+    Every array is page-aligned, so that a GPU can pin it. file: of a ring that another process
+    has created. UserError if the system has no shared memory left.
     """
 
     def __init__(self, arrays: Arrays, slots: int, file: int | None = None) -> None:
@@ -66,7 +66,7 @@ class Ring:
 
     @property
     def turn(self) -> int:
-        """Tasks of another turn are not wanted any more."""
+        """Tasks of another turn are obsolete."""
         return int(self._turn[0])
 
     @turn.setter
@@ -95,12 +95,12 @@ def _view(memory: mmap.mmap, offset: int, shape: Shape, dtype: str) -> Buffer:
 
 
 def main(module: str, *numbers: str) -> None:
-    """Fork readers when the first task comes, and wait for their end: that of one before the tasks'
-    end is told.
+    """Fork readers when the first task comes, and wait for their end; one that ends early is
+    reported.
 
-    module: what the source is defined in. numbers: of the file with a pickle of what they read
-    with, and that of the memory of batches; of the pipes' ends for tasks and replies; and 1 where
-    this is to die with the process that has started it.
+    module: the one that defines the source. numbers: the file descriptors of the pickled source
+    and of the batches' memory; of the pipes' ends for tasks and replies; and 1 if
+    this must die with the process that has started it.
     """
     given, ring, tasks, replies, die = map(int, numbers)
     if die:
@@ -121,10 +121,10 @@ def main(module: str, *numbers: str) -> None:
                 fill, arrays, slots, readers = pickle.load(file)
             memory = Ring(arrays, slots, ring)
             gc.freeze()  # pages that a collection would copy stay shared
-            own = os.getpid()
+            process = os.getpid()
             for _ in range(readers):
                 if not os.fork():
-                    _begin(fill, memory, tasks, tell, own)
+                    _begin(fill, memory, tasks, tell, process)
         except UserError as error:
             tell(0, ENDED, str(error))
         except OSError as error:
@@ -134,7 +134,7 @@ def main(module: str, *numbers: str) -> None:
 
 
 def _await_end(readers: int, tell: Tell) -> None:
-    """Wait for the end of all readers, and tell of the first one if it is not as it should be."""
+    """Wait for the end of all readers, and report the first abnormal one."""
     _, status = os.wait()
     if code := os.waitstatus_to_exitcode(status):
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
@@ -149,7 +149,7 @@ def _await_end(readers: int, tell: Tell) -> None:
 
 
 def _begin(fill: Any, ring: Ring, tasks: int, tell: Tell, parent: int) -> NoReturn:
-    """Be a reader."""
+    """Run a reader."""
     code = 1
     try:
         end_with_parent(parent)
@@ -162,9 +162,9 @@ def _begin(fill: Any, ring: Ring, tasks: int, tell: Tell, parent: int) -> NoRetu
 
 
 def _read(fill: Any, ring: Ring, tasks: int, tell: Tell) -> None:
-    """Do tasks until there are no more."""
+    """Process tasks until there are no more."""
     log = logging.getLogger("osucaffe")
-    log.handlers, log.propagate = [_Told(tell)], False
+    log.handlers, log.propagate = [_ForwardingHandler(tell)], False
     if bad := getattr(fill.__self__, "bad", None):
         bad.tell = lambda record, text: tell(record, SKIPPED, text)
     slots = [[buffer.array for buffer in buffers] for buffers in ring.slots]
@@ -181,8 +181,8 @@ def _read(fill: Any, ring: Ring, tasks: int, tell: Tell) -> None:
         tell(number, kind, text)
 
 
-class _Told(logging.Handler):
-    """Lets the process that is read for log what a reader would."""
+class _ForwardingHandler(logging.Handler):
+    """Forwards log records to the parent process."""
 
     def __init__(self, tell: Tell) -> None:
         super().__init__()

@@ -1,19 +1,19 @@
-"""Owns how much a net waits for its records, which the log says once where it is much."""
+"""Owns the measurement of a net's waits for records, logged once if they are long."""
 
 from __future__ import annotations
 
 import logging
 
 WATCHED = 10.0
-"""Seconds from the first batch on."""
+"""Seconds from the first batch on that are measured."""
 MUCH = 0.2
-"""Of that time."""
+"""The share of that time from which it is logged."""
 
 _log = logging.getLogger("osucaffe")
 
 
-class Waiting:
-    """The time from a net's first batch on, and what of it the net has waited for batches.
+class StallMonitor:
+    """Measures how long a net waits for batches, from its first one on.
 
     title: the layer's, for the log. remedy: the options that may help.
     """
@@ -22,19 +22,19 @@ class Waiting:
         self._title, self._remedy = title, remedy
         self._first: float | None = None
         self._waited = 0.0
-        self._told = False
+        self._reported = False
 
-    def note(self, asked: float, came: float) -> None:
-        """A batch was asked for, and came, at these times (seconds of a clock)."""
-        if self._told:
+    def note(self, start: float, came: float) -> None:
+        """A batch was requested, and arrived, at these times (seconds of a clock)."""
+        if self._reported:
             return
         if self._first is None:
-            self._first = came  # which always takes long
+            self._first = came  # which is always slow
             return
-        self._waited += came - asked
+        self._waited += came - start
         passed = came - self._first
         if passed >= WATCHED:
-            self._told = True
+            self._reported = True
             if self._waited > MUCH * passed:
                 _log.info(
                     "%s: the net waits for its records %.0f %% of the time (see %s)",

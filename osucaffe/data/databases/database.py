@@ -19,7 +19,7 @@ from .lmdb_database import LmdbDatabase
 from .record_database import Database
 
 _AT_ONCE = 64
-"""Records that are copied at once."""
+"""Records per copied chunk."""
 
 
 _opened: weakref.WeakValueDictionary[tuple[int, int], Database] = weakref.WeakValueDictionary()
@@ -28,8 +28,8 @@ _opened: weakref.WeakValueDictionary[tuple[int, int], Database] = weakref.WeakVa
 def open_database(path: str | os.PathLike[str]) -> Database:
     """Open a database for reading; UserError when it is missing, empty, cut short or damaged.
 
-    LevelDB cannot be opened twice in one process: a folder that is open already is shared. Which
-    of the two it is, the folder says.
+    LevelDB cannot be opened twice in one process: a folder that is open already is shared. The
+    folder's files show which of the two it is.
     """
     folder = Path(path)
     if not is_leveldb(folder):
@@ -53,8 +53,8 @@ def write_database(
 ) -> int:
     """Write records, in rising order of their keys, as the LMDB folder `path`; return their number.
 
-    All or nothing: the folder is built beside `path`, flushed to disk, then renamed. An LMDB that
-    stands there is replaced; anything else there is left alone (UserError). `batch` records are
+    All or nothing: the folder is built next to `path`, flushed to disk, then renamed. An existing
+    LMDB is replaced; anything else is not touched (UserError). `batch` records are
     one transaction.
     """
     target = Path(path)

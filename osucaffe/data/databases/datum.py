@@ -1,7 +1,7 @@
 """Owns the coding of one record: a Datum's bytes to its fields and pixels, and back.
 
-A Datum is read by hand where it can be, because the records stay in the mapped file: protobuf
-would copy the pixels twice. What is out of the ordinary goes to protobuf.
+A Datum is parsed by hand where possible, because the records stay in the mapped file: protobuf
+would copy the pixels twice. Unusual ones are left to protobuf.
 """
 
 from __future__ import annotations
@@ -144,11 +144,11 @@ def decode_image(
 
 
 _MOST_PIXELS = 178_956_970
-"""Of an image: Pillow's limit, as a few bytes can ask for 12 GB."""
+"""Of an image: Pillow's limit, as a few bytes can claim 12 GB."""
 _LARGE, _PIXELS_A_BYTE = 1 << 24, 10_000
-"""A blank page may have as many pixels, and a compressed one as many a byte."""
+"""A blank page may have as many pixels, and a compressed one as many per byte."""
 _FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "SUN", "TIFF", "WEBP")
-"""Of images: what OpenCV reads. Pillow would run other programs for some further ones."""
+"""Of images: those OpenCV reads. Pillow would run other programs for some further ones."""
 
 
 def _decode_other(data: memoryview, colour: bool | None, red_first: bool) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Owns LMDBs that are read: their records by number in key order, and where these lie."""
+"""Owns reading LMDBs: their records by number in key order, and the records' file offsets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .lmdb_tree import COPY_AGAIN, HEADER, Leaves, LmdbTree
 from .record_database import Database, Record, ValueRanges
 
 _AT_ONCE = 1000
-"""Keys that are read at once."""
+"""Keys that are read at a time."""
 # The first page of a value that has pages of its own: number, flags, and how many pages there are.
 _VALUE_PAGE = struct.Struct("<Q 2x H I")
 _VALUE = 0x04
@@ -40,14 +40,14 @@ class LmdbDatabase(Database):
         self._leaves: list[Leaves] = []
         """The leaves that were read, some at a time, in the order of their keys,"""
         self._ends: list[int] = []
-        """and the numbers of the records behind them."""
+        """and the number of records up to and including each."""
         self._mapped: tuple[memoryview, ValueRanges] | None = None
 
     def __reduce__(self) -> Any:
         return LmdbDatabase, (self.path,)
 
     def check(self) -> None:
-        """Without locks a writer knows of no reader, and uses pages again that are still read."""
+        """Without locks a writer cannot see readers, and reuses pages that are still read."""
         if self._tree.changed():
             raise UserError(
                 f"LMDB {self.path} is being written: it has changed since it was opened. Let what "
@@ -55,7 +55,7 @@ class LmdbDatabase(Database):
             )
 
     def _select(self, start: int, stop: int) -> Leaves:
-        """Where the records start .. stop - 1 lie."""
+        """The locations of the records start .. stop - 1."""
         self.check_range(start, stop)
         with self._lock:
             while not self._ends or self._ends[-1] < stop:
@@ -69,12 +69,12 @@ class LmdbDatabase(Database):
                 self._leaves.append(leaves)
                 self._ends.append(end)
         parts = []
-        for each in range(bisect.bisect_right(self._ends, start), len(self._ends)):
-            first = self._ends[each] - len(self._leaves[each].keys)
+        for leaf in range(bisect.bisect_right(self._ends, start), len(self._ends)):
+            first = self._ends[leaf] - len(self._leaves[leaf].keys)
             if first >= stop:
                 break
             parts.append(
-                [field[max(start - first, 0) : stop - first] for field in self._leaves[each]]
+                [field[max(start - first, 0) : stop - first] for field in self._leaves[leaf]]
             )
         if len(parts) == 1:
             return Leaves(*parts[0])
@@ -102,8 +102,8 @@ class LmdbDatabase(Database):
         with self._lock:
             if self._mapped is None:
                 ranges = self.ranges(0, self.count)
-                whole = mmap.mmap(ranges.file.fileno(), 0, access=mmap.ACCESS_READ)
-                self._mapped = memoryview(whole), ranges
+                mapped = mmap.mmap(ranges.file.fileno(), 0, access=mmap.ACCESS_READ)
+                self._mapped = memoryview(mapped), ranges
         memory, ranges = self._mapped
         begin = int(ranges.begins[number])
         end = begin + int(ranges.sizes[number])
@@ -113,9 +113,9 @@ class LmdbDatabase(Database):
         return memory[begin:end]
 
     def _without_header(self, value: memoryview, page: int) -> memoryview:
-        """A value behind the header of the first of its pages, which is checked."""
-        own, flags, count = _VALUE_PAGE.unpack_from(value)
-        if own != page or not flags & _VALUE or count * self._tree.page_size < len(value):
+        """A value without the header of the first of its pages, which is checked."""
+        number, flags, count = _VALUE_PAGE.unpack_from(value)
+        if number != page or not flags & _VALUE or count * self._tree.page_size < len(value):
             self._tree.damaged(f"its page {page} is not that of a record")
         return value[HEADER:]
 
@@ -124,9 +124,9 @@ class LmdbDatabase(Database):
         length = int(leaves.sizes[0])
         if not length or (leaves.sizes != length).any():
             return None
-        whole, offsets = self._tree.fetch(leaves.values, leaves.sizes)
+        data, offsets = self._tree.fetch(leaves.values, leaves.sizes)
         # Rows that may begin at any byte: to pick among them takes half the time of bytes' numbers.
-        rows = np.ndarray((len(whole) - length + 1,), f"V{length}", whole, strides=(1,))[offsets]
+        rows = np.ndarray((len(data) - length + 1,), f"V{length}", data, strides=(1,))[offsets]
         return rows.view(np.uint8).reshape(-1, length)
 
     def ranges(self, start: int, stop: int) -> ValueRanges:
@@ -134,7 +134,7 @@ class LmdbDatabase(Database):
         return ValueRanges(self._tree.stream, leaves.values, leaves.sizes)
 
     def _views(self, begins: np.ndarray, sizes: np.ndarray) -> list[memoryview]:
-        whole, offsets = self._tree.fetch(begins, sizes)
-        view = memoryview(whole.data)
+        data, offsets = self._tree.fetch(begins, sizes)
+        view = memoryview(data.data)
         ends = (offsets + sizes).tolist()
         return [view[begin:end] for begin, end in zip(offsets.tolist(), ends, strict=True)]

@@ -1,9 +1,9 @@
-"""Owns an LMDB's file as it lies on disk: it is read page by page, and each page is checked.
+"""Owns the file format of an LMDB: it is read page by page, and each page is checked.
 
-The library that writes LMDBs trusts the pages that it maps: one that is damaged, or lies beyond the
-end of a file that was cut short, ends the process with a signal. Here it is a message. A file is a
+The LMDB library trusts the pages that it maps: one that is damaged, or beyond the end of a
+truncated file, ends the process with a signal. Here it is an error message. A file is a
 B+ tree of keys (struct MDB_page, MDB_node and MDB_meta in LMDB's mdb.c): leaves hold the records,
-or where they lie if they are large.
+or the page numbers of large ones.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _BRANCH, _LEAF, _VALUE, _META_PAGE = 0x01, 0x02, 0x04, 0x08
 _NODE = 8
 _VALUE_ELSEWHERE = 0x01
 _GAP = 1 << 16
-"""Bytes that are read for nothing where that saves a call."""
+"""Unneeded bytes that are read if that saves a system call."""
 _SMALLEST_PAGE, _LARGEST_PAGE = 256, 1 << 15
 _DEEPEST = 32
-"""Of any tree: LMDB's own limit."""
+"""Of any tree: LMDB's limit."""
 _REMEDY = "Make it again (osucaffe data, convert_imageset), or correct the path."
 COPY_AGAIN = (
     "do not write to the LMDB of a training that runs; copy it again from where it was made"
@@ -80,7 +80,7 @@ class Leaves(NamedTuple):
     values: np.ndarray
     sizes: np.ndarray
     elsewhere: np.ndarray
-    """Whether a value has pages of its own."""
+    """Whether a value has overflow pages."""
 
 
 class LmdbTree:
@@ -121,7 +121,7 @@ class LmdbTree:
             raise UserError(f"{self.folder}/data.mdb is not an LMDB file, or is damaged. {_REMEDY}")
         # Two meta pages take turns; the one with the later transaction counts.
         second = self._read_meta(first.page_size) or first
-        self._meta = meta = max(first, second, key=lambda each: each.transaction)
+        self._meta = meta = max(first, second, key=lambda meta: meta.transaction)
         self._pages = min(meta.last_page + 1, size // meta.page_size)
         needed = (meta.last_page + 1) * meta.page_size
         # Pages at the end that were freed before they were ever written may be missing rightly.
@@ -154,7 +154,7 @@ class LmdbTree:
         return self._read_transactions() != self._transactions
 
     def _is_whole(self) -> bool:
-        """Whether all pages that hold keys or values lie within the file."""
+        """Whether all pages that hold keys or values are within the file."""
         try:
             # The last keys first: where records were appended, these are what a short file lacks.
             count = 0
@@ -176,9 +176,9 @@ class LmdbTree:
         below one page."""
         if not self._meta.entries:
             return
-        waiting = [(np.array([self._meta.root], np.uint64), 1)]
-        while waiting:
-            numbers, depth = waiting.pop()
+        pending = [(np.array([self._meta.root], np.uint64), 1)]
+        while pending:
+            numbers, depth = pending.pop()
             if depth > _DEEPEST or not ((numbers >= 2) & (numbers < self._pages)).all():
                 self.damaged("its pages of keys lead out of the file, or in a circle")
             pages, kind = self._read_pages(numbers)
@@ -188,14 +188,14 @@ class LmdbTree:
                 continue
             ends = np.flatnonzero(np.diff(nodes.row)) + 1
             below = [(children, depth + 1) for children in np.split(nodes.number, ends)]
-            waiting += below if backwards else below[::-1]
+            pending += below if backwards else below[::-1]
 
     def _read_pages(self, numbers: np.ndarray) -> tuple[np.ndarray, int]:
         """Pages of keys, one a row, and what they are: branches or leaves."""
         size = self._meta.page_size
         begins = numbers.astype(np.int64) * size
-        whole, offsets = self.fetch(begins, np.full_like(begins, size))
-        pages = whole.reshape(-1, size)[offsets // size]
+        data, offsets = self.fetch(begins, np.full_like(begins, size))
+        pages = data.reshape(-1, size)[offsets // size]
         words = pages.view("<u2")
         kinds = words[:, _FLAGS] & (_BRANCH | _LEAF | _VALUE)
         lower, upper = words[:, _LOWER], words[:, _UPPER]
@@ -232,7 +232,7 @@ class LmdbTree:
         return _Nodes(row, offset, low | middle << 16 | high << 32, key_size)
 
     def _records(self, numbers: np.ndarray, pages: np.ndarray, nodes: _Nodes) -> Leaves:
-        """Where the records of leaves lie."""
+        """The locations of the records of leaves."""
         size = self._meta.page_size
         row, offset, number, key_size = nodes
         flags, sizes = number >> 32, number & 0xFFFFFFFF
@@ -244,22 +244,22 @@ class LmdbTree:
         values = keys + key_size
         if elsewhere.any():
             at = (row * size + value)[elsewhere, None] + np.arange(8)
-            own = pages.reshape(-1)[at].view("<u8")[:, 0]
+            overflow = pages.reshape(-1)[at].view("<u8")[:, 0]
             last = self._pages - -(-(HEADER + sizes[elsewhere]) // size)
-            if ((own < 2) | (own > np.maximum(last, 0).astype(np.uint64))).any():
+            if ((overflow < 2) | (overflow > np.maximum(last, 0).astype(np.uint64))).any():
                 self.damaged("a record lies on pages outside of the file")
-            values[elsewhere] = own.astype(np.int64) * size + HEADER
+            values[elsewhere] = overflow.astype(np.int64) * size + HEADER
         return Leaves(keys, key_size, values, sizes, elsewhere)
 
     def fetch(self, begins: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Pieces of the file, in few calls: bytes that hold them, and where each is in those."""
+        """Pieces of the file, in few calls: bytes that hold them, and the offset of each."""
         ends = begins + sizes
         first = int(begins.min())
         length = int(ends.max()) - first
         if length <= 2 * int(sizes.sum()) + _GAP:
-            whole = np.empty(length, np.uint8)
-            self._read(whole, first)
-            return whole, begins - first
+            data = np.empty(length, np.uint8)
+            self._read(data, first)
+            return data, begins - first
         order = np.argsort(begins, kind="stable")
         furthest = np.maximum.accumulate(ends[order])
         new = np.ones(len(order), bool)
@@ -268,23 +268,23 @@ class LmdbTree:
         firsts = begins[order][runs]
         lengths = np.append(furthest[runs[1:] - 1], furthest[-1]) - firsts
         starts = np.cumsum(lengths) - lengths
-        whole = np.empty(int(lengths.sum()), np.uint8)
+        data = np.empty(int(lengths.sum()), np.uint8)
         for at, length, first in zip(
             starts.tolist(), lengths.tolist(), firsts.tolist(), strict=True
         ):
-            self._read(whole[at : at + length], first)
+            self._read(data[at : at + length], first)
         offsets = np.empty(len(order), np.int64)
         offsets[order] = begins[order] + np.repeat(
             starts - firsts, np.diff(runs, append=len(order))
         )
-        return whole, offsets
+        return data, offsets
 
     def _read(self, into: np.ndarray, first: int) -> None:
-        """Fill bytes with those of the file from `first` on."""
+        """Fill bytes from the file, from offset `first` on."""
         left = memoryview(into.data)
         while left:
-            if not (taken := os.preadv(self.stream.fileno(), [left], first)):
+            if not (count := os.preadv(self.stream.fileno(), [left], first)):
                 raise UserError(
                     f"LMDB {self.folder} has become shorter while it was read: {COPY_AGAIN}"
                 )
-            left, first = left[taken:], first + taken
+            left, first = left[count:], first + count

@@ -1,7 +1,7 @@
-"""Owns raw records that differ in their pixels and labels only: they are read many at a time.
+"""Owns bulk reads of raw records that differ only in their pixels and labels.
 
-Such records begin alike, their pixels lie at one place, and behind these come the label and bytes
-that are alike again. What looks otherwise is left to `parse_datum`.
+Such records have the same head, pixels at the same offset, and after these the label and the same
+remaining bytes. Others are left to `parse_datum`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .lmdb_tree import COPY_AGAIN
 from .record_database import Database, ValueRanges
 
 SMALL = 16384
-"""Bytes of a record from which on it is worth a place of its own in the list of a bulk read."""
+"""Bytes of a record from which on it gets a separate iovec entry in a bulk read."""
 
 _TAIL = 16
 _GAP = 1 << 16
@@ -28,10 +28,10 @@ _AT_ONCE = 256  # four places each: as many as the system takes in one call
 
 
 class PlainForm:
-    """What records like a first one have in common.
+    """What records have in common with the first one.
 
-    shape: (channels, height, width). head: what comes before the pixels; rest: what comes behind
-    the label.
+    shape: (channels, height, width). head: the bytes before the pixels; rest: those after the
+    label.
     """
 
     def __init__(self, first: bytes, datum: Datum) -> None:
@@ -44,7 +44,7 @@ class PlainForm:
 
     @classmethod
     def of(cls, value: memoryview, datum: Datum) -> PlainForm | None:
-        """The form of a raw record; None of an encoded one, of floats, or with fields behind."""
+        """The form of a raw record; None if it is encoded, of floats, or has further fields."""
         if datum.encoded or datum.values is not None or not datum.offset:
             return None
         form = cls(bytes(value), datum)
@@ -95,7 +95,7 @@ class PlainForm:
 
 
 def _label_end(tail: bytes) -> int:
-    """Where the number behind the label's tag ends."""
+    """The end of the number after the label's tag."""
     return next((at + 1 for at in range(1, len(tail)) if tail[at] < 0x80), len(tail))
 
 
@@ -106,8 +106,8 @@ def _shorter(file: BinaryIO) -> UserError:
 class BulkReader:
     """Copies the pixels of large plain records from a file straight into a batch.
 
-    Hundreds of records are one call of the system, without Python's lock: so a few threads reach
-    the memory's speed. And a file that is cut short meanwhile is an error, no crash.
+    Hundreds of records are one system call, without the GIL: so a few threads reach
+    memory speed. And a file that is truncated meanwhile is an error, not a crash.
     """
 
     def __init__(self, database: Database, form: PlainForm) -> None:
@@ -118,10 +118,10 @@ class BulkReader:
     def read(
         self, start: int, stop: int, images: Any, copier: RecordCopier | None = None
     ) -> np.ndarray | None:
-        """Write the pixels of the records start .. stop - 1 into images (uint8, row-major): of the
-        host, or where the copier's batches lie.
+        """Write the pixels of the records start .. stop - 1 into images (uint8, row-major): in
+        host memory, or that of the copier's batches.
 
-        Returns their labels; or None if one is not plain, and what images holds is of no use.
+        Returns their labels; or None if one is not plain: then images holds garbage.
         """
         if copier is None:
             return self._read(start, stop, images)
@@ -138,7 +138,7 @@ class BulkReader:
         return labels
 
     def _ranges(self, start: int, stop: int) -> ValueRanges:
-        """Where records lie, which the file still has."""
+        """The locations of records, checked against the file's size."""
         ranges = self._database.ranges(start, stop)
         assert ranges is not None, "who makes this has asked"
         if os.fstat(ranges.file.fileno()).st_size < (ranges.begins + ranges.sizes).max():
@@ -162,9 +162,9 @@ class BulkReader:
         for head, tail, begin, length in zip(
             heads, tails, begins.tolist(), lengths.tolist(), strict=True
         ):
-            taken = os.preadv(file.fileno(), [head.data], begin)
-            taken += os.preadv(file.fileno(), [tail[:length].data], begin + before)
-            if taken < len(head) + length:
+            count = os.preadv(file.fileno(), [head.data], begin)
+            count += os.preadv(file.fileno(), [tail[:length].data], begin + before)
+            if count < len(head) + length:
                 raise _shorter(file)
         labels = self._form.labels(heads, tails, lengths)
         if labels is not None:
@@ -198,10 +198,10 @@ class BulkReader:
                         strict=True,
                     )
                 )
-                taken = os.preadv(file.fileno(), list(parts), int(begins[at]))
+                nbytes = os.preadv(file.fileno(), list(parts), int(begins[at]))
                 # A signal may cut a call short: the next one goes on behind the last whole record.
-                whole = int(np.searchsorted((begins + sizes)[at:last], begins[at] + taken, "right"))
-                if not whole:
+                done = int(np.searchsorted((begins + sizes)[at:last], begins[at] + nbytes, "right"))
+                if not done:
                     raise _shorter(file)
-                at += whole
+                at += done
         return form.labels(heads, tails, lengths)

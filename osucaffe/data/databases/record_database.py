@@ -1,4 +1,4 @@
-"""Owns what a database of records is, LMDB or LevelDB: it is read by numbers, in key order."""
+"""Owns the interface of a database of records, LMDB or LevelDB, read by number in key order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Record = tuple[memoryview, memoryview]
 
 
 class ValueRanges(NamedTuple):
-    """Where values lie in a file, in the order of their keys: first byte, and length."""
+    """The locations of values in a file, in the order of their keys: offset and length."""
 
     file: BinaryIO
     begins: np.ndarray
@@ -33,7 +33,7 @@ class Database(ABC):
     path: Path
     count: int
     shared: bool = True
-    """Whether several processes can have it open."""
+    """Whether several processes can open it."""
 
     def __len__(self) -> int:
         return self.count
@@ -55,7 +55,7 @@ class Database(ABC):
         """The keys of all records, in their order."""
 
     def value(self, number: int) -> memoryview:
-        """The value of a record, of which only what is looked at may be read from the disk."""
+        """The value of a record, which may be read from disk lazily."""
         [(_, value)] = self.read(number, number + 1)
         return value
 
@@ -65,7 +65,7 @@ class Database(ABC):
         return bytes(key)
 
     def name(self, key: memoryview | bytes) -> str:
-        """How messages call a record."""
+        """The name of a record in messages."""
         return f'record "{bytes(key).decode(errors="replace")}" of {self.path}'
 
     def decode(
@@ -86,8 +86,8 @@ class Database(ABC):
             raise UserError(f"{self.name(key)} cannot be read: {error}") from error
 
     def ranges(self, start: int, stop: int) -> ValueRanges | None:
-        """Where the values of the records start .. stop - 1 lie in a file; None where they do not
-        lie there as they are."""
+        """The file offsets of the values of the records start .. stop - 1; None if the file does
+        not hold them verbatim."""
         return None
 
     def rows(self, start: int, stop: int) -> np.ndarray | None:

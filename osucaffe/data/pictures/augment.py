@@ -1,7 +1,7 @@
-"""Owns how SSD varies annotated images: colours, a larger canvas, parts drawn from them.
+"""Owns SSD's augmentation of annotated images: colours, a larger canvas, random crops.
 
-What is shown of an image is a window of its pixels, which may reach beyond it; it is chosen before
-any pixel is touched.
+The visible part of an image is a window in its pixels, which may reach beyond it; it is chosen
+before any pixel is processed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Window(NamedTuple):
     width: int
 
     def part(self, box: np.ndarray) -> Window | None:
-        """What a box in shares of it covers; None where that is no pixel."""
+        """The pixels that a box, in fractions of it, covers; None if there are none."""
         sides = np.array([self.width, self.height, self.width, self.height])
         left, top, right, bottom = (box * sides).astype(int).tolist()
         if right <= left or bottom <= top:
@@ -42,7 +42,7 @@ def expand(
     constraint: Any,
     generator: np.random.Generator,
 ) -> tuple[Window, Annotations]:
-    """A larger window, somewhere around, by an ExpansionParameter; and the objects in it."""
+    """A larger window at a random offset, by an ExpansionParameter; and the objects in it."""
     ratio = generator.uniform(1, max(1, param.max_expand_ratio))
     if generator.random() > param.prob or ratio < 1.01:
         return window, annotations
@@ -62,8 +62,8 @@ def sample(
     constraint: Any,
     generator: np.random.Generator,
 ) -> tuple[Window, Annotations]:
-    """A part of the window: one of those that the samplers (BatchSampler) draw and allow."""
-    drawn = [_draw(each, annotations.boxes, generator) for each in samplers]
+    """A part of the window: one of those that the samplers (BatchSampler) draw and accept."""
+    drawn = [_draw(sampler, annotations.boxes, generator) for sampler in samplers]
     boxes = np.concatenate([*drawn, np.empty((0, 4))])
     if not len(boxes):
         return window, annotations
@@ -73,7 +73,7 @@ def sample(
 
 
 def _draw(sampler: Any, objects: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """The boxes (B, 4) that a sampler draws and allows, in shares of the window."""
+    """The boxes (B, 4) that a sampler draws and accepts, as fractions of the window."""
     trials, shape = sampler.max_trials if sampler.use_original_image else 0, sampler.sampler
     scale = generator.uniform(shape.min_scale, shape.max_scale, trials)
     low = np.maximum(shape.min_aspect_ratio, scale * scale)
@@ -87,7 +87,7 @@ def _draw(sampler: Any, objects: np.ndarray, generator: np.random.Generator) -> 
 
 
 def _allowed(constraint: Any, objects: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-    """Which of the boxes meet, with some object, one of the limits that there are."""
+    """Which of the boxes satisfy, for some object, one of the given constraints."""
     pairs = objects, boxes[:, None]
     measures = (
         ("min_jaccard_overlap", "max_jaccard_overlap", lambda: overlaps(*pairs)),
@@ -115,8 +115,8 @@ def show(
 ) -> np.ndarray:
     """The window's pixels of a uint8 image (height, width, channels).
 
-    mean: of what lies beyond the image, for each channel, for all or (0 of them) none. distortion:
-    a DistortionParameter for what lies within, or None.
+    mean: the pixels beyond the image, for each channel, for all or (empty) none. distortion:
+    a DistortionParameter for those within, or None.
     """
     rows, target_rows = overlap(window.top, image.shape[0], window.height)
     columns, target_columns = overlap(window.left, image.shape[1], window.width)

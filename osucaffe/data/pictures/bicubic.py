@@ -1,4 +1,4 @@
-"""Owns shrinking and enlarging images by a whole number with a bicubic kernel, as imresize does.
+"""Owns shrinking and enlarging images by an integer factor with imresize's bicubic kernel.
 
 The kernel is Keys' cubic convolution with a = -1/2 (IEEE Transactions on ASSP 29(6), 1981). Where
 it shrinks it is made `scale` times as wide, so that all pixels of the large image count: the way in
@@ -16,13 +16,13 @@ def shrink(image: np.ndarray, scale: int, box: tuple[slice, slice] | None = None
     """An image (..., height, width) at 1 / scale of its size, which is rounded down.
 
     box: rows and columns of the result to compute (default: all); only the pixels that these need
-    are read. At the edges the image goes on as its mirror image. Bytes are rounded once, halves up.
+    are read. The image is mirrored at its edges. Bytes are rounded once, halves up.
     """
     # What lies behind the last whole pixel of the result does not count.
     small = [extent // scale for extent in image.shape[-2:]]
     rows, columns = box or (slice(0, small[0]), slice(0, small[1]))
     part = image[..., _sources(rows, small[0], scale), :][..., _sources(columns, small[1], scale)]
-    down, across = (_weights(each.stop - each.start, scale) for each in (rows, columns))
+    down, across = (_weights(part.stop - part.start, scale) for part in (rows, columns))
     values: np.ndarray = down @ part.astype(np.float64) @ across.T
     if image.dtype == np.uint8:
         return np.floor(values.clip(0, 255) + 0.5).astype(np.uint8)
@@ -30,7 +30,7 @@ def shrink(image: np.ndarray, scale: int, box: tuple[slice, slice] | None = None
 
 
 def _sources(target: slice, count: int, scale: int) -> slice | np.ndarray:
-    """The large pixels that go into the targets of `count`: two of these to either side too."""
+    """The large pixels that contribute to `count` targets, including two more on either side."""
     start, stop, extent = ((at * scale) for at in (target.start - 2, target.stop + 2, count))
     if start >= 0 and stop <= extent:
         return slice(start, stop)
@@ -62,11 +62,11 @@ def enlarge(image: np.ndarray, scale: int) -> np.ndarray:
     """
     values = image.astype(np.float32)
     for axis in (-2, -1):
-        places, weights = _taps(image.shape[axis], scale)
-        shape = [-1 if each == axis else 1 for each in (-2, -1)]
+        taps, weights = _taps(image.shape[axis], scale)
+        shape = [-1 if dim == axis else 1 for dim in (-2, -1)]
         total: np.ndarray = np.zeros((), np.float32)
-        for place, weight in zip(places, weights, strict=True):
-            total = total + np.take(values, place, axis) * weight.reshape(shape)
+        for tap, weight in zip(taps, weights, strict=True):
+            total = total + np.take(values, tap, axis) * weight.reshape(shape)
         values = total
     if image.dtype == np.uint8:
         return np.floor(values.clip(0, 255) + 0.5).astype(np.uint8)
@@ -78,7 +78,7 @@ def _taps(count: int, scale: int) -> tuple[np.ndarray, np.ndarray]:
     """Places and weights, both (4, count * scale), of the pixels in a row of `count` that those of
     a row `scale` times as long are made of."""
     centres = (np.arange(count * scale) + 0.5) / scale - 0.5
-    places = np.floor(centres).astype(int) + np.arange(-1, 3)[:, None]
-    weights = _kernel(np.abs(places - centres)).astype(np.float32)
-    beyond = places % (2 * count)
+    taps = np.floor(centres).astype(int) + np.arange(-1, 3)[:, None]
+    weights = _kernel(np.abs(taps - centres)).astype(np.float32)
+    beyond = taps % (2 * count)
     return np.minimum(beyond, 2 * count - 1 - beyond), weights

@@ -1,6 +1,6 @@
-"""Owns what becomes of annotated boxes when their image is cut, resized or mirrored.
+"""Owns the transformation of annotated boxes when their image is cropped, resized or mirrored.
 
-Boxes are rows (xmin, ymin, xmax, ymax) in shares of the image that they lie in.
+Boxes are rows (xmin, ymin, xmax, ymax) in fractions of their image.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ def shared(boxes: np.ndarray, part: np.ndarray) -> np.ndarray:
 
 
 def coverage(boxes: np.ndarray, part: np.ndarray) -> np.ndarray:
-    """What share of each box lies in a part of the image."""
-    own = areas(boxes)
-    return np.divide(shared(boxes, part), own, out=np.zeros_like(own), where=own > 0)
+    """The fraction of each box that is in a part of the image."""
+    area = areas(boxes)
+    return np.divide(shared(boxes, part), area, out=np.zeros_like(area), where=area > 0)
 
 
 def cut(annotations: Annotations, part: np.ndarray, constraint: Any = None) -> Annotations:
-    """The objects that lie in a part of the image, in shares of it, without what reaches beyond.
+    """The objects in a part of the image, in fractions of it, clipped to it.
 
     part: may reach beyond the image, too. constraint: an EmitConstraint that they must meet.
     """
     boxes = annotations.boxes
-    kept = ((boxes[:, :2] < part[2:]) & (boxes[:, 2:] > part[:2])).all(axis=1)
+    mask = ((boxes[:, :2] < part[2:]) & (boxes[:, 2:] > part[:2])).all(axis=1)
     if constraint is not None and constraint.emit_type == constraint.CENTER:
         centres = (boxes[:, :2] + boxes[:, 2:]) / 2
-        kept &= ((centres >= part[:2]) & (centres <= part[2:])).all(axis=1)
+        mask &= ((centres >= part[:2]) & (centres <= part[2:])).all(axis=1)
     elif constraint is not None:
-        kept &= coverage(boxes, part) > constraint.emit_overlap
+        mask &= coverage(boxes, part) > constraint.emit_overlap
     sides = part[2:] - part[:2]
     moved = ((boxes - np.tile(part[:2], 2)) / np.tile(sides, 2)).clip(0, 1)
-    kept &= areas(moved) > 0
-    return annotations._replace(boxes=moved).pick(kept)
+    mask &= areas(moved) > 0
+    return annotations._replace(boxes=moved).pick(mask)
 
 
 def mirror(annotations: Annotations) -> Annotations:
@@ -61,9 +61,9 @@ def mirror(annotations: Annotations) -> Annotations:
     return annotations._replace(boxes=np.stack([1 - xmax, ymin, 1 - xmin, ymax], axis=1))
 
 
-def overlap(first: int, extent: int, seen: int) -> tuple[slice, slice]:
-    """Which rows of an image of `extent` are among the `seen` from `first` on, and where there."""
-    begin, end = max(first, 0), min(first + seen, extent)
+def overlap(first: int, extent: int, size: int) -> tuple[slice, slice]:
+    """Which rows of an image of `extent` are among the `size` from `first` on, and where there."""
+    begin, end = max(first, 0), min(first + size, extent)
     if end <= begin:
         return slice(0, 0), slice(0, 0)
     return slice(begin, end), slice(begin - first, end - first)

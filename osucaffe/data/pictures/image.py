@@ -1,4 +1,4 @@
-"""Owns image files: reading one as pixels in Caffe's order, and bilinear resizing as OpenCV's."""
+"""Owns image files: reading one as pixels in Caffe's order, and OpenCV's bilinear resizing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def decode_content(
     colour: bool | None = None,
     size: tuple[int, int] | None = None,
 ) -> np.ndarray:
-    """What `read_image` gives of a file with this content."""
+    """The result of `read_image` for a file with this content."""
     try:
         image = decode_image(memoryview(content), colour)
     except (ValueError, UserError) as error:
@@ -57,9 +57,9 @@ def resize(image: np.ndarray, height: int, width: int) -> np.ndarray:
     rows, extent, channels = image.shape
     flat = image.reshape(rows, -1)
     above, below, share = _taps(rows, height)
-    used, places = np.unique(np.concatenate((above, below)), return_inverse=True)
+    used, indices = np.unique(np.concatenate((above, below)), return_inverse=True)
     if len(used) < rows:  # what lies between is seen by nobody
-        flat, above, below = flat[used], places[:height], places[height:]
+        flat, above, below = flat[used], indices[:height], indices[height:]
     near, far, (first, second) = _columns(extent, width, channels)
     # Nothing is faster in NumPy than few passes over rows as they lie: an axis of channels is slow.
     columns = np.multiply(flat.take(near, axis=1), first, dtype=np.int32)
@@ -94,5 +94,5 @@ def _columns(source: int, target: int, channels: int) -> tuple[np.ndarray, np.nd
     """The same for each channel of the target's pixels, in a row of bytes; and both weights."""
     near, far, weight = _taps(source, target)
     offsets = np.arange(channels)
-    near, far = ((each[:, None] * channels + offsets).ravel() for each in (near, far))
+    near, far = ((pixel[:, None] * channels + offsets).ravel() for pixel in (near, far))
     return near, far, np.stack([_ONE - weight, weight]).repeat(channels, axis=1)

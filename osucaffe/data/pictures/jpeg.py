@@ -1,4 +1,4 @@
-"""Owns the heads of JPEGs: which of them all decoders read alike, those of GPUs too."""
+"""Owns the headers of JPEGs: which files all decoders, also those of GPUs, decode alike."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from ...backends.tensor import Shape
 _BEGIN, _END = b"\xff\xd8", b"\xff\xd9"
 _BASELINE, _SCAN, _JFIF, _ADOBE = 0xC0, 0xDA, 0xE0, 0xEE
 _PASSED = {0xC4, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0)}
-"""Segments before the pixels that say nothing of their shape: tables, comments, applications'."""
+"""Segments before the pixels that do not affect their shape: tables, comments, applications'."""
 _SAMPLINGS = {(0x11, 0x11, 0x11), (0x21, 0x11, 0x11), (0x22, 0x11, 0x11), (0x12, 0x11, 0x11)}
 """Of the three components."""
 _MOST_PIXELS = 1 << 24
-"""So that a batch of such images fits on a GPU."""
+"""A limit that lets a batch of such images fit on a GPU."""
 
 
 def plain_shape(data: memoryview, colour: bool | None) -> Shape | None:
     """The (channels, height, width) that decode_image gives a plain JPEG; None for any other.
 
-    Plain ones are baseline, gray or YCbCr, in one scan, from the first to the last byte, and say
-    what they are once. So decoders agree on their extents, whatever is damaged behind the head.
+    Plain ones are baseline, gray or YCbCr, in one scan, from the first to the last byte, with one
+    frame header. So decoders agree on their extents, whatever is damaged after the header.
     colour: as for decode_image.
     """
     if bytes(data[:2]) != _BEGIN or bytes(data[-2:]) != _END:

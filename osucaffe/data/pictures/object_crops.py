@@ -1,4 +1,4 @@
-"""Owns how an image with objects in pixels is mirrored, resized, zoomed and cut about an object.
+"""Owns mirroring, resizing, zooming and cropping of images around one of their objects.
 
 As zhaoweicai/mscnn's image_gt_data_layer.cpp and zhaoweicai/cascade-rcnn's
 detection_data_layer.cpp do it.
@@ -15,7 +15,7 @@ from .image import resize
 
 
 def whole(value: float) -> int:
-    """The nearest whole number; halves go away from 0."""
+    """The nearest integer; halves are rounded away from zero."""
     return int(math.copysign(math.floor(abs(value) + 0.5), value))
 
 
@@ -27,7 +27,7 @@ class Picture(NamedTuple):
     regions: np.ndarray
 
     def moved(self, image: np.ndarray, scale: Any, shift: Any) -> Picture:
-        """Another image, where x and y are scale * what they were + shift."""
+        """With another image, in which positions are scale * (x, y) + shift."""
         factors, offsets = np.tile(scale, 2), np.tile(shift, 2)
         objects = self.objects.copy()
         objects[:, 3:] = objects[:, 3:] * factors + offsets
@@ -51,7 +51,7 @@ class Picture(NamedTuple):
 def choose_centre(
     picture: Picture, extents: tuple[int, int], generator: np.random.Generator
 ) -> tuple[int | None, np.ndarray]:
-    """An object, and its middle x and y; without any None, and a place where a cut would fit."""
+    """An object, and its centre x and y; without any, None, and a point where a crop would fit."""
     if len(picture.objects):
         chosen = int(generator.integers(len(picture.objects)))
         box = picture.objects[chosen, 3:]
@@ -64,9 +64,9 @@ def choose_centre(
 
 
 def zoomed(picture: Picture, centre: np.ndarray, scale: np.ndarray) -> tuple[Picture, np.ndarray]:
-    """The picture at `scale` (of width, height), and where the centre is then.
+    """The picture at `scale` (of width, height), and the new position of the centre.
 
-    One that would grow by more than a half is cut about the centre first.
+    One that would grow by more than a half is cropped around the centre first.
     """
     if (scale == 1).all():
         return picture, centre
@@ -84,7 +84,7 @@ def zoomed(picture: Picture, centre: np.ndarray, scale: np.ndarray) -> tuple[Pic
 
 
 class Placed(NamedTuple):
-    """A picture in a template: where it lies there (x, y, width, height) and which part of it."""
+    """A picture in a template: its position there (x, y, width, height) and the visible part."""
 
     picture: Picture
     inside: tuple[int, int, int, int]
@@ -95,7 +95,7 @@ class Placed(NamedTuple):
 def place(
     picture: Picture, centre: np.ndarray, extents: tuple[int, int], generator: np.random.Generator
 ) -> Placed:
-    """Cut a picture about a centre, or put it in the middle of the template, give or take 10."""
+    """Crop a picture around a centre, or put it in the middle of the template, give or take 10."""
     begins, ends, lengths = [], [], []
     noise = generator.integers(20, size=2) - 10
     for i, (side, extent) in enumerate(zip(picture.image.shape[1::-1], extents[::-1], strict=True)):

@@ -1,4 +1,4 @@
-"""Owns what a model tells of its training: how images became the input of the net.
+"""Owns the preprocessing that a model was trained with: how images became the net's input.
 
 A model file holds the net that was trained, and with it the transform_param of its data layer; so
 does a prototxt. Training makes (crop of image - mean) * scale of pixels 0..255, blue first.
@@ -22,7 +22,7 @@ _Layer = caffe_pb2.LayerParameter | caffe_pb2.LayerWeights
 class Preprocessing:
     """How images became input.
 
-    origin: which layer of which file says so, for messages. scale, mean_values, mean_file: of its
+    origin: the layer and file that specify it, for messages. scale, mean_values, mean_file: of its
     transform_param. extents: (height, width) of the images before they were cropped, where that
     is known.
     """
@@ -37,30 +37,30 @@ class Preprocessing:
     def mean(self) -> np.ndarray | None:
         """A value for each channel (or one for all), or an image (channels, height, width).
 
-        The mean's file is where training had it, or beside the file that names it. UserError where
-        it is in neither place.
+        The mean's file is where training had it, or next to the file that names it; else
+        UserError.
         """
         if not self.mean_file:
             return np.array(self.mean_values, np.float32) if self.mean_values else None
         given = Path(self.mean_file)
-        beside = self.folder / given.name
-        for path in (given, beside):
+        in_folder = self.folder / given.name
+        for path in (given, in_folder):
             if path.is_file():
                 return read_mean(path)
         raise UserError(
             f'{self.origin}: the mean in "{self.mean_file}" was subtracted in training, and is '
-            f"neither there nor at {beside}: put it there, or give a mean (0 for none)"
+            f"neither there nor at {in_folder}: put it there, or give a mean (0 for none)"
         )
 
     def is_like(self, other: Preprocessing) -> bool:
-        """Whether both make the same values of a pixel, as far as can be told without the files."""
+        """Whether both map a pixel to the same values, as far as can be known without the files."""
         if self.scale != other.scale:
             return False
         if self.mean_file and other.mean_file:
             return Path(self.mean_file).name == Path(other.mean_file).name
         if self.mean_file or other.mean_file:  # a mean's image and its values are nearly the same
             return bool(self.mean_values or other.mean_values)
-        mine, its = (set(each.mean_values) for each in (self, other))
+        mine, its = (set(settings.mean_values) for settings in (self, other))
         if len(mine) <= 1 and len(its) <= 1:
             return (mine or {0.0}) == (its or {0.0})
         return self.mean_values == other.mean_values
@@ -75,16 +75,16 @@ class Preprocessing:
 
 
 def find_preprocessing(net: AnyWeights, file: str | Path, blob: str = "") -> Preprocessing | None:
-    """What the data layer of a net says; None where there is none, or several differ.
+    """The preprocessing of a net's data layer; None if there is none, or several differ.
 
-    file: that the net was read from. blob: the input that is asked about: of several data layers
-    the one that makes it counts, and of these those of the TEST phase.
+    file: that the net was read from. blob: the input in question: of several data layers those
+    that make it count, and of these the ones of the TEST phase.
     """
     readers: list[_Layer] = [layer for layer in net.layer if reads_images(layer)]
     readers = [layer for layer in readers if layer.top[0] == blob] or readers
     readers = [layer for layer in readers if _tests(layer)] or readers
-    said = [_read(layer, file) for layer in readers]
-    return said[0] if said and all(each.is_like(said[0]) for each in said) else None
+    read = [_read(layer, file) for layer in readers]
+    return read[0] if read and all(settings.is_like(read[0]) for settings in read) else None
 
 
 def _tests(layer: _Layer) -> bool:

@@ -1,4 +1,4 @@
-"""Owns images at another size by any of OpenCV's interpolations, as its functions weigh pixels."""
+"""Owns resizing by any of OpenCV's interpolations, with the same weights of pixels."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _LOBES = 4
 def resample(image: np.ndarray, height: int, width: int, mode: str) -> np.ndarray:
     """A uint8 image (height, width, channels) at another size.
 
-    mode: LINEAR, AREA (means of the pixels that each covers), NEAREST, CUBIC or LANCZOS4. None but
-    AREA looks at more pixels when it shrinks.
+    mode: LINEAR, AREA (means of the pixels that each covers), NEAREST, CUBIC or LANCZOS4. Only
+    AREA uses more pixels when it shrinks.
     """
     if image.shape[:2] == (height, width):
         return image
@@ -45,14 +45,14 @@ def interpolate(image: np.ndarray, height: int, width: int, mode: str) -> np.nda
 
 
 Taps = tuple[np.ndarray, np.ndarray]
-"""Places (T, target) and weights (T, target) of the pixels in a row that others are made of."""
+"""Indices (T, target) and weights (T, target) of the source pixels of each target in a row."""
 
 
 def _gather(rows: np.ndarray, taps: Taps) -> np.ndarray:
     """The weighted sums of rows (source, ...), as float32."""
     total: np.ndarray | None = None
-    for place, weight in zip(*taps, strict=True):
-        part = rows[place].astype(np.float32)
+    for indices, weight in zip(*taps, strict=True):
+        part = rows[indices].astype(np.float32)
         part *= weight[:, None]
         total = part if total is None else np.add(total, part, out=total)
     assert total is not None
@@ -62,31 +62,31 @@ def _gather(rows: np.ndarray, taps: Taps) -> np.ndarray:
 @lru_cache(maxsize=256)
 def _taps(source: int, target: int, mode: str) -> Taps:
     scale = source / target
-    places = np.arange(target)
+    outputs = np.arange(target)
     if mode == "NEAREST":
-        return _within(source, [np.floor(places * scale)], [np.ones(target)])
+        return _within(source, [np.floor(outputs * scale)], [np.ones(target)])
     if mode == "AREA":
-        low = places * scale
-        near = [np.floor(low) + each for each in range(math.ceil(scale) + 1)]
-        shared = [np.minimum(low + scale, each + 1) - np.maximum(low, each) for each in near]
-        return _within(source, near, [each.clip(0) / scale for each in shared])
+        low = outputs * scale
+        near = [np.floor(low) + offset for offset in range(math.ceil(scale) + 1)]
+        shared = [np.minimum(low + scale, pixel + 1) - np.maximum(low, pixel) for pixel in near]
+        return _within(source, near, [weight.clip(0) / scale for weight in shared])
     if mode == "ENLARGED":
-        first = np.floor(places * scale)
-        beyond = (places + 1) - (first + 1) / scale
+        first = np.floor(outputs * scale)
+        beyond = (outputs + 1) - (first + 1) / scale
         share = np.where(beyond <= 0, 0, beyond - np.floor(beyond))
         return _within(source, [first, first + 1], [1 - share, share])
-    centres = (places + 0.5) * scale - 0.5
+    centres = (outputs + 0.5) * scale - 0.5
     first = np.floor(centres)
     reach, kernel = (2, _cubic) if mode == "CUBIC" else (_LOBES, _lanczos)
     near = [first + tap for tap in range(1 - reach, reach + 1)]
-    weights = [kernel(np.abs(centres - each)) for each in near]
+    weights = [kernel(np.abs(centres - pixel)) for pixel in near]
     total = sum(weights)
-    return _within(source, near, [each / total for each in weights])
+    return _within(source, near, [weight / total for weight in weights])
 
 
-def _within(source: int, places: list[np.ndarray], weights: list[np.ndarray]) -> Taps:
-    """The taps, of which those beyond an edge are the edge's."""
-    return np.stack(places).clip(0, source - 1).astype(int), np.stack(weights).astype(np.float32)
+def _within(source: int, pixels: list[np.ndarray], weights: list[np.ndarray]) -> Taps:
+    """The taps, clamped to the edges."""
+    return np.stack(pixels).clip(0, source - 1).astype(int), np.stack(weights).astype(np.float32)
 
 
 def _cubic(x: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Owns resize_param: which size images get in front of the net, and where their boxes go (SSD)."""
+"""Owns resize_param: the size of images before they enter the net, and their boxes' (SSD)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .resample import resample
 from .transform import Fail
 
 _EDGES = {"MIRRORED": "reflect", "REPEAT_NEAREST": "edge"}
-"""NumPy's names for what lies beside an image that is smaller than its place. OpenCV repeats the
+"""NumPy's names for the padding of an image that is smaller than its target. OpenCV repeats the
 edge for MIRRORED where the image is smaller than the border."""
 
 
@@ -23,7 +23,7 @@ class Resizing:
         self.param = param
         self.mode = param.Resize_mode.Name(param.resize_mode)
         self.height, self.width = param.height, param.width
-        self._modes = [param.Interp_mode.Name(each) for each in param.interp_mode] or ["LINEAR"]
+        self._modes = [param.Interp_mode.Name(mode) for mode in param.interp_mode] or ["LINEAR"]
         self._padding = param.Pad_mode.Name(param.pad_mode)
         if not self.height or not self.width:
             fail("transform_param.resize_param", "needs height and width")
@@ -34,11 +34,11 @@ class Resizing:
 
     @property
     def varies(self) -> bool:
-        """Whether images come out in different sizes."""
+        """Whether the resulting sizes differ."""
         return self.mode == "FIT_SMALL_SIZE"
 
     def extents(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width of an image of this size, without what is put beside it."""
+        """The resized height and width of an image of this size, without padding."""
         wide = width / height > self.width / self.height
         if self.mode == "WARP":
             return self.height, self.width
@@ -53,7 +53,7 @@ class Resizing:
         if self.mode != "FIT_LARGE_SIZE_AND_PAD":
             return small
         lacking = self.height - small.shape[0], self.width - small.shape[1]
-        borders = [(each // 2, each - each // 2) for each in lacking]
+        borders = [(missing // 2, missing - missing // 2) for missing in lacking]
         if self._padding != "CONSTANT":
             return np.pad(small, [*borders, (0, 0)], mode=_EDGES[self._padding])  # type: ignore[call-overload]
         values = list(self.param.pad_value) or [0]
@@ -64,18 +64,18 @@ class Resizing:
         return padded
 
     def annotations(self, annotations: Annotations, height: int, width: int) -> Annotations:
-        """The objects of an image of this size, in shares of the resized one with its borders.
+        """The objects of an image of this size, in fractions of the resized one with its borders.
 
         As in the fork, with borders of fractions of pixels, and no rounding of the image's extent.
         """
         if self.mode != "FIT_LARGE_SIZE_AND_PAD":
             return annotations
-        whole = np.array([self.width, self.height], np.float64)
+        target = np.array([self.width, self.height], np.float64)
         aspect = width / height
-        inner = whole.copy()
+        inner = target.copy()
         if aspect > self.width / self.height:
             inner[1] = self.width / aspect
         else:
             inner[0] = self.height * aspect
-        share, border = np.tile(inner / whole, 2), np.tile((whole - inner) / 2 / whole, 2)
+        share, border = np.tile(inner / target, 2), np.tile((target - inner) / 2 / target, 2)
         return annotations._replace(boxes=annotations.boxes * share + border)

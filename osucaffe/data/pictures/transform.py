@@ -17,7 +17,7 @@ Fail = Callable[[str, str], NoReturn]
 
 
 class Transform:
-    """y = (crop of x - mean) * scale, mirrored perhaps.
+    """y = (crop of x - mean) * scale, possibly mirrored.
 
     parameter: the layer's TransformationParameter. fail(field, text) raises the UserError that
     names the layer. Call `prepare` once before `apply`.
@@ -50,7 +50,7 @@ class Transform:
         self._fail = fail
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy needs in a process that only applies it."""
+        """The state needed by a process that only applies it."""
         return {name: value for name, value in self.__dict__.items() if name != "_fail"}
 
     @property
@@ -59,9 +59,9 @@ class Transform:
         return self._full is not None
 
     def prepare(self, shape: Shape) -> Shape:
-        """Check the settings against a record's (channels, height, width); return what comes out.
+        """Check the settings against a record's (channels, height, width); return the output shape.
 
-        Raises the layer's UserError where they do not fit.
+        Raises the layer's UserError if they do not fit.
         """
         channels, height, width = shape
         text = shape_text(shape)
@@ -129,13 +129,13 @@ class Transform:
         return top, left, mirrored
 
     def choose_all(self, shape: Shape, draws: np.ndarray, table: np.ndarray) -> None:
-        """Write what `choose` says for each draw to the rows of table."""
+        """Write the result of `choose` for each draw to the rows of table."""
         for column, choice in zip(table.T, self.choose(shape, draws), strict=True):
             column[...] = choice
 
     def rows(self, shape: Shape, seed: int, epochs: np.ndarray, records: np.ndarray) -> np.ndarray:
-        """For records of this shape, their numbers, what `choose` says of each, and a 0: int32
-        (*of records, 5)."""
+        """For records of this shape, their numbers, the result of `choose` for each, and a 0: int32
+        (*records.shape, 5)."""
         rows = np.zeros((*records.shape, 5), np.int32)
         rows[..., 0] = records
         draws = record_draws(seed, epochs, records) if self.random else np.uint64(0)
@@ -144,8 +144,8 @@ class Transform:
         return rows
 
     def keep(self, image: np.ndarray, raw: np.ndarray, table: np.ndarray, draw: int = 0) -> None:
-        """Write the image as it is to raw, or its `part`, and to table where the crop is there:
-        the primitive `transform` then gives what `apply` would.
+        """Write the unchanged image, or its `part`, to raw, and the crop's position there to table:
+        the primitive `transform` then gives the result of `apply`.
         """
         part, table[...] = self.part(image.shape, raw.shape, draw)
         if not np.may_share_memory(raw, image):  # else it was decoded there
@@ -154,17 +154,17 @@ class Transform:
             target = raw[..., to_top : to_top + height, to_left : to_left + width]
             np.copyto(target, image[..., top : top + height, left : left + width])
 
-    def part(self, shape: Shape, room: Shape, draw: int = 0) -> tuple[Part, Choice]:
-        """What of an image (..., height, width) goes where in the room for raw records, and what
-        `choose` says of the crop there.
+    def part(self, shape: Shape, full: Shape, draw: int = 0) -> tuple[Part, Choice]:
+        """Which part of an image (..., height, width) goes where in a raw record of shape `full`,
+        and the result of `choose` for the crop there.
 
-        It is all of an image of the room's size, else the crop, at the room's centre.
+        An image of that size is copied entirely, else its crop goes to the centre.
         """
         extents = shape[-2], shape[-1]
         top, left, mirrored = self.choose(shape, draw)
-        if extents == room[-2:]:
+        if extents == full[-2:]:
             return Part(extents, (0, 0), (0, 0), extents), (top, left, mirrored)
-        to_top, to_left, _ = self.choose(room)
+        to_top, to_left, _ = self.choose(full)
         size = (self.crop, self.crop)
         return Part(extents, (top, left), (to_top, to_left), size), (to_top, to_left, mirrored)
 
@@ -172,9 +172,9 @@ class Transform:
 def centre(image: np.ndarray, extents: Sequence[int] | np.ndarray, axis: int = 0) -> np.ndarray:
     """The middle (height, width) of an image. axis: that of its height; the width's is the next."""
     parts = [slice(None)] * axis
-    for extent, kept in zip(image.shape[axis:], map(int, extents), strict=False):
-        first = (extent - kept) // 2
-        parts.append(slice(first, first + kept))
+    for extent, size in zip(image.shape[axis:], map(int, extents), strict=False):
+        first = (extent - size) // 2
+        parts.append(slice(first, first + size))
     return image[tuple(parts)]
 
 
@@ -189,7 +189,7 @@ def holds(extents: Shape, crop: Shape) -> bool:
 
 
 def check_size(transform: Transform, shape: Shape, first: Shape, name: str) -> None:
-    """Refuse the record `name` whose (channels, height, width) the first record's do not allow.
+    """Reject the record `name` if its (channels, height, width) do not match the first record's.
 
     Records may differ in size when all of them hold the crop, and no mean image is given.
     """
@@ -212,5 +212,5 @@ def record_draws(seed: int, epochs: np.ndarray, records: np.ndarray) -> np.ndarr
 
 
 def shape_text(shape: Shape) -> str:
-    """How messages write a shape: 3x32x32."""
+    """A shape for messages: 3x32x32."""
     return "x".join(map(str, shape))

@@ -1,1 +1,1 @@
-"""Owns records that stay in the memory of the backend: which, where, and shared among ranks."""
+"""Owns the cache of records in the backend's memory: which, where, and shared among ranks."""

@@ -23,20 +23,20 @@ _log = logging.getLogger("osucaffe")
 
 _AHEAD = 256
 _RECORDS_AHEAD = 1 << 14
-"""How many batches, and of how many records, the device is told ahead at most."""
+"""The most batches, and records of them, that are announced to the device ahead of time."""
 _PIECE = 4 << 20
 _RECORDS_OF_A_PIECE = 1 << 12
-"""Bytes and records that are read at once, if that is more than a batch."""
+"""Bytes and records that are read at a time, if that is more than a batch."""
 _PATIENCE = 8
 """How often that is read of which nothing lacked, before only what lacks is: to read elsewhere than
 behind the last batch costs those that were made ahead."""
 
 
 class CachedBatches:
-    """The batches of a stream, as Pipeline gives them, but made by the device.
+    """The batches of a stream, as from a Pipeline, but made by the device.
 
-    While records lack, a Pipeline reads those that are needed next: for one process some batches at
-    once, for one of several its own. Once all are there, nothing is read any more.
+    While records are missing, a Pipeline reads those that are needed next: several batches at a
+    time in a single process, else this rank's. Once all are cached, nothing is read any more.
 
     forms: the shape and type of each part of a record that stays on the device: what `fill_whole`
     of the source writes. width: of what `rows` tells of each record: 1, or 5 as for the primitive
@@ -83,7 +83,7 @@ class CachedBatches:
 
     @property
     def parts(self) -> list[Tensor]:
-        """Where the records lie."""
+        """The tensors that hold the records."""
         return self.slots.parts
 
     @property
@@ -94,7 +94,7 @@ class CachedBatches:
     # -- as Pipeline ------------------------------------------------------------------------------
 
     def split(self, rank: int, ranks: int) -> None:
-        """Bring only every `ranks`-th batch, from batch `rank` on."""
+        """Prepare only every `ranks`-th batch, from batch `rank` on."""
         self._offset, self._stride = rank * self._batch, ranks * self._batch
         self.ahead.wait()
         self.close()
@@ -103,7 +103,7 @@ class CachedBatches:
 
     @property
     def position(self) -> int:
-        """How many records were given out. Set it, and those from there on come next."""
+        """The number of records used so far. Set it to continue from another position."""
         return self._position
 
     @position.setter
@@ -111,26 +111,26 @@ class CachedBatches:
         self._position, self.ahead.left = position, 0
 
     def next(self) -> list[Buffer]:
-        """Prepare the next batch: there is nothing to give out."""
+        """Prepare the next batch: there is nothing to return."""
         self.prepare()
         return []
 
     def prepare(self) -> None:
-        """See to it that the next row of `ahead` makes the next batch."""
+        """Ensure that the next row of `ahead` makes the next batch."""
         if not self.ahead.left:
             self._tell()
         self.ahead.left -= 1
         self._position += self._stride
 
     def close(self) -> None:
-        """Stop those who read. The next batch starts them again, if it needs them."""
+        """Stop the readers. The next batch starts them again, if it needs them."""
         if self._pipeline:
             self._pipeline.close()
 
     # -- batches of records that stay --------------------------------------------------------------
 
     def _tell(self) -> None:
-        """Write rows ahead: of those next batches whose records are there, one at least."""
+        """Write rows ahead: those of the next batches whose records are cached, at least one."""
         if self.ahead.cursor.array is None:
             self._begin()
         if self._stays:
@@ -152,7 +152,7 @@ class CachedBatches:
 
     @property
     def _at_once(self) -> int:
-        """How many batches are read at once."""
+        """The number of batches that are read at a time."""
         if self._stride > self._batch:
             return 1
         nbytes = sum(map(self._backend.nbytes, self.parts)) // self.parts[0].shape[0]
@@ -161,14 +161,14 @@ class CachedBatches:
         return max(1, min(self.ahead.most, most))
 
     def _rows(self, count: int) -> np.ndarray:
-        """What the source tells of the next so many batches."""
+        """The source's rows of the next batches."""
         first = self._position + self._offset + self._stride * np.arange(count)
         return self._source.rows(first[:, None] + np.arange(self._batch))
 
     def _fetch(self, numbers: np.ndarray) -> bool:
-        """Read the next records, which have these numbers, and send those that lack. False if they
-        cannot stay."""
-        arrays = self._read(self._source.fill_whole, self._whole(len(numbers)), len(numbers))
+        """Read the next records, which have these numbers, and send the missing ones. False if they
+        cannot be cached."""
+        arrays = self._read(self._source.fill_whole, self._batch_forms(len(numbers)), len(numbers))
         parts, rest = arrays[: len(self.parts)], arrays[len(self.parts) :]
         if rest and rest[1].any():
             self._stop_reading()
@@ -187,13 +187,13 @@ class CachedBatches:
         self._in_vain = 0 if len(new) else self._in_vain + 1
         return True
 
-    def _whole(self, count: int) -> list[Form]:
-        """What `fill_whole` writes of so many records."""
+    def _batch_forms(self, count: int) -> list[Form]:
+        """The shapes and types that `fill_whole` writes for `count` records."""
         rest = [] if self.slots.labels is None else [((), "int32"), ((), "uint8")]
         return [((count, *shape), dtype) for shape, dtype in (*self._forms, *rest)]
 
     def _read(self, fill: Fill, forms: Sequence[Form], records: int) -> list[np.ndarray]:
-        """The next records as a Pipeline gives them."""
+        """The next records from a Pipeline."""
         if self._pipeline is None:
             shapes, dtypes = zip(*forms, strict=True)
             self._pipeline = self._make_pipeline(fill, shapes, dtypes=dtypes)
@@ -212,7 +212,7 @@ class CachedBatches:
         self._pipeline = None
 
     def _begin(self) -> None:
-        """Take the memory, now that the nets have theirs."""
+        """Allocate the memory, after the nets have theirs."""
         self.ahead.place(self._backend)
         self._stays = self.slots.take()
         self._backend.synchronize()  # the memory may have been that of steps that still run
@@ -220,7 +220,7 @@ class CachedBatches:
     # -- batches that come and go ------------------------------------------------------------------
 
     def _pass(self) -> None:
-        """Send the next batch itself, to where none is that is still used."""
+        """Send the next batch itself, to a buffer that is not in use."""
         arrays = self._read(self._source.fill, self._fed, self._batch)
         self._turn = 1 - self._turn
         first, behind, self._behind = self._turn * self._batch, self._behind, self._uploads.mark()

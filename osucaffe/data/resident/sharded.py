@@ -24,19 +24,19 @@ class Neighbours(Protocol):
         """Each rank's value. All ranks call it together."""
 
     def share(self, nbytes: int) -> list[int]:
-        """The addresses of so much memory of each device's, for all to read and write; none where
-        that cannot be had. All ranks call it together."""
+        """The addresses of memory of this size on each device, for all to read and write; none if
+        it cannot be allocated. All ranks call it together."""
 
     def share_host(self, nbytes: int) -> np.ndarray | None:
-        """Zeros (uint8) in the host's memory that are the same for all; None where that cannot be
-        had. All ranks call it together."""
+        """Zeros (uint8) in host memory that all share; None if it cannot be
+        allocated. All ranks call it together."""
 
 
 class ShardedSlots(RecordSlots):
-    """Slots for records among ranks: number n lies as the (n // ranks)-th with rank n % ranks.
+    """Slots for records among ranks: number n is in slot n // ranks of rank n % ranks.
 
-    Each rank sends what it reads to where it belongs, and tells the others by host memory that all
-    share. So a record is read once by the ranks together, or now and then by two of them.
+    Each rank sends the records it reads to their slots, and notifies the others by shared host
+    memory. So a record is read by one of the ranks, or now and then by two.
     """
 
     def __init__(
@@ -69,21 +69,21 @@ class ShardedSlots(RecordSlots):
         return self._batches
 
     def split(self, ranks: int) -> None:
-        """Take the memory: here all ranks are sure to meet."""
-        size, room = self._backend.nbytes(self.parts[0]), self.uploads.room()
+        """Allocate the memory: all ranks are certain to call this."""
+        size, free = self._backend.nbytes(self.parts[0]), self.uploads.room()
         self._backend.synchronize()
         flags = None
-        if all(self._neighbours.gather(size <= room * SHARE_LEFT)):
+        if all(self._neighbours.gather(size <= free * SHARE_LEFT)):
             flags = self._neighbours.share_host(self.count * 5)
         if flags is not None:
             self._addresses = self._neighbours.share(size)
         if flags is None or not self._addresses:
-            log_refusal(self._title, size, room)
+            log_refusal(self._title, size, free)
             return
         if self.labels is not None:
             self.labels = flags[: self.count * 4].view(np.int32)
         self.has = flags[self.count * 4 :].view(bool)
-        log_stay(self._title, self.count, size, room, f", divided among {ranks} GPUs, on each")
+        log_stay(self._title, self.count, size, free, f", divided among {ranks} GPUs, on each")
 
     def take(self) -> bool:
         assert self.table
@@ -110,9 +110,9 @@ class ShardedSlots(RecordSlots):
             self.labels[numbers] = labels[at]
         for rank, part in enumerate(self._shards):
             chosen = numbers % ranks == rank
-            rows, places = numbers[chosen] // ranks, at[chosen]
-            for run in consecutive(rows, places, step=ranks):
-                first, last = places[run][[0, -1]].tolist()
+            rows, slots = numbers[chosen] // ranks, at[chosen]
+            for run in consecutive(rows, slots, step=ranks):
+                first, last = slots[run][[0, -1]].tolist()
                 array = parts[0][first : last + 1 : ranks]
                 self._sent = self.uploads.send(array, part, int(rows[run.start]))
         if self._sent and len(numbers):
@@ -125,11 +125,11 @@ class ShardedSlots(RecordSlots):
             self.has[numbers] = True
         return super().lacking()
 
-    def rows_of(self, places: np.ndarray) -> np.ndarray:
-        return places * len(self._shards)
+    def rows_of(self, slots: np.ndarray) -> np.ndarray:
+        return slots * len(self._shards)
 
     def _write_table(self, addresses: Sequence[int]) -> None:
-        """Say where the memories are."""
+        """Write the addresses of the memories."""
         assert self.table
         table = self.uploads.memory(self.table.shape, "int64")
         table[:] = addresses

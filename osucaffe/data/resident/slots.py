@@ -1,4 +1,4 @@
-"""Owns where records lie that stay in the backend's memory, and which of them are there."""
+"""Owns the slots of records that are cached in the backend's memory, and which are filled."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Form = tuple[Shape, str]
 """The shape and the type of an array."""
 
 SHARE_LEFT = 0.9
-"""Of the memory that is free when the nets have theirs: what records may take at most."""
+"""The largest share of memory, free after nets are built, that records may take."""
 
 
 class RecordSlots:
-    """Slots for `count` records, or for two batches of records that cannot stay.
+    """Slots for `count` records, or for two batches of records that cannot be cached.
 
-    forms: the shape and type of each part of a record. `parts`: where the records of these numbers
-    lie, with memory once `take` was called. `batches`: where `batch` records can be sent that do
-    not stay, behind the same number. has: which records are there. labels: theirs, if they have
-    any. title: what the log calls the layer.
+    forms: the shape and type of each part of a record. `parts`: the tensors of the records by
+    number, with memory after `take`. `batches`: buffers for `batch` records that are not cached.
+    has: which records are cached. labels: theirs, if they have
+    any. title: the layer's name in the log.
     """
 
     table: Tensor | None = None
@@ -53,7 +53,7 @@ class RecordSlots:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All that the host writes here."""
+        """All tensors that the host writes."""
         return self.parts
 
     @property
@@ -61,39 +61,39 @@ class RecordSlots:
         return self.parts
 
     def split(self, ranks: int) -> None:
-        """So many ranks bring their parts of the batches: all call it together."""
+        """`ranks` ranks prepare their parts of the batches: all call it together."""
 
     def take(self) -> bool:
-        """Take the memory, now that the nets have theirs; False if it has only room for two
-        batches. UserError if it has none for those."""
-        size, room = sum(map(self._backend.nbytes, self.parts)), self.uploads.room()
-        if size <= room * SHARE_LEFT and self._allocate(self.parts):
-            log_stay(self._title, self.count, size, room)
+        """Allocate the memory, after the nets have theirs; False if it only fits two batches.
+        UserError if it does not fit those."""
+        size, free = sum(map(self._backend.nbytes, self.parts)), self.uploads.room()
+        if size <= free * SHARE_LEFT and self._allocate(self.parts):
+            log_stay(self._title, self.count, size, free)
             return True
         for part in self.parts:
             part.shape = (2 * self._batch, *part.shape[1:])
         self._allocate_batches(self.parts)
-        log_refusal(self._title, size, room)
+        log_refusal(self._title, size, free)
         return False
 
     def refuse(self) -> None:
-        """Take no records any more, but batches."""
+        """Stop caching: take batches only."""
 
     def put(
         self, numbers: np.ndarray, at: np.ndarray, parts: Sequence[Any], labels: np.ndarray | None
     ) -> None:
-        """Send the records with these numbers, in rising order, which lie `at` places of arrays."""
+        """Send the records with these numbers, in rising order, from the rows `at` of arrays."""
         for run in consecutive(numbers, at):
-            places = at[run]
+            slots = at[run]
             for array, part in zip(parts, self.parts, strict=True):
-                rows = array[places[0] : places[-1] + 1]
+                rows = array[slots[0] : slots[-1] + 1]
                 self._sent = self.uploads.send(rows, part, int(numbers[run.start]))
         if self.labels is not None and labels is not None:
             self.labels[numbers] = labels[at]
         self.has[numbers] = True
 
     def lacking(self) -> int:
-        """How many records are not there."""
+        """How many records are missing."""
         return self.count - int(np.count_nonzero(self.has))
 
     def wait(self) -> None:
@@ -101,19 +101,19 @@ class RecordSlots:
         if self._sent:
             self._sent()
 
-    def rows_of(self, places: np.ndarray) -> np.ndarray:
-        """What a row of `cached_batch` calls a record that was sent to this place of `batches`."""
-        return places
+    def rows_of(self, slots: np.ndarray) -> np.ndarray:
+        """The numbers, for `cached_batch`, of records sent to these slots of `batches`."""
+        return slots
 
     def _allocate(self, tensors: Sequence[Tensor]) -> bool:
-        """Give tensors memory, if it is there."""
+        """Give tensors memory, if available."""
         backend = self._backend
         try:
             memory = [backend.allocate(backend.nbytes(tensor)) for tensor in tensors]
         except (UserError, MemoryError):
             return False
-        for tensor, each in zip(tensors, memory, strict=True):
-            backend.place(tensor, each, 0)
+        for tensor, target in zip(tensors, memory, strict=True):
+            backend.place(tensor, target, 0)
         return True
 
     def _allocate_batches(self, tensors: Sequence[Tensor]) -> None:

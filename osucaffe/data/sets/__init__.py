@@ -1,1 +1,1 @@
-"""Owns the data sets that databases are made of, and what can be said about one."""
+"""Owns the data sets that databases are made from, and statistics of them."""

@@ -1,4 +1,4 @@
-"""Owns making databases of images: the records of image files, and encoding pixels."""
+"""Owns the conversion of image files to databases: their records, and the encoding of pixels."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def convert_images(
 
     root: put before each name. size: (height, width) to resize to. check_size: all images must
     have the first one's size. encoding: one of ENCODINGS, to keep images compressed: a file that
-    is so encoded already, and needs no change, is taken as it is. read: gives the pixels of a
+    has this encoding already, and needs no change, is copied. read: gives the pixels of a
     file, (height, width, channels), blue first, in place of gray and size. bad: what to do about
-    images that cannot be read. advance is called after each image. Raises UserError, also where no
-    image can be used: what stood at `output` stays.
+    images that cannot be read. advance is called after each image. Raises UserError, also if no
+    image can be used: then `output` is not changed.
     """
     if encoding is not None and encoding not in ENCODINGS:
         raise UserError(f'unknown encoding "{encoding}": use one of {", ".join(ENCODINGS)}')
@@ -115,6 +115,6 @@ def encode_image(image: np.ndarray, encoding: str) -> bytes:
 
 
 def _matches(path: str, encoding: str) -> bool:
-    """Whether a file's name says that it is encoded so."""
+    """Whether a file's suffix is that of the encoding."""
     extension = path.rpartition(".")[2].lower().replace("jpeg", "jpg")
     return extension == encoding.replace("jpeg", "jpg")

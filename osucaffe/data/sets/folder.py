@@ -37,10 +37,10 @@ def find_photos(folder: str, suffixes: Collection[str]) -> tuple[list[Entry], li
     """
     root = Path(folder)
     try:
-        folders = [each for each in root.iterdir() if each.is_dir() and each.name[0] != "."]
+        folders = [path for path in root.iterdir() if path.is_dir() and path.name[0] != "."]
     except OSError as error:
         raise UserError(f"{folder}: cannot read this folder: {error.strerror}") from None
-    classes = sorted(each.name for each in folders)
+    classes = sorted(folder.name for folder in folders)
     if len(classes) < 2:
         raise UserError(
             f"{folder}: has {len(classes)} folders, but needs one for each class, with its "
@@ -48,14 +48,14 @@ def find_photos(folder: str, suffixes: Collection[str]) -> tuple[list[Entry], li
         )
     entries: list[Entry] = []
     for label, name in enumerate(classes):
-        paths = [each for each in (root / name).rglob("*") if each.suffix.lower() in suffixes]
-        if not (paths := [each for each in paths if each.name[0] != "."]):
+        paths = [path for path in (root / name).rglob("*") if path.suffix.lower() in suffixes]
+        if not (paths := [path for path in paths if path.name[0] != "."]):
             raise UserError(
                 f"{root / name}: there is no image in this folder ({', '.join(suffixes)}): add "
                 "some, or remove it"
             )
-        entries += [Entry(each.relative_to(root).as_posix(), label) for each in paths]
-    for name in (*classes, *(each.name for each in entries)):
+        entries += [Entry(path.relative_to(root).as_posix(), label) for path in paths]
+    for name in (*classes, *(entry.name for entry in entries)):
         if name.lstrip() != name or len(name.splitlines()) > 1:
             raise UserError(f"{folder}: rename {name!r}: lists, a name a line, cannot hold it")
     return entries, classes
@@ -67,11 +67,11 @@ def split(entries: list[Entry], share: float) -> tuple[list[Entry], list[Entry]]
     A hash of each name decides, and orders them, so that classes mix: the same on every machine,
     and whatever photographs come or go, the others stay where they are.
     """
-    ordered = sorted((_hash(each.name), each) for each in entries)
+    ordered = sorted((_hash(entry.name), entry) for entry in entries)
     bound = int(share * (1 << 64))
     parts = (
-        [each for at, each in ordered if at >= bound],
-        [each for at, each in ordered if at < bound],
+        [entry for at, entry in ordered if at >= bound],
+        [entry for at, entry in ordered if at < bound],
     )
     for part, what in zip(parts, ("training", "validation"), strict=True):
         if not part:
@@ -88,7 +88,7 @@ def _hash(name: str) -> int:
 def read_photo(path: str, size: int, fit: str = "crop") -> np.ndarray:
     """A photograph as uint8 (size, size, 3), blue first, upright as EXIF says.
 
-    Grey ones get three equal channels, and what is transparent becomes white. fit: one of FITS,
+    Grey ones get three equal channels, and transparent pixels become white. fit: one of FITS,
     the middle square or all of it. UserError for a file that cannot be read.
     """
     content = read_bytes(path)
@@ -112,12 +112,12 @@ def _in_colour(image: np.ndarray) -> np.ndarray:
 
 
 def turned(image: np.ndarray, orientation: int) -> np.ndarray:
-    """An image (height, width, channels) of this EXIF orientation as it is to be seen."""
+    """An image (height, width, channels) of this EXIF orientation, turned upright."""
     return _UPRIGHT.get(orientation, lambda image: image)(image)
 
 
 def orientation(content: bytes) -> int:
-    """What EXIF says of how an image lies; 1, upright, if it says nothing that can be read."""
+    """An image's EXIF orientation; 1, upright, if it has none that can be read."""
     from PIL import Image
 
     try:

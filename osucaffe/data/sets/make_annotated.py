@@ -1,4 +1,4 @@
-"""Owns making databases of annotated images from the files of PASCAL VOC and of COCO."""
+"""Owns the conversion of PASCAL VOC and COCO to databases of annotated images."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VOC_CLASSES = (
 
 
 class Entry(NamedTuple):
-    """An image file, and its objects: labels, boxes in shares of the image, and difficult."""
+    """An image file, and its objects: labels, boxes in fractions of the image, and difficult."""
 
     image: Path
     labels: np.ndarray
@@ -44,8 +44,8 @@ def annotated_record(
 ) -> bytes:
     """A serialized AnnotatedDatum of an image, uint8 (channels, height, width), or a file's bytes.
 
-    labels: (B) whole numbers from 1; boxes: (B, 4) in shares of the image. shape: of an image that
-    is encoded.
+    labels: (B) integers from 1; boxes: (B, 4) in fractions of the image. shape: of an encoded
+    image.
     """
     datum = caffe_pb2.AnnotatedDatum(type=caffe_pb2.AnnotatedDatum.BBOX)
     encoded = isinstance(image, bytes)
@@ -75,9 +75,9 @@ def make_database(
     threads: int = 1,
     advance: Callable[[], object] = lambda: None,
 ) -> int:
-    """Write an LMDB of AnnotatedDatum, with the images as they are in their files; return how many.
+    """Write an LMDB of AnnotatedDatum, with the image files unchanged; return their number.
 
-    advance is called after each. Raises UserError where one cannot be read, or there is none.
+    advance is called after each. Raises UserError if one cannot be read, or there is none.
     """
     if not entries:
         raise UserError(f"{output}: there is no image for it")
@@ -121,10 +121,10 @@ def read_voc(folder: Path, split: str, labels: dict[str, int]) -> list[Entry]:
 def _voc_entry(tree: ElementTree.Element, image: Path, labels: dict[str, int]) -> Entry:
     width, height = (float(_text(tree, f"size/{side}")) for side in ("width", "height"))
     objects = []
-    for each in tree.iter("object"):
-        box = [float(_text(each, f"bndbox/{side}")) for side in ("xmin", "ymin", "xmax", "ymax")]
-        difficult = int(each.findtext("difficult") or 0)
-        objects.append((labels[_text(each, "name")], box, difficult))
+    for node in tree.iter("object"):
+        box = [float(_text(node, f"bndbox/{side}")) for side in ("xmin", "ymin", "xmax", "ymax")]
+        difficult = int(node.findtext("difficult") or 0)
+        objects.append((labels[_text(node, "name")], box, difficult))
     return _entry(image, objects, width, height)
 
 
@@ -152,17 +152,17 @@ def read_coco(images: Path, annotations: Path) -> tuple[list[Entry], list[tuple[
     """
     try:
         content = json.loads(read_bytes(annotations))
-        names = sorted((each["id"], str(each["name"])) for each in content["categories"])
+        names = sorted((kind["id"], str(kind["name"])) for kind in content["categories"])
         numbers = {key: number for number, (key, _) in enumerate(names, 1)}
         objects = defaultdict(list)
-        for each in content["annotations"]:
-            x, y, width, height = each["bbox"]
-            item = (numbers[each["category_id"]], [x, y, x + width, y + height],
-                     each.get("iscrowd", 0))  # fmt: skip
-            objects[each["image_id"]].append(item)
+        for annotation in content["annotations"]:
+            x, y, width, height = annotation["bbox"]
+            item = (numbers[annotation["category_id"]], [x, y, x + width, y + height],
+                     annotation.get("iscrowd", 0))  # fmt: skip
+            objects[annotation["image_id"]].append(item)
         entries = [
-            _entry(images / each["file_name"], objects[each["id"]], each["width"], each["height"])
-            for each in content["images"]
+            _entry(images / item["file_name"], objects[item["id"]], item["width"], item["height"])
+            for item in content["images"]
         ]
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{annotations} is no file of COCO's objects: {error}") from error

@@ -1,6 +1,6 @@
 """Owns the MNIST digits: from files, from the public mirrors, or the subset that is packaged.
 
-MNIST is by Yann LeCun and Corinna Cortes, CC BY-SA 3.0; see LICENSE-MNIST.md beside this file.
+MNIST is by Yann LeCun and Corinna Cortes, CC BY-SA 3.0; see LICENSE-MNIST.md next to this file.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ PACKAGED = Path(__file__).with_name("mnist_subset.xz")
 PACKAGED_TRAIN, PACKAGED_TEST = 10_000, 2_000  # every 6th and every 5th: a fair sample
 _SIDE = 28
 _PATIENCE = 5.0
-"""Seconds to wait for a mirror that says nothing."""
+"""Seconds to wait for a mirror that does not answer."""
 _PATIENCE_AUTO = 30.0
-"""Seconds that a download may take where the packaged digits would do."""
+"""Seconds that a download may take if the packaged digits would do."""
 _IMAGES, _LABELS = 0x803, 0x801
 
 
@@ -56,7 +56,7 @@ class Digits(NamedTuple):
 
 
 class Mnist(NamedTuple):
-    """Training and test digits, and one line that says where they come from."""
+    """Training and test digits, and one line on their origin."""
 
     train: Digits
     test: Digits
@@ -122,7 +122,7 @@ def _from_files(folder: Path) -> Mnist:
         # The files' own names; some archives write a dot where others write a hyphen.
         plain = name.removesuffix(".gz")
         names = (name, plain, plain.replace("-idx", ".idx"))
-        path = next((folder / each for each in names if (folder / each).is_file()), None)
+        path = next((folder / name for name in names if (folder / name).is_file()), None)
         if path is None:
             raise UserError(f"{folder} has no file {name} (or {plain}): all four are needed")
         contents[name] = read_bytes(path)

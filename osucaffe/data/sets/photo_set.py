@@ -1,4 +1,4 @@
-"""Owns what tells, beside the databases of `data folder`, how photographs became records."""
+"""Owns the settings file of `data folder`: how photographs became records."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class PhotoSettings:
 
 
 def find_settings(folder: Path) -> PhotoSettings | None:
-    """What a folder says of how photographs became records; None where it says nothing."""
+    """The settings in a folder; None if it has none."""
     path = folder / SETTINGS
     if not path.is_file():
         return None
@@ -80,11 +80,11 @@ class PhotoSet(NamedTuple):
 
 
 def open_photo_set(folder: str) -> PhotoSet:
-    """What `osucaffe data folder` has made there. UserError where something of it lacks."""
-    place = Path(folder)
+    """The databases that `osucaffe data folder` made there. UserError if anything is missing."""
+    root = Path(folder)
     try:
-        train, val = (open_database(place / f"{part}_lmdb") for part in ("train", "val"))
-        classes = read_labels(place / LABELS)
+        train, val = (open_database(root / f"{part}_lmdb") for part in ("train", "val"))
+        classes = read_labels(root / LABELS)
     except UserError as error:
         raise UserError(
             f"{error}; --data takes what `osucaffe data folder PHOTOS --out {folder}` makes"
@@ -92,7 +92,7 @@ def open_photo_set(folder: str) -> PhotoSet:
     channels, height, width = first_shape(train)
     if channels != 3 or height != width:
         raise UserError(
-            f"{place / 'train_lmdb'}: its records are {channels}x{height}x{width}, and are to be "
+            f"{root / 'train_lmdb'}: its records are {channels}x{height}x{width}, and are to be "
             "square and of three channels, as osucaffe data folder makes them"
         )
-    return PhotoSet(place, classes, len(train), len(val), height)
+    return PhotoSet(root, classes, len(train), len(val), height)

@@ -1,6 +1,6 @@
-"""Owns how like its original an image is: PSNR and SSIM, as papers on super-resolution give them.
+"""Owns measures of image quality: PSNR and SSIM, as papers on super-resolution report them.
 
-Both look at the luma alone and leave out a border of as many pixels as the image was enlarged by
+Both use the luma alone and leave out a border of as many pixels as the image was enlarged by
 (Lim et al., CVPR Workshops 2017, section 4.2, for all but DIV2K).
 """
 

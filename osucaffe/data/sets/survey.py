@@ -1,4 +1,4 @@
-"""Owns looking through a whole database: what it holds, and which records are bad."""
+"""Owns the survey of a database: what it holds, and which records are bad."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BLOCK = 64
 
 @dataclass
 class Survey:
-    """What the records of a database are. `bad` names records with what is wrong with them."""
+    """A summary of a database's records. `bad`: the bad ones, with the reason."""
 
     records: int = 0
     nbytes: int = 0
@@ -31,7 +31,7 @@ class Survey:
     bad: list[tuple[str, str]] = field(default_factory=list)
 
     def add(self, other: Survey) -> None:
-        """Add what another survey found."""
+        """Add the results of another survey."""
         self.records += other.records
         self.nbytes += other.nbytes
         self.shapes += other.shapes
@@ -48,10 +48,10 @@ def survey(
     threads: int = 1,
     advance: Callable[[int], object] = lambda count: None,
 ) -> Survey:
-    """Look through all records, in key order.
+    """Examine all records, in key order.
 
-    decode: decode every image, to be sure that it is whole; else headers tell. classes: labels
-    are to be 0 to classes - 1. advance(n) is called when n more records are done.
+    decode: decode every image, to be sure that it is intact; else read headers only. classes:
+    labels must be 0 to classes - 1. advance(n) is called when n more records are done.
     """
     result = Survey()
     starts = range(0, len(database), _BLOCK)

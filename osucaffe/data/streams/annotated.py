@@ -52,12 +52,12 @@ def parse_annotated(value: bytes | memoryview) -> tuple[Datum, Annotations]:
     shape = (inner.channels, inner.height, inner.width)
     datum = Datum(shape, inner.label, memoryview(inner.data), 0, inner.encoded, values)
     objects = [
-        (group.group_label, each.instance_id, each.bbox)
-        for group in message.annotation_group for each in group.annotation
+        (group.group_label, one.instance_id, one.bbox)
+        for group in message.annotation_group for one in group.annotation
     ]  # fmt: skip
     boxes = [(box.xmin, box.ymin, box.xmax, box.ymax) for *_, box in objects]
     return datum, Annotations(
-        np.array([each[:2] for each in objects], np.float64).reshape(-1, 2),
+        np.array([box[:2] for box in objects], np.float64).reshape(-1, 2),
         np.array(boxes, np.float64).reshape(-1, 4),
         np.array([box.difficult for *_, box in objects], bool),
     )
@@ -136,7 +136,7 @@ class AnnotatedSource(RecordStream[Planned]):
             rows[: len(item.rows)], rows[len(item.rows) :] = item.rows, -1
 
     def one(self, position: int) -> tuple[np.ndarray, np.ndarray]:
-        """The image and the rows (ROOM, 8) of the record at a position, whatever its size."""
+        """The image and the rows (ROOM, 8) of the record at a position, of any size."""
         [(record, draw)] = self.drawn(position, 1)
         generator = np.random.default_rng(draw)
         item = self._planned(*self._varied(record, generator), generator)
@@ -181,9 +181,9 @@ class AnnotatedSource(RecordStream[Planned]):
         extents = image.shape[1:]
         sides = self._crop or extents
         lacking = [extent - side for extent, side in zip(extents, sides, strict=True)]
-        top, left = (each // 2 for each in lacking)
+        top, left = (missing // 2 for missing in lacking)
         if self._crop and self._is_train:
-            top, left = (int(generator.integers(each + 1)) for each in lacking)
+            top, left = (int(generator.integers(missing + 1)) for missing in lacking)
         mirrored = int(self._transform.mirror and generator.random() < 0.5)
         part = np.array([left, top, left + sides[1], top + sides[0]]) / np.tile(extents[::-1], 2)
         annotations = cut(annotations, part, self._constraint)
@@ -198,14 +198,14 @@ class AnnotatedSource(RecordStream[Planned]):
 
 
 def join_rows(rows: np.ndarray, out: np.ndarray) -> int:
-    """Put the rows (N, ROOM, 8) of a batch's images behind one another into out (R, 8), with their
-    images' numbers; the rows behind are -1. Returns how many there are, at least 1 of -1."""
+    """Concatenate the rows (N, ROOM, 8) of a batch's images into out (R, 8), with their
+    images' numbers; unused rows are -1. Returns how many there are, at least 1 of -1."""
     out.fill(-1)
-    image, place = np.nonzero(rows[:, :, 1] >= 0)
+    image, row = np.nonzero(rows[:, :, 1] >= 0)
     if len(image) > len(out):
         raise UserError(
             f"a batch has {len(image)} objects, more than {len(out)}: remove images with that many"
         )
-    out[: len(image)] = rows[image, place]
+    out[: len(image)] = rows[image, row]
     out[: len(image), 0] = image
     return max(1, len(image))

@@ -148,8 +148,8 @@ class DenseImageSource(RecordStream[tuple[np.ndarray, np.ndarray]]):
             height, width = (max(1, int(extent * factor)) for extent in label.shape)
             image = resize(image.transpose(1, 2, 0), height, width).transpose(2, 0, 1)
             label = nearest(label, height, width)
-        whole = np.empty(image.shape, np.float32) if self._crop else data
-        self._transform.apply(image, whole)
+        full = np.empty(image.shape, np.float32) if self._crop else data
+        self._transform.apply(image, full)
         if self._crop:
             height, width = self._crop
             top, left = (max(0, a - b) for a, b in zip(label.shape, self._crop, strict=True))
@@ -160,7 +160,7 @@ class DenseImageSource(RecordStream[tuple[np.ndarray, np.ndarray]]):
             if part.shape != self._crop:
                 data[...], out[...] = 0, self._unknown
             rows, columns = part.shape
-            data[:, :rows, :columns] = whole[:, top : top + height, left : left + width]
+            data[:, :rows, :columns] = full[:, top : top + height, left : left + width]
             out[:rows, :columns] = part
         else:
             out[...] = label

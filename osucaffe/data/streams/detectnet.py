@@ -45,7 +45,7 @@ class Variation:
 
 
 def draw(
-    param: Any, size: tuple[int, int], seen: tuple[int, int], generator: np.random.Generator
+    param: Any, size: tuple[int, int], window: tuple[int, int], generator: np.random.Generator
 ) -> Variation:
     """A variation by a DetectNetAugmentationParameter of an image of this size, of which the net
     sees a part of size `seen` (both: width, height)."""
@@ -64,13 +64,13 @@ def draw(
         drawn.size = tuple(max(1, whole(extent * scale)) for extent in size)  # type: ignore[assignment]
     if chance(param.rotation_prob):
         drawn.angle = generator.uniform(-1, 1) * param.max_rotate_degree
-    places, shifts = (0.5, 0.5), (0, 0)
+    offsets, shifts = (0.5, 0.5), (0, 0)
     if chance(param.crop_prob):
-        places, shifts = tuple(generator.random(2)), (param.shift_x, param.shift_y)
+        offsets, shifts = tuple(generator.random(2)), (param.shift_x, param.shift_y)
     extents = turned(drawn.size, drawn.angle)[1] if drawn.angle else drawn.size
     drawn.left, drawn.top = (
-        whole(place * (extent - part + shift) - shift // 2)
-        for place, extent, part, shift in zip(places, extents, seen, shifts, strict=True)
+        whole(offset * (extent - part + shift) - shift // 2)
+        for offset, extent, part, shift in zip(offsets, extents, window, shifts, strict=True)
     )
     return drawn
 
@@ -133,7 +133,7 @@ class Grid:
 
     def __init__(self, param: Any) -> None:
         self.param = param
-        mapped = {each.src: each.dst for each in param.object_class}
+        mapped = {mapping.src: mapping.dst for mapping in param.object_class}
         self.classes: dict[int, int] = mapped or {1: 0}
         """The place among the coverages of each class of the lists; KITTI's cars are 1."""
         size = param.image_size_x, param.image_size_y

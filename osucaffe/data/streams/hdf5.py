@@ -73,15 +73,15 @@ class Hdf5Source:
 
     def _at(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The files, and the rows in them, that come at these positions of the stream."""
-        epochs, places = np.divmod(positions, self._total)
-        files, rows = np.empty_like(places), np.empty_like(places)
+        epochs, indices = np.divmod(positions, self._total)
+        files, rows = np.empty_like(indices), np.empty_like(indices)
         for epoch in np.unique(epochs).tolist():
             chosen = epochs == epoch
             order = self._permutation(epoch, len(self._files))
             counts = self._counts[order]
-            index = np.searchsorted(np.cumsum(counts), places[chosen], side="right")
+            index = np.searchsorted(np.cumsum(counts), indices[chosen], side="right")
             files[chosen] = order[index]
-            rows[chosen] = places[chosen] - (np.cumsum(counts) - counts)[index]
+            rows[chosen] = indices[chosen] - (np.cumsum(counts) - counts)[index]
             for file in np.unique(files[chosen]).tolist() if self._shuffle else []:
                 there = chosen & (files == file)
                 mixed = self._permutation(epoch * len(self._files) + file, int(self._counts[file]))

@@ -48,8 +48,8 @@ def read_object_list(path: str, root: str, *, difficult: bool) -> list[Listed]:
             listed = Listed(root + name, channels, (height, width), objects, _table(words, 4))
             images.append(listed)
     except (ValueError, StopIteration, RuntimeError) as error:
-        said = str(error) if isinstance(error, ValueError) else "the file ends in the midst of it"
-        raise UserError(f"{path}, image {len(images)}: {said}") from error
+        why = str(error) if isinstance(error, ValueError) else "the file ends in the midst of it"
+        raise UserError(f"{path}, image {len(images)}: {why}") from error
     if not images:
         raise UserError(f"the list of images {path} is empty")
     return images
@@ -73,15 +73,15 @@ def order_of(images: list[Listed], shuffle: str, seed: int, epoch: int, group: i
     mixed = permutation(seed, epoch, len(images))
     if shuffle == "random":
         return mixed
-    tall = np.array([height >= width for height, width in (each.extents for each in images)])
+    tall = np.array([height >= width for height, width in (image.extents for image in images)])
     kinds = [mixed[tall[mixed]], mixed[~tall[mixed]]]
     if np.random.default_rng([seed, epoch]).integers(2):
         kinds.reverse()
     if shuffle == "random_aspect":
         return np.concatenate(kinds)
     parts, at = list[np.ndarray](), [0, 0]
-    while all(place < len(kind) for place, kind in zip(at, kinds, strict=True)):
+    while all(index < len(kind) for index, kind in zip(at, kinds, strict=True)):
         turn = len(parts) % 2
         parts.append(kinds[turn][at[turn] : at[turn] + group])
         at[turn] += group
-    return np.concatenate([*parts, *(kind[place:] for kind, place in zip(kinds, at, strict=True))])
+    return np.concatenate([*parts, *(kind[index:] for kind, index in zip(kinds, at, strict=True))])

@@ -29,19 +29,19 @@ def records_at(
     block: 0 for the order of the records; else their blocks of so many come in another order in
     each epoch, and each record once. The last block may be short.
     """
-    epochs, places = np.divmod(positions, count)
+    epochs, indices = np.divmod(positions, count)
     if not block:
-        return epochs, places
-    records = np.empty_like(places)
+        return epochs, indices
+    records = np.empty_like(indices)
     for epoch in np.unique(epochs).tolist():
         chosen = epochs == epoch
         order = permutation(seed, epoch, -(-count // block))
-        place = places[chosen]
+        index = indices[chosen]
         lacking = len(order) * block - count
         if lacking:  # behind the short block, go on as if all blocks were whole
             short_end = (int(np.flatnonzero(order == len(order) - 1)[0]) + 1) * block
-            place += np.where(place >= short_end - lacking, lacking, 0)
-        records[chosen] = order[place // block] * block + place % block
+            index += np.where(index >= short_end - lacking, lacking, 0)
+        records[chosen] = order[index // block] * block + index % block
     return epochs, records
 
 

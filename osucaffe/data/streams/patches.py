@@ -93,10 +93,10 @@ class PatchSource(RecordStream[tuple[np.ndarray, np.ndarray]]):
                 f"{_name(self._high, record)} is {height}x{width} (height x width), too small for "
                 f"a patch of {side * scale}x{side * scale}: leave it out, or lower patch_size"
             )
-        place = choose(extents, side, draw)
+        cut = choose(extents, side, draw)
         if not self._random:
-            place = Placement((extents[0] - side) // 2, (extents[1] - side) // 2, 0)
-        box = slice(place.row, place.row + side), slice(place.column, place.column + side)
+            cut = Placement((extents[0] - side) // 2, (extents[1] - side) // 2, 0)
+        box = slice(cut.row, cut.row + side), slice(cut.column, cut.column + side)
         rows, columns = (slice(part.start * scale, part.stop * scale) for part in box)
         if self._low is None:
             small = shrink(large, scale, box)
@@ -104,7 +104,7 @@ class PatchSource(RecordStream[tuple[np.ndarray, np.ndarray]]):
             image = self._image(self._low, record)
             self._check_sizes(record, image.shape, large.shape)
             small = image[:, *box]
-        return turn(small, place.way), turn(large[:, rows, columns], place.way)
+        return turn(small, cut.way), turn(large[:, rows, columns], cut.way)
 
     def _image(self, database: Database, record: int) -> np.ndarray:
         try:

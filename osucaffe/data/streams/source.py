@@ -119,7 +119,7 @@ class DatumSource(ImageStream):
         for at, ((key, value), draw) in enumerate(zip(records, rows.draws.tolist(), strict=True)):
             if rows.take and self._is_taken(rows.take, key, value, at, draw, rows):
                 continue
-            out = self._own_memory() if self.copier else rows.images[at]
+            out = self._thread_memory() if self.copier else rows.images[at]
             try:
                 item = self._decode(key, value, self._memory(out))
                 self.check_item(self._database.name(key), item.label, item.image.shape)
@@ -158,9 +158,9 @@ class DatumSource(ImageStream):
         """Where to decode an image: into the batch, if it goes there as it is."""
         if not self.encoded:
             return None
-        return out.transpose(1, 2, 0) if self.raw else self._own_memory()
+        return out.transpose(1, 2, 0) if self.raw else self._thread_memory()
 
-    def _own_memory(self) -> np.ndarray:
+    def _thread_memory(self) -> np.ndarray:
         """Memory of the calling thread's for an image: new memory for each takes time."""
         if self._local.image is None:
             channels, *extents = self.record_shape

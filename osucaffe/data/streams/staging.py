@@ -51,13 +51,13 @@ class Staging:
         begin, record = raw.ctypes.data, raw.strides[0]
         about[:] = 0
 
-        def take(jpeg: memoryview, part: Part, place: int, images: np.ndarray) -> bool:
-            place += (images.ctypes.data - begin) // record
-            row = raw[place].reshape(-1)
+        def take(jpeg: memoryview, part: Part, index: int, images: np.ndarray) -> bool:
+            index += (images.ctypes.data - begin) // record
+            row = raw[index].reshape(-1)
             if len(jpeg) > len(row):
                 return False
             row[: len(jpeg)] = jpeg
-            about[place] = (len(jpeg), *chain(*part))
+            about[index] = (len(jpeg), *chain(*part))
             return True
 
         self.source.fill(position, arrays[:-1], take if self.hands_on else None)
@@ -159,27 +159,27 @@ class DecodedBatches(Pipeline):
         edges = np.flatnonzero(np.diff(sizes == 0, prepend=False, append=False))
         for start, stop in edges.reshape(-1, 2).tolist():
             self._decoder.put(raw[start:stop], start, images)
-        places = np.flatnonzero(sizes)
-        if not len(places):
+        indices = np.flatnonzero(sizes)
+        if not len(indices):
             return
-        begins = raw.ctypes.data + places * raw.strides[0]
-        parts = about[places, 1:].reshape(-1, 4, 2)
-        done = self._decoder.decode(begins, sizes[places], parts, places, images)
-        refused = places[~done].tolist()
-        for place in refused:
-            self._decode_here(position + place, place, arrays)
-        if len(refused) > _REFUSED * len(places):
+        begins = raw.ctypes.data + indices * raw.strides[0]
+        parts = about[indices, 1:].reshape(-1, 4, 2)
+        done = self._decoder.decode(begins, sizes[indices], parts, indices, images)
+        refused = indices[~done].tolist()
+        for index in refused:
+            self._decode_here(position + index, index, arrays)
+        if len(refused) > _REFUSED * len(indices):
             self._give_up()
 
-    def _decode_here(self, position: int, place: int, arrays: Sequence[Any]) -> None:
+    def _decode_here(self, position: int, index: int, arrays: Sequence[Any]) -> None:
         """Decode what the decoder cannot, or say what is wrong with it."""
         images, *others = arrays
-        own = [np.empty((1, *images.shape[1:]), np.uint8)]
-        own += [np.empty((1, *each.shape[1:]), each.dtype) for each in others]
-        self._staging.source.fill(position, own)
-        self._decoder.put(own[0], place, images)
-        for target, array in zip(others, own[1:], strict=True):
-            target[place] = array[0]
+        decoded = [np.empty((1, *images.shape[1:]), np.uint8)]
+        decoded += [np.empty((1, *array.shape[1:]), array.dtype) for array in others]
+        self._staging.source.fill(position, decoded)
+        self._decoder.put(decoded[0], index, images)
+        for target, array in zip(others, decoded[1:], strict=True):
+            target[index] = array[0]
 
     def _give_up(self) -> None:
         with self._turn:

@@ -58,7 +58,7 @@ class Crops(NamedTuple):
     def sizes(self, extents: Shape) -> list[tuple[int, int]]:
         """Heights and widths to draw from."""
         lengths = [int(min(extents) * ratio) for ratio in self.ratios] or [self.size]
-        lengths = [self.size if abs(each - self.size) < NEAR else each for each in lengths]
+        lengths = [self.size if abs(length - self.size) < NEAR else length for length in lengths]
         return [
             (height, width)
             for i, height in enumerate(lengths)
@@ -66,9 +66,9 @@ class Crops(NamedTuple):
             if abs(i - j) <= self.distort
         ]
 
-    def corners(self, room: tuple[int, int]) -> list[tuple[int, int]]:
+    def corners(self, margin: tuple[int, int]) -> list[tuple[int, int]]:
         """Places to draw from, where all are fixed; room: the greatest first row and column."""
-        down, across = room[0] // 4, room[1] // 4
+        down, across = margin[0] // 4, margin[1] // 4
         quarters = [(0, 0), (0, 4), (4, 0), (4, 4), (2, 2)]
         if self.more:
             quarters += [(0, 2), (4, 2), (2, 0), (2, 4), (1, 1), (1, 3), (3, 1), (3, 3)]
@@ -78,12 +78,12 @@ class Crops(NamedTuple):
         """Rows and columns of a crop."""
         sizes = self.sizes(extents)
         height, width = sizes[draw.integers(len(sizes))]
-        room = extents[0] - height, extents[1] - width
+        margin = extents[0] - height, extents[1] - width
         if self.fixed:
-            corners = self.corners(room)
+            corners = self.corners(margin)
             top, left = corners[draw.integers(len(corners))]
         else:
-            top, left = (int(draw.integers(each + 1)) for each in room)
+            top, left = (int(draw.integers(extent + 1)) for extent in margin)
         return slice(top, top + height), slice(left, left + width)
 
 
@@ -148,12 +148,12 @@ class VideoFrameSource(RecordStream[Clips]):
     def starts(self, frames: int, generator: np.random.Generator) -> list[int]:
         """The number of the first frame of each clip, from 1, in a video of so many."""
         share = frames // self._segments
-        room = share - self._length
-        if room < 0:
+        margin = share - self._length
+        if margin < 0:
             return [1] * self._segments
-        middle = (room + 1) // 2
+        middle = (margin + 1) // 2
         return [
-            i * share + 1 + (int(generator.integers(room + 1)) if self._random else middle)
+            i * share + 1 + (int(generator.integers(margin + 1)) if self._random else middle)
             for i in range(self._segments)
         ]
 
@@ -194,8 +194,8 @@ class VideoFrameSource(RecordStream[Clips]):
         numbers = [start + i for start in starts for i in range(self._length)]
         arguments = [(axis, n) for n in numbers for axis in "xy"] if self._flow else numbers
         parts = [
-            read_image(f"{video.folder}/{self._pattern % each}", not self._flow, self._size)
-            for each in arguments
+            read_image(f"{video.folder}/{self._pattern % frame}", not self._flow, self._size)
+            for frame in arguments
         ]
         if len({part.shape for part in parts}) > 1:
             raise UserError(f"frames of {video.folder} differ in size")

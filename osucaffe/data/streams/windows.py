@@ -69,8 +69,8 @@ def read_windows(path: str) -> WindowFile:
     except ValueError as error:
         raise UserError(f"{path}, line {number}: {error}") from error
     if len(channels) != 1 or not channels <= {1, 3}:
-        found = listed(sorted(channels)) or "no image"
-        raise UserError(f"{path}: all images need 1 channel, or 3: found {found}")
+        present = listed(sorted(channels)) or "no image"
+        raise UserError(f"{path}: all images need 1 channel, or 3: found {present}")
     return WindowFile(images, channels.pop(), windows)
 
 
@@ -161,9 +161,9 @@ class WindowSource(RecordStream[Sample]):
         self._transform = transform
         self._context, self._square = context, square
         windows = self._file.windows
-        self._foreground = [each for each in windows if each.overlap >= foreground]
-        self._background = [each for each in windows if each.overlap < background]
-        wrong = [each for each in self._foreground if each.label <= 0]
+        self._foreground = [window for window in windows if window.overlap >= foreground]
+        self._background = [window for window in windows if window.overlap < background]
+        wrong = [window for window in self._foreground if window.label <= 0]
         if wrong:
             name = self._file.images[wrong[0].image]
             raise UserError(f"{path}: a foreground window of {name} has label {wrong[0].label}")

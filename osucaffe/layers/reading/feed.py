@@ -12,7 +12,7 @@ from typing import Any
 from ...data.ahead.parallel_map import BadRecords
 from ...data.ahead.pipeline import Buffer, Fill, Pipeline, Threads, Workers, allocate
 from ...data.ahead.processes import Processes, worth_processes
-from ...data.ahead.stalls import Waiting
+from ...data.ahead.stalls import StallMonitor
 from ...data.pictures.transform import Transform
 from ...data.resident.cache import CachedBatches
 from ...data.resident.memory_limit import SHARE, may_stay
@@ -183,8 +183,8 @@ class Stream(Feed):
         return batch
 
     @functools.cached_property
-    def _waited(self) -> Waiting:
-        return Waiting(self.stream_title, self.remedy)
+    def _waited(self) -> StallMonitor:
+        return StallMonitor(self.stream_title, self.remedy)
 
     @property
     def remedy(self) -> str:

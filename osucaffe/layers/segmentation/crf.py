@@ -147,6 +147,7 @@ class MultiStageMeanfield(Layer):
     bilateral_filter_weight (the fork reads files), and of -1.
     """
 
+    host_is_pure = True
     bottoms = (3, 3)
     no_gradient = (2,)
 

@@ -19,6 +19,7 @@ class EvalDetection(Layer):
     are left out, and one that overlaps too little with objects of its class is neither of the two.
     """
 
+    host_is_pure = True
     bottoms = (2, 3)
     no_gradient = (0, 1, 2)
     gives_none = (0,)
@@ -90,6 +91,7 @@ class Yolov3DetectionOutput(Rows):
     takes those of a batch together. An image's row of -1 says that nothing was found in any.
     """
 
+    host_is_pure = True
     bottoms = (1, None)
 
     def setup(self, bottom: Shapes) -> Shapes:

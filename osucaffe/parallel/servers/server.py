@@ -97,7 +97,7 @@ class Server:
         part: Part = pickle.loads(described.tobytes())
         shard = Shard(self._backend, part.pieces)
         self._ranges = shard.ranges
-        net: Any = shard  # which has all of a net that an optimizer looks at
+        net: Any = shard  # which has all that an optimizer needs of a net
         self._optimizer = Optimizer(net, part.update, self._backend)
         self._weights, self._gradients = shard.arena.data, shard.arena.diff
         self._flats = [self._weights, *self._optimizer.flats]
@@ -151,8 +151,8 @@ class Server:
         if self._summed == len(self._ranges):
             self._summed = 0
             self._update(self._rates[worker], self._update_whole)
-            for each in self._ranges:
-                self._send_all(each)
+            for piece in self._ranges:
+                self._send_all(piece)
 
     def _update(self, rate: float, step: Step) -> None:
         if rate != self._applied:
@@ -163,10 +163,10 @@ class Server:
 
     def _update_whole(self) -> None:
         """An update that needs the sum of squares of all gradients, those of all servers."""
-        own, *rest = self._optimizer.steps
+        update, *rest = self._optimizer.steps
         squares = self._optimizer.squares
         assert squares is not None
-        own()
+        update()
         total = self._sum_servers(float(self._backend.read(squares)[0]))
         self._backend.write(squares, np.full(1, total, np.float32))
         for step in rest:

@@ -1,8 +1,8 @@
-"""Owns how parameters are divided among servers, what a server is told of its part, and how far
+"""Owns how parameters are divided among servers, the description of a server's part, and how far
 workers may drift apart.
 
-Small buckets go whole to the server that has least so far; others are divided among all of them,
-wherever a blob ends. So each server holds, receives and sends about the same number of bytes.
+Small buckets go undivided to the server that has least so far; others are divided among all of
+them, regardless of blobs. So each server holds, receives and sends about the same number of bytes.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ...solvers.update.rules import Update
 from ..buckets import ITEM, Bucket, NetLayout, find_buckets
 from ..config import ParallelConfig
 
-WHOLE = 64 << 10
-"""Bytes of the largest bucket that is not divided: a message costs more than its bytes below."""
+MAX_UNDIVIDED = 64 << 10
+"""Bytes of the largest bucket that is not divided: below, latency outweighs bandwidth."""
 
 
 class Piece(NamedTuple):
@@ -38,7 +38,7 @@ def divide(buckets: Sequence[Bucket], servers: int) -> list[Piece]:
     pieces: list[Piece] = []
     held = [0] * servers
     for index, bucket in enumerate(buckets):
-        if bucket.nbytes <= WHOLE:
+        if bucket.nbytes <= MAX_UNDIVIDED:
             ranges = {held.index(min(held)): (bucket.start, bucket.stop)}
         else:
             grains = (bucket.stop - bucket.start) // ALIGNMENT
@@ -77,9 +77,9 @@ class Segment(NamedTuple):
 
 @dataclass
 class Part:
-    """What a server is told of its part: pieces by their tags, and the update.
+    """The description of a server's part: pieces by their tags, and the update.
 
-    formula, names, constants, histories: as `Update` has them.
+    formula, names, constants, histories: those of `Update`.
     """
 
     pieces: dict[int, list[Segment]]
@@ -90,16 +90,16 @@ class Part:
 
     @property
     def update(self) -> Update:
-        """The update; its learning rate is what workers tell, with all factors."""
+        """The update; workers send its learning rate, with all factors."""
         return Update(
             self.formula, self.names, self.constants, self.histories, lambda rate, iteration: rate
         )
 
 
 def describe_part(net: NetLayout, update: Update, pieces: Sequence[Piece], server: int) -> Part:
-    """What to tell a server."""
-    told = {tag: _segments(net, each) for tag, each in enumerate(pieces) if each.server == server}
-    return Part(told, update.formula, update.names, update.constants, update.histories)
+    """The description to send to a server."""
+    segments = {tag: _segments(net, p) for tag, p in enumerate(pieces) if p.server == server}
+    return Part(segments, update.formula, update.names, update.constants, update.histories)
 
 
 def _segments(net: NetLayout, piece: Piece) -> list[Segment]:
@@ -107,13 +107,13 @@ def _segments(net: NetLayout, piece: Piece) -> list[Segment]:
         (min(stop, piece.stop) - max(start, piece.start), parameter)
         for start, stop, parameter in net.arena.segments
     ]
-    return [Segment(n, each.lr_mult, each.decay_mult) for n, each in cuts if n > 0]
+    return [Segment(n, parameter.lr_mult, parameter.decay_mult) for n, parameter in cuts if n > 0]
 
 
 class Shard:
     """The weights of a server, as an optimizer takes them: a net without layers.
 
-    ranges: where each piece lies in its arena, by tag.
+    ranges: the range of each piece in its arena, by tag.
     """
 
     def __init__(self, backend: Backend, pieces: dict[int, list[Segment]]) -> None:

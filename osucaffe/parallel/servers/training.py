@@ -1,7 +1,7 @@
-"""Owns training with parameter servers: the ranks of a job that train, beside those that serve.
+"""Owns training with parameter servers: the roles of ranks, and the ranks that train.
 
-Gradients are pushed bucket by bucket beside backward, and the weights that come back are waited for
-layer by layer ahead of the next forward.
+Gradients are pushed bucket by bucket during backward; the next forward waits for the new weights
+layer by layer.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from .worker import Pushing
 logger = logging.getLogger("osucaffe")
 
 AHEAD = 64
-"""Iterations that a worker may be ahead of another with async: so late all agree on a stop."""
+"""Iterations that a worker may be ahead of another with async: the lag of agreeing on a stop."""
 
 
 @dataclass(frozen=True)
 class Roles:
-    """A job whose last ranks serve and whose first ones train; a rank's own half is `part`."""
+    """A job whose last ranks serve and whose first ones train; `part`: those of this role."""
 
     part: Subset
     channel: Channel
@@ -56,7 +56,7 @@ class Roles:
         return self.channel.rank in self.servers
 
     def serve(self, backend: Backend) -> None:
-        """What such a rank does, until all workers have ended."""
+        """Serve until all workers have ended."""
         world = self.part.world
         Server(self.channel, self.workers, self.consistency, backend, world.allreduce).serve()
         self.close()
@@ -88,7 +88,7 @@ class Link(Protocol):
 
 
 class ServerExchange(Exchange):
-    """By servers: buckets of gradients are pushed beside backward, or behind it; each layer waits
+    """By servers: buckets of gradients are pushed during backward, or after it; each layer waits
     for its weights."""
 
     def __init__(
@@ -103,8 +103,8 @@ class ServerExchange(Exchange):
         layerwise: bool,
         together: bool,
     ) -> None:
-        """servers: their ranks. layerwise: beside backward. together: the updates are of all
-        workers' sum."""
+        """servers: their ranks. layerwise: during backward. together: updates use the sum of all
+        workers."""
         self._job, self._net, self._optimizer, self._link = job, net, optimizer, link
         self._servers = servers
         self._buckets, self._layerwise, self._together = buckets, layerwise, together
@@ -232,7 +232,7 @@ class Served(DataParallel):
         self._exchange.agreed()
 
     def begin(self) -> None:
-        """And the servers get the weights and the history of worker 0."""
+        """Also send the weights and the history of worker 0 to the servers."""
         if self._agreed:
             return
         super().begin()
@@ -241,9 +241,9 @@ class Served(DataParallel):
             net, optimizer = self._solver.net, self._solver.optimizer
             servers = range(len(self._roles.servers))
             for server in servers:
-                told = describe_part(net, optimizer.update, self._pieces, server)
+                part = describe_part(net, optimizer.update, self._pieces, server)
                 with self._job.watch(f"server {server} to begin"):
-                    self._pushing.set_up(server, told, [net.arena.data, *optimizer.flats])
+                    self._pushing.set_up(server, part, [net.arena.data, *optimizer.flats])
             held = ", ".join(
                 f"{sum(p.stop - p.start for p in self._pieces if p.server == server) * ITEM:,}"
                 for server in servers

@@ -1,6 +1,6 @@
 """Owns a worker's side of the parameter servers: a thread that pushes gradients and pulls weights.
 
-What is pushed is waited for by nobody; each bucket's weights are waited for by themselves.
+Nothing waits for a push; each bucket's weights can be waited for separately.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from .shards import Part, Piece
 class Pushing:
     """Exchanges the pieces of a net's buckets with servers.
 
-    servers: their ranks in the channel. weights, gradients: the whole arena's, on any backend.
-    With those of a device come the streams that compute them, and that read them.
+    servers: their ranks in the channel. weights, gradients: the arena's, on any backend. For those
+    on a device, calls pass the stream that computes or reads them.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Pushing:
         self._weights.follow(bucket, stream)
         return True
 
-    # -- beside iterations -----------------------------------------------------------------------
+    # -- outside of iterations -------------------------------------------------------------------
 
     def set_up(self, server: int, part: Part, flats: Sequence[Tensor]) -> None:
         """Give a server (its number) its part, and what weights and history begin with."""

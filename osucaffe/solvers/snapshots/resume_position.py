@@ -1,5 +1,5 @@
 """Owns the position from which a run resumes: the records that its data layers have read, random
-numbers, recent losses. (Weights and history have their own places in a snapshot.)"""
+numbers, recent losses. (Weights and history are stored elsewhere in a snapshot.)"""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ..update.loss_scaling import LossScale
 
 @dataclass
 class NetPosition:
-    """How far a net has come: its random step, and the record each of its data layers is at:
-    by their names, for each layer of that name in its order."""
+    """The position of a net: its random step, and the record that each of its data layers is at:
+    by name, for each layer of that name in order."""
 
     step: int
     positions: dict[str, list[int]]
@@ -34,13 +34,13 @@ class NetPosition:
     @classmethod
     def decode(cls, fields: dict[str, Any]) -> NetPosition:
         positions = fields["positions"].items()
-        return cls(int(fields["step"]), {name: list(map(int, each)) for name, each in positions})
+        return cls(int(fields["step"]), {name: list(map(int, row)) for name, row in positions})
 
-    def part(self, before: NetPosition, done: int, taken: int) -> NetPosition:
-        """Where the net would be had it come only `done` of the `taken` batches since `before`."""
+    def part(self, before: NetPosition, done: int, total: int) -> NetPosition:
+        """The position after only `done` of the `total` batches since `before`."""
         positions = {
             name: [
-                old + (new - old) * done // taken
+                old + (new - old) * done // total
                 for old, new in zip(before.positions[name], reached, strict=True)
             ]
             for name, reached in self.positions.items()
@@ -48,7 +48,7 @@ class NetPosition:
         return NetPosition(self.step, positions)
 
     def apply(self, net: Net) -> None:
-        """Let the net go on from here. Layers that it did not have then keep their place."""
+        """Move the net to this position. Layers that it did not have then stay where they are."""
         net.random.step = self.step
         for name, readers in _readers(net).items():
             for reader, position in zip(readers, self.positions.get(name, ()), strict=False):
@@ -62,9 +62,9 @@ def _readers(net: Net) -> dict[str, list[Feed]]:
 
 @dataclass
 class RunPosition:
-    """How far a run has come.
+    """The position of a run.
 
-    nets: the training net, then the test nets. losses: those that the next display smooths over.
+    nets: the training net, then the test nets. losses: those that the next display averages.
     loss_scale: see `LossScale.read`; None without loss scaling. plateau: see `Policy.best`; None
     with other policies.
     """
@@ -88,7 +88,7 @@ class RunPosition:
         return cls(seed, positions, list(losses), scale.read() if scale else None, plateau)
 
     def apply(self, nets: Sequence[Net], scale: LossScale | None) -> None:
-        """Let the nets, as many as there were, and the loss scale go on from here."""
+        """Move the nets, as many as there were, and the loss scale to this position."""
         for net, reached in zip(nets, self.nets, strict=False):
             reached.apply(net)
         if scale and self.loss_scale:
@@ -101,7 +101,7 @@ class RunPosition:
     def decode(cls, content: bytes, path: Path) -> RunPosition:
         try:
             fields = json.loads(content)
-            nets = [NetPosition.decode(each) for each in fields["nets"]]
+            nets = [NetPosition.decode(net) for net in fields["nets"]]
             losses = [float(loss) for loss in fields["losses"]]
             others = fields.get("loss_scale"), fields.get("plateau")
             return cls(int(fields["seed"]), nets, losses, *others)

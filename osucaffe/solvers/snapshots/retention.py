@@ -1,8 +1,8 @@
-"""Owns what of a training run is kept: its best model by a test output, and its newest snapshots;
-and the end of a run whose tests get no better.
+"""Owns which files of a training run are kept: its best model by a test output, and its newest
+snapshots; and early stopping.
 
-The best model lies in PREFIX_best.caffemodel; PREFIX_best.json beside it says how good it is, and
-since when, so that a resumed run does not take a worse one for better.
+The best model is PREFIX_best.caffemodel; PREFIX_best.json records its value and iteration, so that
+a resumed run does not replace it by a worse one.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ logger = logging.getLogger("osucaffe")
 
 
 class KeepNewest(Observer):
-    """Deletes the older snapshots of a run whenever one more is whole: `count` remain.
+    """Deletes the older snapshots of a run whenever a new one is complete: `count` remain.
 
-    Of a run that goes on, those that it had made before count with the others. What is deleted is
-    only what this run has made: other files with its prefix stay. Only on rank 0.
+    Those of a resumed run from before it stopped are included. Only snapshots of this run are
+    deleted: other files with its prefix stay. Only on rank 0.
     """
 
     def __init__(self, solver: Solver, count: int) -> None:
         self._count = count
         existing = snapshot.listed(solver.param.snapshot_prefix) if solver.iteration else []
-        self._made = [each for each in existing if each.iteration <= solver.iteration]
+        self._made = [event for event in existing if event.iteration <= solver.iteration]
 
     def on_snapshot(self, event: Snapshot) -> None:
-        """Delete those that are too many, the state first: where a state lies its model does."""
-        self._made = [each for each in self._made if each != event] + [event]
+        """Delete surplus ones, the state first: where a state exists, its model does."""
+        self._made = [other for other in self._made if other != event] + [event]
         while len(self._made) > self._count:
             old = self._made.pop(0)
             try:
@@ -50,12 +50,12 @@ class KeepNewest(Observer):
 
 
 class KeepBest(Observer):
-    """Writes the model whenever an output of a test is better than ever before.
+    """Writes the model whenever a test output reaches a new best value.
 
-    output: of the first test net that has it; its first element. Of losses (what has a loss_weight,
-    or "loss" in its name) less is better, of others more. patience: tests without a better value
-    after which `request` asks for a stop; 0: never. All ranks have one, rank 0 writes. UserError
-    where no test net has that output.
+    output: of the first test net that has it; its first element. Lower is better for losses (with a
+    loss_weight, or "loss" in the name), higher for others. patience: tests without a better value
+    after which `request` requests a stop; 0: never. All ranks have one, rank 0 writes. UserError
+    if no test net has that output.
     """
 
     def __init__(self, solver: Solver, output: str, patience: int) -> None:
@@ -70,19 +70,19 @@ class KeepBest(Observer):
             self._go_on()
 
     def request(self, ask: Request) -> Request:
-        """What a solver is to be asked with: stop where patience is at its end, else as `ask`."""
+        """The request function for a solver: stop when patience is exhausted, else as `ask`."""
 
-        def asked() -> str:
+        def stop_or_ask() -> str:
             exhausted = 0 < self._patience <= self._worse
             return STOP if exhausted else ask()
 
-        return asked
+        return stop_or_ask
 
     def on_test(self, event: TestResult) -> None:
-        """Compare, and keep the model or count."""
+        """Compare, and write the model or count."""
         if event.net != self._net:
             return
-        output = next(each for each in event.outputs if each.name == self._name)
+        output = next(output for output in event.outputs if output.name == self._name)
         sign = -1 if output.loss_weight or "loss" in output.name.lower() else 1
         if sign * output.value > sign * self.value or (
             math.isnan(self.value) and not math.isnan(output.value)
@@ -99,14 +99,14 @@ class KeepBest(Observer):
             )
 
     def _write(self) -> None:
-        """The model first: where a note lies, its model does."""
+        """The model first: where a note exists, its model does."""
         write_weights(self.model, self._solver.net.to_proto(diff=False), checksum=True)
         note = {"output": self._name, "value": self.value, "iteration": self.iteration}
         write_bytes(self._note, json.dumps(note).encode() + b"\n")
         logger.info("Best %s so far: %g, kept in %s", self._name, self.value, self.model)
 
     def _go_on(self) -> None:
-        """Take over how good the best was when the run stopped."""
+        """Restore the best value from before the run stopped."""
         group, done = self._solver.group, self._solver.iteration
         note = group.broadcast_object(None if group.rank else _read(self._note))
         if not note or note[0] != self._name or note[2] > done:
@@ -126,12 +126,12 @@ def _read(path: Path) -> tuple[str, float, int] | None:
 
 
 def _net_with(solver: Solver, output: str) -> int:
-    """Which test net has an output of this name. UserError where none has."""
+    """The index of the test net with an output of this name. UserError if there is none."""
     known = [[*net.outputs] for net in solver.test_nets]
     for index, names in enumerate(known):
         if output in names:
             return index
-    names = list(dict.fromkeys(name for each in known for name in each))
+    names = list(dict.fromkeys(name for outputs in known for name in outputs))
     if not names:
         raise UserError(f"--best {output}: {solver.file} has no test nets")
     near = nearest(output, names)

@@ -1,5 +1,5 @@
-"""Owns snapshots: their names, what they hold, how they are found, read and written, while training
-goes on too."""
+"""Owns snapshots: their names and contents, and how they are found, read and written, also in the
+background."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ logger = logging.getLogger("osucaffe")
 
 @dataclass
 class Restored:
-    """A snapshot that was read, from these files; position is None where another Caffe wrote it."""
+    """A snapshot read from these files; position is None if another Caffe wrote it."""
 
     path: Path
     state: SolverState
@@ -75,7 +75,7 @@ class Restored:
 
 
 def check_prefix(param: SolverParameter, file: str) -> None:
-    """UserError where snapshots are wanted and their prefix is not given."""
+    """UserError if snapshots are requested without a prefix."""
     if param.snapshot < 0:
         raise UserError(f"{file}: snapshot must not be negative, but is {param.snapshot}")
     if param.snapshot and not param.snapshot_prefix:
@@ -117,8 +117,8 @@ def contents(
     *,
     diff: bool,
 ) -> tuple[NetParameter, SolverState]:
-    """What the snapshot's two files are to hold: model (diff: with gradients) and state. Training
-    may go on: they are copies."""
+    """The contents of the snapshot's two files: model (diff: with gradients) and state. They are
+    copies: training may go on."""
     state = SolverState(
         iter=files.iteration,
         current_step=current_step,
@@ -131,7 +131,7 @@ def contents(
 
 
 def write(files: Snapshot, model: NetParameter, state: SolverState) -> None:
-    """Write the two files, the model first: where a state lies, its model is whole. UserError."""
+    """Write the two files, the model first: a state implies a complete model. UserError."""
     kind = "HDF5" if Path(files.state).suffix == ".h5" else "binary proto"
     logger.info("Snapshotting to %s file %s", kind, files.model)
     write_weights(files.model, model, checksum=True)
@@ -143,7 +143,7 @@ def write(files: Snapshot, model: NetParameter, state: SolverState) -> None:
 
 
 def find(path: str | Path, prefix: str, group: ProcessGroup) -> Restored | None:
-    """Read a snapshot by its state; "auto": the newest whole one with this prefix, if there is any.
+    """Read a snapshot by its state; "auto": the newest complete one with this prefix, if any.
 
     All ranks call it together. UserError if it is damaged or not there.
     """
@@ -173,7 +173,7 @@ def read(path: Path) -> Restored:
 
 
 Stamp = tuple[int, int, Path]
-"""A state that lies in its folder: its iteration, when it was written (ns), its path."""
+"""A state file: its iteration, when it was written (ns), its path."""
 
 
 def stamps(prefix: str) -> frozenset[Stamp]:
@@ -188,8 +188,8 @@ def stamps(prefix: str) -> frozenset[Stamp]:
 
 
 def listed(prefix: str) -> list[Snapshot]:
-    """The snapshots whose state lies on the disk with this prefix, the oldest first; their models
-    are where they would be, had they not been moved."""
+    """The snapshots with a state file of this prefix, the oldest first; their models' paths assume
+    that they have not been moved."""
     return [
         Snapshot(iteration, _model_of(path), str(path))
         for iteration, _, path in sorted(stamps(prefix))
@@ -201,8 +201,8 @@ def _model_of(state: Path) -> str:
 
 
 def newest(prefix: str, but: frozenset[Stamp] = frozenset()) -> Restored | None:
-    """The newest whole snapshot, but for these; one that is damaged or lacks its model is passed
-    over with a warning."""
+    """The newest complete snapshot, except these; damaged ones, and those without their model, are
+    skipped with a warning."""
     for _, _, path in sorted(stamps(prefix) - but, reverse=True):
         try:
             return read(path)
@@ -212,7 +212,7 @@ def newest(prefix: str, but: frozenset[Stamp] = frozenset()) -> Restored | None:
 
 
 class SnapshotWriter:
-    """Runs what writes a snapshot beside training. What it raises, the trainer's next call does."""
+    """Writes snapshots in the background. Errors are raised by the trainer's next call."""
 
     def __init__(self) -> None:
         self._thread: ThreadPoolExecutor | None = None
@@ -220,20 +220,20 @@ class SnapshotWriter:
         self._written: Callable[[], None] = lambda: None
 
     def start(self, write: Callable[[], None], written: Callable[[], None]) -> None:
-        """Begin to write, once the snapshot before is; `written` is called by the trainer's own
-        thread, in the first `look` or `wait` after it."""
+        """Start writing, once the previous snapshot is done; `written` is called in the trainer's
+        thread, by the first `look` or `wait` after it."""
         self.wait()
         self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="osucaffe-snapshot")
         self._written = written
         self._writing = self._thread.submit(write)
 
     def look(self) -> None:
-        """End what has been written meanwhile. Raises what stopped it."""
+        """Finish what has been written meanwhile. Raises its error, if any."""
         if self._writing is not None and self._writing.done():
             self.wait()
 
     def wait(self) -> None:
-        """Wait until nothing is being written. Raises what stopped it."""
+        """Wait until nothing is being written. Raises its error, if any."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()

@@ -2,7 +2,7 @@
 
 Micikevicius et al. 2018, arXiv 1710.03740, section 3.2. Backward begins with the factor, the update
 divides by it. Where a gradient has become infinite or NaN, nothing is updated; a dynamic factor is
-then halved, and after many good iterations doubled. All of it happens in the backend's memory.
+then halved, and after many good iterations doubled. All of this happens in the backend's memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .rules import FINITE
 logger = logging.getLogger("osucaffe")
 
 START = 4096.0
-"""Where a dynamic factor begins. Factors are powers of two: they change no digits."""
+"""The initial dynamic factor. Factors are powers of two: they change no digits."""
 MOST = 2.0**24
 INTERVAL = 1000
 """Good iterations in a row before a dynamic factor is doubled."""
@@ -34,7 +34,7 @@ RULE = (
 
 
 class LossScale:
-    """The factor, and the counters that change it.
+    """The factor, and the counters that control it.
 
     factor: one float32 element in the backend's memory. value: a fixed factor; None: dynamic.
     """
@@ -76,14 +76,14 @@ class LossScale:
         return [float(self._backend.read(tensor)[0]) for tensor in tensors]
 
     def write(self, values: list[float]) -> None:
-        """The reverse of `read`. A fixed factor stays what it is."""
+        """The reverse of `read`. A fixed factor does not change."""
         tensors = self.factor, self._good, self._skipped
         values = [values[0] if self.dynamic else self._start, *values[1:]]
         for tensor, value in zip(tensors, values, strict=True):
             self._backend.write(tensor, value)
 
     def log(self) -> None:
-        """Say what the factor is, if it or the count of skipped updates has changed."""
+        """Log the factor, if it or the count of skipped updates has changed."""
         factor, _, skipped = self.read()
         if [factor, skipped] != self._logged:
             self._logged = [factor, skipped]

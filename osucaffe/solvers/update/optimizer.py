@@ -1,7 +1,7 @@
 """Owns the update of a net's parameters: the history buffers, the run-time scalars, the steps.
 
-What is updated are the master weights: the arena's, in fp32 whatever the precision of the run. A
-backend that computes with them in bf16 or fp16 has copies, and renews these with each update.
+The update applies to the master weights: the arena's, in fp32 whatever the precision of the run. A
+backend that computes in bf16 or fp16 has copies, and refreshes these with each update.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _RATES_AHEAD = 256
 
 
 class Optimizer:
-    """One pass over the arena an iteration; prepared once, then only replayed.
+    """One pass over the arena per iteration; prepared once, then only replayed.
 
     history[k][i]: the k-th history buffer of net.parameters[i], of the parameter's shape and in
     its memory layout.
@@ -50,9 +50,9 @@ class Optimizer:
             self.flats.append(flat)
             starts = {id(parameter): start for start, _, parameter in arena.segments}
             self.history.append(
-                [self._part(flat, memory, starts[id(each)], each) for each in net.parameters]
+                [self._part(flat, memory, starts[id(p)], p) for p in net.parameters]
             )
-        # One behind another, as the update takes them, each is written by whoever owns it.
+        # Contiguous, in the order of the update's scalars; each is written by its owner.
         scalars, memory = self._buffer("scalars", len(update.names))
         self._scalars = scalars
         self._given = Tensor((1,), name="learning_rate", persistent=True)
@@ -61,15 +61,15 @@ class Optimizer:
         self._ahead = RowsAhead(uploads, (1,), "float32", _RATES_AHEAD, "learning rates")
         self._ahead.place(backend)
         self._rates: list[float] = []
-        """What the steps find next in `_ahead`, backwards."""
+        """The values that the steps read next from `_ahead`, in reverse."""
         program = Program()
         program.next_row(self._ahead.table, self._ahead.cursor, self._given)
         self.take_rate: Step = self._prepare(program.calls.pop())
-        """Gives the other steps the rate that `set_rate` told: once an iteration, before them."""
+        """Passes the rate from `set_rate` to the other steps: once per iteration, before them."""
         self.rate = math.nan
-        """The learning rate that `set_rate` told last, with the rule's factor."""
+        """The last learning rate from `set_rate`, with the rule's factor."""
         self.squares: Tensor | None = None
-        """Where the first of the steps leaves the sum of squares, if the others need it."""
+        """The sum of squares, written by the first of the steps, if the others need it."""
         if "squares" in update.names:
             self.squares = squares = Tensor((1,), name="squares", persistent=True)
             self._place(squares, scalars, memory, update.names.index("squares"))
@@ -82,9 +82,9 @@ class Optimizer:
         if scale:
             program.add(scale.change(squares), [])
         self.steps: list[Step] = [self._prepare(call) for call in program.calls]
-        """What `run` runs behind `take_rate`."""
+        """What `run` runs after `take_rate`."""
         self.separable = len(self.steps) == 1
-        """Whether parameters may be updated apart: no sum over all gradients is needed."""
+        """Whether parameters may be updated separately: no sum over all gradients is needed."""
 
     def part(self, start: int, stop: int) -> Step:
         """A step like those of a `separable` update, of the arena's elements start .. stop - 1."""
@@ -103,20 +103,20 @@ class Optimizer:
             formula=self.update.formula,
             names=self.update.names,
             segments=[
-                (max(start, first), min(stop, last), each.lr_mult, each.decay_mult)
-                for start, stop, each in self._arena.segments
-                if each.lr_mult and max(start, first) < min(stop, last)
+                (max(start, first), min(stop, last), parameter.lr_mult, parameter.decay_mult)
+                for start, stop, parameter in self._arena.segments
+                if parameter.lr_mult and max(start, first) < min(stop, last)
             ],
             constants=self.update.constants,
         )
 
     def step(self, learning_rate: float, iteration: int) -> None:
-        """Update every parameter from its gradient, which stays as it is."""
+        """Update every parameter from its gradient, which is not changed."""
         self.set_rate(learning_rate, iteration)
         self.run()
 
     def run(self) -> None:
-        """Make the update for which `set_rate` has just told the rate."""
+        """Make the update, with the rate just given to `set_rate`."""
         self.take_rate()
         for step in self.steps:
             step()
@@ -124,10 +124,10 @@ class Optimizer:
     def set_rate(
         self, learning_rate: float, iteration: int, ahead: Ahead = lambda iteration, count: []
     ) -> None:
-        """Give the steps what changes from iteration to iteration: once before each update.
+        """Pass what changes from iteration to iteration to the steps: once before each update.
 
         ahead: gives up to `count` learning rates from an iteration on, as far as they are known:
-        these are told once for all, unless another comes in their place.
+        these are uploaded together, unless a different one is set.
         """
         rate = np.float32(self.update.rate(learning_rate, iteration))
         self.rate = float(rate)
@@ -149,7 +149,7 @@ class Optimizer:
             self._backend.write(tensor, array)
 
     def log_clipping(self, limit: float) -> None:
-        """Say so if the last step scaled its gradients down to this L2 norm."""
+        """Log it if the last step scaled its gradients down to this L2 norm."""
         _, squares, *scale = self._backend.read(self._scalars)
         norm = math.sqrt(squares) / (scale[0] if scale else 1)
         if norm > limit:
@@ -175,7 +175,7 @@ class Optimizer:
         return part
 
     def _place(self, part: Tensor, flat: Tensor, memory: Any, start: int) -> None:
-        """Let a tensor lie within a flat buffer, from this element on."""
+        """Place a tensor in a flat buffer, from this element on."""
         self._backend.place(part, memory, start * (self._backend.nbytes(flat) // flat.size))
 
     def _prepare(self, call: Any) -> Step:

@@ -24,7 +24,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "multifixed": ("stagelr", "stageiter"),
     "plateau": ("gamma", "plateau_winsize"),
 }
-"""The policies, each with the solver fields that it is made of (besides base_lr)."""
+"""The policies, each with the solver fields that it uses (besides base_lr)."""
 
 
 def _sigmoid(param: SolverParameter, iteration: int) -> float:
@@ -48,7 +48,7 @@ FACTORS: dict[str, Callable[[SolverParameter, int], float]] = {
     "sigmoid": _sigmoid,
     "multifixed": _multifixed,
 }
-"""What base_lr is multiplied by in iteration t; the other policies count steps."""
+"""The factor of base_lr in iteration t; the other policies count steps."""
 
 
 class Policy:
@@ -60,15 +60,15 @@ class Policy:
     poly: base_lr * (1 - t / max_iter)^power. sigmoid: base_lr / (1 + e^(-gamma * (t - stepsize))).
     plateau (SSD): base_lr * gamma^(steps passed); a step passes when plateau_winsize[step]
     iterations have brought no smaller smoothed loss since the last step or the last smaller one.
-    multifixed (caffe-yolo9000): the first stagelr whose stageiter is not behind, or the last one.
+    multifixed (caffe-yolo9000): the first stagelr whose stageiter has not passed, or the last one.
 
-    Whatever the policy, a rate may begin otherwise: for warmup_iter iterations on a line from
+    Any policy may have a warm-up: for warmup_iter iterations on a line from
     warmup_start_lr to base_lr (Intel Caffe), or for rampup_interval from rampup_lr on, with
     the square of t (NVIDIA Caffe); and min_lr is the least, to which poly falls (NVIDIA Caffe).
 
-    current_step: how many steps of `step` and `multistep` lie behind; part of a solver state.
-    best: of plateau, the least loss so far, and the iteration from which it waits for a lesser.
-    loss: gives the smoothed loss of the iterations before, which plateau asks for.
+    current_step: how many steps of `step` and `multistep` have passed; part of a solver state.
+    best: of plateau, the least loss so far, and the iteration since which it waits for a lower one.
+    loss: returns the smoothed loss of the iterations before, for plateau.
     Raises UserError for an unknown policy or one whose fields are missing.
     """
 
@@ -115,7 +115,7 @@ class Policy:
         self._logs = True
 
     def rate(self, iteration: int) -> float:
-        """The learning rate of this iteration; call it once an iteration, in their order."""
+        """The learning rate of this iteration; call it once per iteration, in order."""
         param = self._param
         for start, length, power in (
             (param.warmup_start_lr, param.warmup_iter, 1),
@@ -144,7 +144,7 @@ class Policy:
         return float(max(param.base_lr * factor, param.min_lr))
 
     def ahead(self, iteration: int, count: int) -> list[float]:
-        """What `rate` will say from this iteration on, the next that it will be asked for: up to
+        """What `rate` will return from this iteration on, the next that it is called for: up to
         count rates, as far as they are known now."""
         rates: list[float] = []
         twin = copy.copy(self)
@@ -155,7 +155,7 @@ class Policy:
         return rates
 
     def _take_steps(self, iteration: int) -> None:
-        """Let current_step be that of this iteration."""
+        """Advance current_step to this iteration."""
         param = self._param
         if self.name == "step":
             self.current_step = iteration // param.stepsize

@@ -3,7 +3,7 @@
 The language is that of `backends/formula.py`. w and g are the weights and their gradients, h and h2
 the history; `rate` and `decay` are the parameter's own multipliers (lr_mult, decay_mult);
 `lr` is the learning rate of the iteration, `squares` the sum of squares of all raw gradients,
-`scale` the factor that these have of loss scaling (see `loss_scaling.py`).
+`scale` their factor from loss scaling (see `loss_scaling.py`).
 Everything else is a constant of the run, named after its solver field.
 
 The order is Caffe's: clip by the global norm of the accumulated gradients, divide by iter_size,
@@ -23,7 +23,7 @@ CLIP = "g = g * (clip_gradients / max(sqrt(squares), clip_gradients))"
 """Pascanu et al. 2013, arXiv 1211.5063, algorithm 1."""
 UNSCALE = "g = g / scale"
 FINITE = 3e38
-"""A sum of squares that is not below this has met an infinity or NaN (or will be one soon)."""
+"""A sum of squares not below this contains an infinity or NaN (or soon will)."""
 AVERAGE = "g = g / iter_size"
 REGULARIZATION = {
     "L2": "g = g + weight_decay * decay * w",
@@ -42,8 +42,8 @@ class Rule:
     """One solver type.
 
     formula: the step. constants: the solver fields in it. histories: buffers as large as the
-    weights (0 at the start). correction: a factor of the learning rate that the iteration gives.
-    momentum: whether the field momentum has a meaning for it.
+    weights (0 at the start). correction: an iteration-dependent factor of the learning rate.
+    momentum: whether it uses the field momentum.
     """
 
     formula: str
@@ -98,7 +98,7 @@ RULES: dict[str, Rule] = {
 class Update:
     """What a solver evaluates every iteration: its rule with clipping and regularization.
 
-    names: the run-time scalars, in their order. rate(learning_rate, iteration) is `lr`.
+    names: the run-time scalars, in order. rate(learning_rate, iteration) is `lr`.
     """
 
     formula: str
@@ -109,7 +109,7 @@ class Update:
 
 
 def update_of(param: SolverParameter, file: str = "the solver", *, scaled: bool = False) -> Update:
-    """The update that a solver's fields ask for; UserError where they contradict each other.
+    """The update that a solver's fields select; UserError if they contradict each other.
 
     scaled: with loss scaling. Then an update whose gradients are not all finite changes nothing.
     """

@@ -247,6 +247,21 @@ def test_softmax() -> None:
     check(record)
 
 
+@pytest.mark.parametrize("shape", [(2, 5, 6, 7), (1500, 2), (1500, 8)])
+def test_softmax_of_planes_or_of_many_short_lines_is_numpy_s(shape: tuple[int, ...]) -> None:
+    cpu, program, (x, y) = Cpu(), Program(), (Tensor(shape), Tensor(shape))
+    program.softmax(x, y, axis=1)
+    (step,) = cpu.prepare(program.calls)
+    assert program.calls[0].implementation == "NumPy"
+    for tensor in (x, y, *program.calls[0].scratch):
+        cpu.give_memory(tensor)
+    values = np.random.default_rng(3).normal(0, 9, shape)
+    cpu.write(x, values)
+    step()
+    wanted = np.exp(values) / np.exp(values).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(cpu.read(y), wanted, rtol=1e-5, atol=1e-9)
+
+
 def test_other_dtypes_are_declined() -> None:
     program = Program()
     program.relu(Tensor((2, 3), "float64"), Tensor((2, 3), "float64"), slope=0.0)

@@ -87,6 +87,23 @@ def test_convolutions_behind_blocks_of_channels(settings: str, batch: int, imple
     check(implementations(text_format.Parse(text, caffe_pb2.NetParameter())))
 
 
+@pytest.mark.parametrize("channels", [8, 20, 32])
+def test_filters_of_one_channel_each_have_code_of_their_own(channels: int, implementations) -> None:
+    text = f"""
+    layer {{ name: "x" type: "Input" top: "x"
+      input_param {{ shape {{ dim: 1 dim: 3 dim: 31 dim: 29 }} }} }}
+    layer {{ name: "a" type: "Convolution" bottom: "x" top: "a"
+      convolution_param {{ num_output: {channels} kernel_size: 1 }} }}
+    layer {{ name: "b" type: "Convolution" bottom: "a" top: "b"
+      convolution_param {{ num_output: {channels} kernel_size: 3 pad: 1 group: {channels} }} }}
+    layer {{ name: "relu" type: "ReLU" bottom: "b" top: "b" }}
+    layer {{ name: "c" type: "Convolution" bottom: "b" top: "c"
+      convolution_param {{ num_output: 16 kernel_size: 1 }} }}
+    """
+    found = implementations(text_format.Parse(text, caffe_pb2.NetParameter()))
+    assert found["b"].startswith("jit_dw")
+
+
 @pytest.mark.parametrize("pool", ["MAX", "AVE"])
 @pytest.mark.parametrize("channels", [5, 24, 1000])
 @pytest.mark.parametrize("settings", POOLINGS)

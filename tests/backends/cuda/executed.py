@@ -22,8 +22,11 @@ HEADERS = ("lockstep.h", "warps_lockstep.h")
 _KERNEL = re.compile(r"__global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\((.*?)\)", re.DOTALL)
 _OPTIONAL = re.compile(r"#ifdef (\w+)\n.*?#endif\n", re.DOTALL)
 """What is in a text only if a macro is defined."""
-_SUM = re.compile(r"^template <typename N> .*?^}\n", re.DOTALL | re.MULTILINE)
-"""Of common.cuh: sums over a warp and a block."""
+_SHARED = re.compile(
+    r"^(?:template <typename N> |__device__ __forceinline__ float bounded_loss).*?^}\n",
+    re.DOTALL | re.MULTILINE,
+)
+"""Of common.cuh: sums over a warp and a block, and the bound of a loss."""
 
 
 class Executed:
@@ -57,7 +60,7 @@ class _Module:
         with tempfile.TemporaryDirectory() as folder:
             self._run = compiled(
                 "".join((FOLDER / header).read_text() for header in HEADERS)
-                + "".join(_SUM.findall(common))
+                + "".join(_SHARED.findall(common))
                 + text.removeprefix(common)
                 + 'extern "C" void run(int number, int blocks, int threads, void** values) {'
                 + " blockDim = {threads, 1, 1};"

@@ -13,10 +13,10 @@ from osucaffe.comm.job.job import Job
 
 def test_a_rank_alone_takes_the_first_of_all_gpus() -> None:
     given = argparse.Namespace(gpu="all", threads=None)
-    own, topology = ranks.place(given, Job())
+    own, topology = ranks.assign_devices(given, Job())
     assert (own.gpu, given.gpu) == ("0", "all")
     assert topology.own.rank == 0
-    own, _ = ranks.place(argparse.Namespace(gpu=None, threads=3), Job())
+    own, _ = ranks.assign_devices(argparse.Namespace(gpu=None, threads=3), Job())
     assert vars(own) == {"gpu": None, "threads": 3}
 
 
@@ -34,7 +34,8 @@ def test_cores_decode_beside_an_exchange(
 
     monkeypatch.setattr(ranks, "gpu_numbers", lambda wanted: ["5", "6"])
     monkeypatch.setattr(ranks, "identify", lambda number: (f"id {number}", "a GPU"))
-    placed, _ = ranks.place(argparse.Namespace(gpu="all", threads=None, servers=0, **given), Two())
+    options = argparse.Namespace(gpu="all", threads=None, servers=0, **given)
+    placed, _ = ranks.assign_devices(options, Two())
     assert (placed.gpu, getattr(placed, "decode", None)) == ("5", own)
 
 

@@ -148,7 +148,7 @@ def test_a_number_needs_no_trial(notes: Path) -> None:
 def test_a_daemon_that_runs_is_left_alone(notes: Path) -> None:
     (notes.parent / "control").touch()
     with mps.served() as service:
-        assert service.told == "under MPS, which was running"
+        assert service.status == "under MPS, which was running"
         assert not service.variables
     assert notes.read_text() == "get_server_list\n"
 
@@ -156,10 +156,10 @@ def test_a_daemon_that_runs_is_left_alone(notes: Path) -> None:
 def test_without_mps(notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REFUSES", "1")
     with mps.served() as service:
-        assert service.told == "without MPS, which does not start (not permitted)"
+        assert service.status == "without MPS, which does not start (not permitted)"
     monkeypatch.setenv("PATH", str(notes.parent / "empty"))
     with mps.served() as service:
-        assert service.told == "without MPS, as there is no nvidia-cuda-mps-control"
+        assert service.status == "without MPS, as there is no nvidia-cuda-mps-control"
 
 
 @pytest.mark.parametrize(
@@ -172,13 +172,13 @@ def test_without_mps(notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_what_cannot_be(given: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        ranks_per_gpu.asked(options(*given))
+        ranks_per_gpu.is_requested(options(*given))
 
 
 def test_ranks_of_a_launcher_do_not_start_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PMI_SIZE", "2")
     with pytest.raises(UserError, match="starts the ranks itself: leave out mpiexec"):
-        ranks_per_gpu.asked(options("--ranks_per_gpu", "2", "--gpu", "0"))
+        ranks_per_gpu.is_requested(options("--ranks_per_gpu", "2", "--gpu", "0"))
 
 
 @needs_mpi

@@ -17,8 +17,8 @@ from osucaffe.comm.channels.channel import Channel
 from osucaffe.comm.channels.direct import find_direct
 from osucaffe.comm.channels.grpc_stream import GrpcStream
 from osucaffe.comm.channels.peer import CHUNK, COPIED, EAGER
-from osucaffe.comm.channels.ucx import Ucx, is_here
-from osucaffe.comm.job.links import connect_all, own_interface
+from osucaffe.comm.channels.ucx import Ucx, is_available
+from osucaffe.comm.job.links import connect_all, find_interface
 from osucaffe.errors import UserError
 
 
@@ -53,9 +53,9 @@ def make(kind: str) -> Iterator[tuple[Any, Any]]:
     """Two ends of a channel, closed in the end."""
     if kind == "grpc":
         pytest.importorskip("grpc")
-    if kind.startswith("ucx") and not is_here():
+    if kind.startswith("ucx") and not is_available():
         pytest.skip("there is no UCX")
-    interface, _ = own_interface(None, alone=False)
+    interface, _ = find_interface(None, alone=False)
     if kind == "ucx-tcp" and interface == "lo":
         pytest.skip("UCX does not use the loopback")
 
@@ -236,7 +236,7 @@ def test_a_stranger_gets_no_connection(local: bool) -> None:
 
 
 def test_an_interface_without_an_address_is_told() -> None:
-    assert own_interface(None, alone=True) == ("lo", "127.0.0.1")
-    assert own_interface("lo", alone=False) == ("lo", "127.0.0.1")
+    assert find_interface(None, alone=True) == ("lo", "127.0.0.1")
+    assert find_interface("lo", alone=False) == ("lo", "127.0.0.1")
     with pytest.raises(UserError, match="--interface nix0: has no IPv4 address here; there are"):
-        own_interface("nix0", alone=False)
+        find_interface("nix0", alone=False)

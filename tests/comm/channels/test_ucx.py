@@ -66,7 +66,7 @@ def test_who_is_reached_by_ucx(
     places = [Location(rank, host, f"h{host}", 1) for rank, host in enumerate(hosts)]
     job: Any = SimpleNamespace(rank=0, size=4, gather=lambda value: [value] * 4)
     monkeypatch.setattr(ucx, "has_fabric", lambda: adapters)
-    monkeypatch.setattr(ucx, "is_here", lambda: True)
+    monkeypatch.setattr(ucx, "is_available", lambda: True)
     monkeypatch.setattr(ucx, "Ucx", Recorded)
     topology, everyone = Topology(places[0], tuple(places)), kind == "ucx"
     found: Any = create._find_fabric(job, topology, "lo", everyone=everyone)
@@ -96,5 +96,5 @@ def test_without_a_library_the_message_says_what_brings_it(monkeypatch: pytest.M
         patched.setattr(ctypes, "CDLL", nothing)
         with pytest.raises(UserError, match=r"there is no UCX here \(libucp.*Debian: libucx0"):
             ucp.library()
-        assert not ucx.is_here()
+        assert not ucx.is_available()
     ucp.library.cache_clear()

@@ -116,7 +116,7 @@ def _kernel(name: str, function: str, dtype: str, **macros: int) -> Any:
     return add
 
 
-def _launch_over(function: Any, count: int, arguments: Any, stream: Any, each: int = 2) -> None:
+def _launch_over(function: Any, count: int, arguments: Any, stream: Any, per_sm: int = 2) -> None:
     stream.put(lambda: function(*arguments))
 
 

@@ -6,11 +6,11 @@ import logging
 
 import pytest
 
-from osucaffe.data.ahead.stalls import Waiting
+from osucaffe.data.ahead.stalls import StallMonitor
 
 
 def log_of(caplog: pytest.LogCaptureFixture, waits: float, computes: float) -> str:
-    waiting, now = Waiting('layer "data" (Data), TRAIN', "--readers"), 100.0
+    waiting, now = StallMonitor('layer "data" (Data), TRAIN', "--readers"), 100.0
     with caplog.at_level(logging.INFO, "osucaffe"):
         waiting.note(now, now + 60)  # the first batch does not count
         now += 60

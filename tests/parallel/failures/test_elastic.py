@@ -49,8 +49,8 @@ def test_each_attempt_has_the_ranks_that_remain(
     )
     found = [next(made) for _ in range(4)]
     assert [each.command[0] for each in found] == ["4", "2", "1", "1"]
-    assert [each.told.get("ranks") for each in found] == [None, 2, 1, 1]
-    assert {each.told.get("batches_of") for each in found[1:]} == {of}
+    assert [each.info.get("ranks") for each in found] == [None, 2, 1, 1]
+    assert {each.info.get("batches_of") for each in found[1:]} == {of}
     gpus = ["--gpu", "0,1"] if "0,1" in options else []
     assert found[1].command == ["2", "--ranks", "2", *gpus]
 

@@ -86,7 +86,7 @@ def case(
 
 
 def main() -> None:
-    shards.WHOLE = 512
+    shards.MAX_UNDIVIDED = 512
     with job_with_data() as (job, folder):
         assert isinstance(job, MpiJob)
         for each in CASES:

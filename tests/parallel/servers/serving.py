@@ -14,7 +14,7 @@ import numpy as np
 from osucaffe.backends.cpu import Cpu
 from osucaffe.comm.channels import KINDS
 from osucaffe.comm.channels.create import make_channel
-from osucaffe.comm.channels.ucx import is_here
+from osucaffe.comm.channels.ucx import is_available
 from osucaffe.comm.create import CommConfig
 from osucaffe.comm.job.job import MpiJob
 from osucaffe.comm.job.topology import discover
@@ -45,7 +45,7 @@ DESIGNS = [
     ParallelConfig(bucket=0),
 ]
 ITERATIONS = 8
-HERE = {"grpc": importlib.util.find_spec("grpc") is not None, "ucx": is_here()}
+HERE = {"grpc": importlib.util.find_spec("grpc") is not None, "ucx": is_available()}
 KINDS_HERE = [kind for kind in KINDS if HERE.get(kind, True)]
 
 
@@ -135,7 +135,7 @@ def failing(job: MpiJob, source: Path, mode: str) -> None:
 
 def main() -> None:
     mode, given = sys.argv[2:4]
-    shards.WHOLE = 512
+    shards.MAX_UNDIVIDED = 512
     with job_with_data() as (job, folder):
         assert isinstance(job, MpiJob)
         if mode == "failing":

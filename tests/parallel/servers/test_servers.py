@@ -9,7 +9,7 @@ import pytest
 
 from osucaffe.errors import UserError
 from osucaffe.parallel.buckets import Bucket
-from osucaffe.parallel.servers.shards import WHOLE, Consistency, divide
+from osucaffe.parallel.servers.shards import MAX_UNDIVIDED, Consistency, divide
 from osucaffe.proto import read_state
 from tests.comm.hosts import hosts
 from tests.comm.ranks import all_say, mpiexec, needs_mpi
@@ -39,9 +39,9 @@ def test_servers_hold_about_as_much_each_and_small_buckets_stay_whole() -> None:
         assert own[-1].stop == bucket.stop
         assert all(a.stop == b.start for a, b in itertools.pairwise(own))
         assert all(piece.start % 16 == 0 for piece in own)
-        assert len(own) == (3 if bucket.nbytes > WHOLE else 1)
+        assert len(own) == (3 if bucket.nbytes > MAX_UNDIVIDED else 1)
     held = [sum(p.stop - p.start for p in pieces if p.server == server) for server in range(3)]
-    assert max(held) - min(held) <= WHOLE / 4 + 3 * 16
+    assert max(held) - min(held) <= MAX_UNDIVIDED / 4 + 3 * 16
 
 
 @pytest.mark.parametrize("text", ["", "ssp", "ssp:", "ssp:-1", "sync:1", "eventual"])

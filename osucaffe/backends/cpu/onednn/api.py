@@ -167,7 +167,7 @@ class PrimitiveDescriptor(Handle):
     @property
     def is_fast(self) -> bool:
         """Whether it is generated code, not oneDNN's portable fallback or a GEMM with copies."""
-        return self.implementation.startswith(("jit", "brg", "lrn_jit"))
+        return self.implementation.startswith(("jit", "br", "lrn_jit"))
 
     @property
     def is_reference(self) -> bool:

@@ -9,6 +9,9 @@ from .api import Descriptor, PrimitiveDescriptor
 from .pooling import Note, note_in
 from .preparation import Preparation
 
+FEW_CLASSES, MANY_LINES = 8, 1000
+"""oneDNN's softmax takes 14 ns for a line, however short that is."""
+
 
 def _lrn_settings(a: Neighbourhood) -> tuple[int, tuple[int, float, float, float]]:
     """The algorithm, and the numbers as oneDNN wants them."""
@@ -70,21 +73,26 @@ def _softmax(p: Preparation, form: Descriptor, axis: int) -> PrimitiveDescriptor
     )
 
 
-def softmax(p: Preparation, a: Softmax) -> Step:
-    """See `Program.softmax`."""
-    source = p.operand(a.x)
+def softmax(p: Preparation, a: Softmax) -> Step | None:
+    """See `Program.softmax`. What only reference code can do (classes of planes) is left to NumPy,
+    which takes a hundredth of the time; so are many lines of few classes: a fifth."""
+    source, classes = p.operand(a.x), a.x.shape[a.axis]
     chosen = _softmax(p, source.chosen_form, a.axis)
+    if chosen.is_reference or (classes <= FEW_CLASSES and a.x.count > MANY_LINES * classes):
+        return None
     return p.step(chosen, {api.SRC: source}, {api.DST: p.operand(a.y)})
 
 
-def softmax_backward(p: Preparation, a: SoftmaxBackward) -> Step:
-    """See `Program.softmax_backward`."""
+def softmax_backward(p: Preparation, a: SoftmaxBackward) -> Step | None:
+    """See `Program.softmax_backward`; reference code's part is left to NumPy, as in `softmax`."""
     output, axis = p.operand(a.y), a.axis
     form = output.chosen_form
     hint = _softmax(p, form, axis)
     chosen = p.library.describe(
         "softmax_backward", api.SOFTMAX_ACCURATE, form, form, form, axis, hint
     )
+    if chosen.is_reference:
+        return None
     return p.step(
         chosen, {api.DST: output, api.DIFF_DST: p.operand(a.dy)}, {api.DIFF_SRC: p.operand(a.dx)}
     )

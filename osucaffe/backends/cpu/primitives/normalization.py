@@ -106,15 +106,26 @@ def lrn_backward(call: CpuCall, a: LrnBackward) -> Step:
 @primitive()
 def softmax(call: CpuCall, a: Softmax) -> Step:
     axis = a.axis
-    line = call.temporary((math.prod(a.x.shape[:axis]), 1, math.prod(a.x.shape[axis + 1 :])))
+    outer, classes = math.prod(a.x.shape[:axis]), a.x.shape[axis]
+    inner = math.prod(a.x.shape[axis + 1 :])
+    turned = None
+    if inner == 1 and outer > classes:  # NumPy is slow at short lines: let them be the columns
+        inner, outer = outer, 1
+        turned = call.temporary((outer, classes, inner))
+    line = call.temporary((outer, 1, inner))
 
     def step() -> None:
         source, out = planes(a.x, axis), planes(a.y, axis)
+        work = out
+        if turned is not None:
+            work, out = turned.array, out.T
+            np.copyto(work, source.T)
+            source = work
         np.max(source, axis=1, keepdims=True, out=line.array)
-        np.subtract(source, line.array, out=out)
-        np.exp(out, out=out)
-        np.sum(out, axis=1, keepdims=True, out=line.array)
-        np.divide(out, line.array, out=out)
+        np.subtract(source, line.array, out=work)
+        np.exp(work, out=work)
+        np.sum(work, axis=1, keepdims=True, out=line.array)
+        np.divide(work, line.array, out=out)
 
     return step
 
