@@ -178,6 +178,15 @@ class Call:
         return tensor
 
 
+def map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """What a function gives for a tensor of a call, or for each of a list; None stays."""
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, list | tuple):
+        return [map_tensors(function, each) for each in value]
+    return value
+
+
 def _flatten(values: Any) -> Iterator[Tensor]:
     for value in values:
         if isinstance(value, Tensor):

@@ -113,6 +113,19 @@ class Cli:
         assert result.code == 1, result.err
         return result
 
+    def train_without_end(self, *arguments: str) -> subprocess.Popen[str]:
+        """A run that goes on until it gets a signal, and has done its first test."""
+        self.write_solver("max_iter: 100000000\ndisplay: 100\ntest_interval: 100000000")
+        program = subprocess.Popen(
+            self.command(arguments), cwd=self.folder, env=self.environment(),
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert program.stderr
+        for line in program.stderr:
+            if "output #1" in line:
+                break
+        return program
+
     def write(self, name: str, text: str) -> str:
         """Write a file in the folder; returns its name."""
         (self.folder / name).write_text(text)

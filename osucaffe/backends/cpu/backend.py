@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 from ..cores import usable_cores
 from ..primitives.recording import arguments
 from ..random import RandomState
-from ..tensor import Call, Step, Tensor, sequence
+from ..tensor import Call, Step, Tensor, map_tensors, sequence
 from .host import Host
 from .primitives import (  # noqa: F401 (importing them registers the primitives)
     detection,
@@ -134,9 +134,9 @@ class Cpu(Host):
         if implementation.agnostic(call.settings) and _share_layout(tensors):
             stand_ins.not_for(tensors)
         added = frozenset() if implementation.accumulates else call.accumulates
-        reads = {name: _map(stand_ins.get, value) for name, value in call.reads.items()}
+        reads = {name: map_tensors(stand_ins.get, value) for name, value in call.reads.items()}
         writes = {
-            name: stand_ins.addend(value) if name in added else _map(stand_ins.get, value)
+            name: stand_ins.addend(value) if name in added else map_tensors(stand_ins.get, value)
             for name, value in call.writes.items()
         }
         inner = CpuCall(
@@ -161,7 +161,8 @@ class Cpu(Host):
             return function
         stand_ins = _StandIns(self, call)
         reads, writes = (
-            _map(stand_ins.get, tensors) for tensors in (call.reads["reads"], call.writes["writes"])
+            map_tensors(stand_ins.get, tensors)
+            for tensors in (call.reads["reads"], call.writes["writes"])
         )
 
         def step() -> None:
@@ -244,14 +245,6 @@ def _share_layout(tensors: list[Tensor]) -> bool:
         if tensor.is_open:
             tensor.root.layout = layout
     return True
-
-
-def _map(function: Any, value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return function(value)
-    if isinstance(value, list | tuple):
-        return [_map(function, each) for each in value]
-    return value
 
 
 def _adder(total: Tensor, part: Tensor) -> Step:

@@ -109,15 +109,6 @@ class CudaCall(Call):
         return self._substitutes[key]
 
 
-def map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """What a function gives for a tensor of a call, or for each of a list; None stays."""
-    if isinstance(value, Tensor):
-        return function(value)
-    if isinstance(value, list | tuple):
-        return [map_tensors(function, each) for each in value]
-    return value
-
-
 @dataclass(frozen=True)
 class Candidate:
     """A way to compute a call.

@@ -18,8 +18,8 @@ import importlib
 from collections.abc import Callable, Iterable
 
 from ..primitives.recording import arguments
-from ..tensor import Call, Step, sequence
-from .call import CudaCall, Pending, TuningGpu, map_tensors
+from ..tensor import Call, Step, map_tensors, sequence
+from .call import CudaCall, Pending, TuningGpu
 from .layout import Layout, is_nhwc, is_row_major
 
 __all__ = ["CudaCall", "primitive"]

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ... import __version__, log
-from ...errors import UserError, reason
-from ...files import read_file, write_bytes
+from ...errors import UserError
+from ...files import read_bytes, write_bytes
 from ...net import Net
 from ...proto import SolverParameter, format_text, read_net, read_solver
 from ...solvers.nets import testing_nets, training_net
@@ -53,10 +53,7 @@ def _curves(args: argparse.Namespace, file: Path) -> str:
             raise UserError(f"--log {args.log}: there is no log")
         logger.warning("No log next to %s, so no curves: give --log", file)
         return ""
-    try:
-        log = parse(read_file(path).decode(errors="replace").splitlines())
-    except OSError as error:
-        raise UserError(f"{path}: {reason(error)}") from None
+    log = parse(read_bytes(path).decode(errors="replace").splitlines())
     return "".join(panel(name.capitalize(), curves) for name, curves in panels_of(log).items())
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...data.sets.make_annotated import read_label_map
 from ...errors import UserError
-from ...files import read_file
+from ...files import read_lines
 from ...layers.base import Layer
 from ...net import Net
 
@@ -95,10 +95,8 @@ def gather(net: Net, folder: str) -> list[Results]:
 def _read_sizes(file: str) -> list[tuple[str, int, int]]:
     """Name, height and width of each image, in the order of the records."""
     try:
-        rows = [line.split() for line in read_file(file).decode().splitlines() if line.strip()]
+        rows = [line.split() for line in read_lines(file, "the sizes of images") if line.strip()]
         return [(name, int(height), int(width)) for name, height, width in rows]
-    except OSError as error:
-        raise UserError(f"cannot read {file}: {error.strerror}") from error
     except ValueError as error:
         raise UserError(f"{file}: each line must be NAME HEIGHT WIDTH") from error
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ...data.databases.datum import decode_image
 from ...data.pictures.bicubic import enlarge as interpolate
+from ...data.pictures.image import decode_content
 from ...data.sets.folder import orientation, turned
 from ...errors import UserError
 from ...files import read_bytes
@@ -73,10 +73,7 @@ def _name(path: Path, picture: bool) -> Path:
 def read(path: Path) -> Picture:
     """The content of a file, upright. UserError if it cannot be read."""
     content = read_bytes(path)
-    try:
-        image = turned(decode_image(memoryview(content), None), orientation(content))
-    except (ValueError, UserError) as error:
-        raise UserError(f"cannot read image {path}: {error}") from error
+    image = turned(decode_content(path, content), orientation(content))
     planes = image.transpose(2, 0, 1)
     profile = _profile(content)
     if len(planes) == 1:

@@ -11,8 +11,7 @@ import numpy as np
 
 from ...errors import UserError
 from ...files import read_bytes
-from ..databases.datum import decode_image
-from ..pictures.image import resize
+from ..pictures.image import decode_content, resize
 from ..streams.image_list import Entry
 
 FITS = ("crop", "squash")
@@ -93,10 +92,7 @@ def read_photo(path: str, size: int, fit: str = "crop") -> np.ndarray:
     the middle square or all of it. UserError for a file that cannot be read.
     """
     content = read_bytes(path)
-    try:
-        image = turned(_in_colour(decode_image(memoryview(content), None)), orientation(content))
-    except (ValueError, UserError) as error:
-        raise UserError(f"cannot read image {path}: {error}") from error
+    image = turned(_in_colour(decode_content(path, content)), orientation(content))
     if fit == "squash":
         return resize(image, size, size)
     scale = size / min(image.shape[:2])

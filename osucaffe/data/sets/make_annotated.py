@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import numpy as np
 
 from ...errors import UserError, listed, reason
-from ...files import read_file
+from ...files import read_bytes, read_file
 from ...proto import caffe_pb2, read_text, write_text
 from ..ahead.parallel_map import BadRecords, map_usable
 from ..databases.database import record_key, write_database
@@ -151,7 +151,7 @@ def read_coco(images: Path, annotations: Path) -> tuple[list[Entry], list[tuple[
     Categories are numbered from 1 in the order of their ids; a crowd is difficult.
     """
     try:
-        content = json.loads(read_file(annotations))
+        content = json.loads(read_bytes(annotations))
         names = sorted((kind["id"], str(kind["name"])) for kind in content["categories"])
         numbers = {key: number for number, (key, _) in enumerate(names, 1)}
         objects = defaultdict(list)
@@ -164,8 +164,6 @@ def read_coco(images: Path, annotations: Path) -> tuple[list[Entry], list[tuple[
             _entry(images / item["file_name"], objects[item["id"]], item["width"], item["height"])
             for item in content["images"]
         ]
-    except OSError as error:
-        raise UserError(f"cannot read {annotations}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{annotations} is no file of COCO's objects: {error}") from error
     return entries, [(name, number) for number, (_, name) in enumerate(names, 1)]

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...errors import UserError
-from ...files import read_file
+from ...files import read_bytes
 from ..databases.database import record_key, write_database
 from ..databases.datum import make_datum
 
@@ -87,12 +87,7 @@ def make(
 
 def convert(images: str, labels: str, output: str | os.PathLike[str]) -> int:
     """Make an LMDB of one pair of MNIST's files (plain or .gz); return the number of records."""
-    contents = {}
-    for path in (images, labels):
-        try:
-            contents[path] = read_file(path)
-        except OSError as error:
-            raise UserError(f"cannot read {path}: {error.strerror}") from error
+    contents = {path: read_bytes(path) for path in (images, labels)}
     return write_database(output, records(_digits(contents, images, labels)))
 
 
@@ -130,10 +125,7 @@ def _from_files(folder: Path) -> Mnist:
         path = next((folder / name for name in names if (folder / name).is_file()), None)
         if path is None:
             raise UserError(f"{folder} has no file {name} (or {plain}): all four are needed")
-        try:
-            contents[name] = read_file(path)
-        except OSError as error:
-            raise UserError(f"cannot read {path}: {error.strerror}") from error
+        contents[name] = read_bytes(path)
     return _parse(contents, f"files of {folder}")
 
 

@@ -10,10 +10,9 @@ import numpy as np
 
 from ...backends.tensor import Shape
 from ...errors import UserError, listed
-from ...files import read_file, read_lines
+from ...files import read_lines
 from ...labels import Labels
-from ..databases.datum import decode_image
-from ..pictures.image import resize
+from ..pictures.image import decode_content, read_content, resize
 from ..pictures.object_crops import whole
 from ..pictures.transform import Transform
 from .stream import RecordStream
@@ -223,20 +222,14 @@ class WindowSource(RecordStream[Sample]):
         label[...] = item.label
 
     def _load(self, index: int) -> bytes:
-        path = self._root + self._file.images[index]
         try:
-            return read_file(path)
-        except OSError as error:
-            raise UserError(
-                f"cannot read image {path}: {error.strerror} (image {index} of {self._path})"
-            ) from error
+            return read_content(self._root + self._file.images[index])
+        except UserError as error:
+            raise UserError(f"{error} (image {index} of {self._path})") from error
 
     def _image(self, index: int) -> np.ndarray:
-        content = self._content(index)
+        path, content = self._root + self._file.images[index], self._content(index)
         try:
-            return decode_image(memoryview(content), self._file.channels == 3)
-        except ValueError as error:
-            name = self._root + self._file.images[index]
-            raise UserError(
-                f"cannot read image {name}: {error} (image {index} of {self._path})"
-            ) from error
+            return decode_content(path, content, self._file.channels == 3)
+        except UserError as error:
+            raise UserError(f"{error} (image {index} of {self._path})") from error

@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import signal
-import subprocess
 
 import pytest
 
@@ -112,15 +111,7 @@ def test_options_that_cannot_be(ready: Cli, options: list[str], words: str) -> N
 
 
 def test_a_run_that_was_stopped_tells_how_it_goes_on(ready: Cli) -> None:
-    ready.write_solver("max_iter: 100000000\ndisplay: 100\ntest_interval: 100000000")
-    command = ready.command([*TRAIN, "--keep", "1"])
-    program = subprocess.Popen(
-        command, cwd=ready.folder, env=ready.environment(), stderr=subprocess.PIPE, text=True
-    )
-    assert program.stderr
-    for line in program.stderr:
-        if "output #1" in line:  # the first test is done
-            break
+    program = ready.train_without_end(*TRAIN, "--keep", "1")
     program.send_signal(signal.SIGINT)
     log = program.communicate(timeout=300)[1]
     [(iteration, again)] = re.findall(r"To resume from iteration (\d+): (.*)", log)

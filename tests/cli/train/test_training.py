@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -180,17 +179,8 @@ def test_a_trace_of_a_run(ready: Cli) -> None:
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGHUP, signal.SIGTERM])
 def test_signals_do_what_the_flags_say(ready: Cli, signal_number: signal.Signals) -> None:
-    ready.write_solver("max_iter: 100000000\ndisplay: 100\ntest_interval: 100000000")
-    command = ready.command(
-        ["train", "-solver=solver.prototxt", "-sigint_effect=snapshot", "-sighup_effect=stop"]
-    )
-    program = subprocess.Popen(
-        command, cwd=ready.folder, env=ready.environment(), stderr=subprocess.PIPE, text=True
-    )
-    assert program.stderr
-    for line in program.stderr:
-        if "output #1" in line:  # the first test is done
-            break
+    effects = ("-sigint_effect=snapshot", "-sighup_effect=stop")
+    program = ready.train_without_end("train", "-solver=solver.prototxt", *effects)
     program.send_signal(signal_number)
     if signal_number == signal.SIGINT:
         for line in program.stderr:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ...tensor import Step, Tensor, sequence
-from ..call import Candidate, CudaCall, TuningGpu, map_tensors
+from ...tensor import Step, Tensor, map_tensors, sequence
+from ..call import Candidate, CudaCall, TuningGpu
 from ..layout import C_TYPES, dtype_of, in_dtype
 from ..passes.convert import convert
 from ..runtime.compile import kernel
