@@ -214,7 +214,9 @@ class ForwardOnly:
 
     def _same_parameters(self, values: Mapping[Tensor, np.ndarray]) -> set[Tensor]:
         """Those that were kept, and have the same values now."""
-        before = {each for each in self._kept if each in self._parameters}
+        before = self._parameters.intersection(self._kept)
+        if not before:
+            return before
         written = self._pages.ranges() if self._pages else [EVERYTHING]
         pairs: list[tuple[np.ndarray, np.ndarray]] = []
         owners: list[Tensor] = []
