@@ -102,12 +102,13 @@ class Store:
     def array(self, tensor: Tensor) -> np.ndarray:
         """The values of a tensor: writing to them changes it."""
         if self.backend.name == "cpu":
-            lease = self.leases.get(key(tensor))
+            name = key(tensor)
+            lease = self.leases.get(name)
             if lease is None:
-                self.expose([tensor])
                 for watcher in list(self.watchers):
+                    watcher.expose(tensor)
                     watcher.lend(tensor)
-                lease = self.leases[key(tensor)] = Lease(tensor)
+                lease = self.leases[name] = Lease(tensor)
             return lease.array(tensor.shape)
         if tensor not in self._seen:
             values = self.backend.read(tensor)

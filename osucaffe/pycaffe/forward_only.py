@@ -214,7 +214,9 @@ class ForwardOnly:
 
     def _same_parameters(self, values: Mapping[Tensor, np.ndarray]) -> set[Tensor]:
         """Those that were saved, and have the same values now."""
-        before = {tensor for tensor in self._saved if tensor in self._parameters}
+        before = self._parameters.intersection(self._saved)
+        if not before:
+            return before
         written = self._pages.ranges() if self._pages else [EVERYTHING]
         pairs: list[tuple[np.ndarray, np.ndarray]] = []
         owners: list[Tensor] = []
