@@ -6,13 +6,13 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from osucaffe.cli import _parser
-from tests.comm.ranks import ROOT, mpiexec, needs_mpi
+from tests.comm.ranks import mpiexec, needs_mpi
+from tests.forked import run
 
 from .equivalence import NET, make_data
 from .program import saved
@@ -34,16 +34,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def train(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, "-m", "osucaffe", "train", "--solver", "solver.prototxt", *options],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    arguments = ["osucaffe", "train", "--solver", "solver.prototxt", *options]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.CompletedProcess(arguments, *run(arguments, str(folder), environment))
 
 
 def told(text: str) -> list[str]:
