@@ -18,7 +18,7 @@ import sys
 
 MODULES = (
     *("osucaffe.cli", "osucaffe.solvers.solver", "osucaffe.solvers.signals", "osucaffe.parallel"),
-    *("osucaffe.comm.create", "osucaffe.pycaffe", "osucaffe.backends.cpu.onednn", "matplotlib"),
+    *("osucaffe.comm.create", "osucaffe.backends.cpu.onednn", "matplotlib"),
     *("osucaffe.cli.train.training", "osucaffe.cli.score.classify", "osucaffe.cli.data.data"),
     "osucaffe.parallel.data_parallel",
 )
