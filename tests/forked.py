@@ -196,6 +196,12 @@ def _run(
 
 
 if __name__ == "__main__":
+    import logging
+
     for module in MODULES:
         importlib.import_module(module)
+    logger = logging.getLogger("osucaffe")  # pycaffe's import has begun a log
+    logger.handlers.clear()
+    logger.setLevel(logging.NOTSET)
+    logger.propagate = True
     _serve(sys.argv[1])
