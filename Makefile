@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 ITERATIONS ?= 3000
 
-.PHONY: help train test test-long test-quick test-lowest test-newest test-pythons test-gpu lint docs bench-cpu bench-data bench-gpu bench-setup bench-kernels bench-train bench-scaling bench-comm bench-comm-cpu bench-recurrent bench-infer clean fuzz differential bench-servers papers papers-gpu bench-predict bench-comm-profile bench-ranks grpc-peer
+.PHONY: help train test test-short test-long test-quick test-lowest test-newest test-pythons test-gpu lint docs bench-cpu bench-data bench-gpu bench-setup bench-kernels bench-train bench-scaling bench-comm bench-comm-cpu bench-recurrent bench-infer clean fuzz differential bench-servers papers papers-gpu bench-predict bench-comm-profile bench-ranks grpc-peer
 .DELETE_ON_ERROR:
 
 help:
@@ -60,7 +60,11 @@ unexport PYTHONDONTWRITEBYTECODE
 # Tests that start several ranks go to one worker, one after the other.
 WORKERS ?= auto
 ON_ALL  = --numprocesses $(WORKERS) --maxprocesses 16 --dist loadgroup
-test: lint
+# Both at once: the type checker takes one core only.
+test: $(VENV)/dev.stamp
+	@$(MAKE) --no-print-directory --jobs=2 lint test-short
+
+test-short: $(VENV)/dev.stamp
 	$(BIN)/pytest $(ON_ALL) -m "not long"
 
 test-long: $(VENV)/dev.stamp

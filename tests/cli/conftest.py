@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from .forked import Template
+from tests.forked import run
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -76,10 +76,9 @@ def environment(**changes: str) -> dict[str, str]:
 class Cli:
     """Runs `osucaffe` in `folder`, on one thread."""
 
-    def __init__(self, folder: Path, fixtures: Path, template: Template) -> None:
+    def __init__(self, folder: Path, fixtures: Path) -> None:
         self.folder = folder
         self.fixtures = fixtures
-        self._template = template
 
     def command(self, arguments: Sequence[str]) -> list[str]:
         return [sys.executable, "-m", "osucaffe", *arguments]
@@ -88,18 +87,8 @@ class Cli:
         return environment(**changes)
 
     def __call__(self, *arguments: str, **environment: str) -> Result:
-        if not environment:
-            return Result(*self._template.run(arguments, self.folder, self.environment()))
-        done = subprocess.run(
-            self.command(arguments),
-            cwd=self.folder,
-            env=self.environment(**environment),
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        return Result(done.returncode, done.stdout, done.stderr)
+        command = ["osucaffe", *arguments]
+        return Result(*run(command, str(self.folder), self.environment(**environment)))
 
     def ok(self, *arguments: str, **environment: str) -> Result:
         """A run that does what it is to do."""
@@ -147,18 +136,10 @@ class Cli:
         return self.write("solver.prototxt", text)
 
 
-@pytest.fixture(scope="session")
-def template() -> Iterator[Template]:
-    """The program, all imported."""
-    made = Template(environment())
-    yield made
-    made.close()
-
-
 @pytest.fixture
-def cli(tmp_path: Path, fixtures: Path, template: Template) -> Cli:
+def cli(tmp_path: Path, fixtures: Path) -> Cli:
     """The program, in an empty folder."""
-    return Cli(tmp_path, fixtures, template)
+    return Cli(tmp_path, fixtures)
 
 
 @pytest.fixture

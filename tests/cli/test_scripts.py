@@ -13,13 +13,12 @@ import osucaffe
 from osucaffe.cli import COMMANDS, _parser, main
 
 from .conftest import Cli
-from .forked import Template
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, fixtures: Path, template: Template) -> Cli:
+def trained(tmp_path_factory: pytest.TempPathFactory, fixtures: Path) -> Cli:
     """A trained net: run_iter_10.caffemodel, and its log in logs."""
-    cli = Cli(tmp_path_factory.mktemp("trained"), fixtures, template)
+    cli = Cli(tmp_path_factory.mktemp("trained"), fixtures)
     cli.write_net()
     cli.write_solver()
     assert cli("train", "--solver", "solver.prototxt", "--log_dir", "logs", "--quiet").err == ""

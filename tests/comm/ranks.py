@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import python
+
 ROOT = Path(__file__).resolve().parents[2]
 MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
 
@@ -29,7 +31,7 @@ def command(ranks: int, *arguments: str) -> tuple[list[str], dict[str, str]]:
         "OMPI_MCA_hwloc_base_binding_policy": "none",
         "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
     }
-    return [MPIEXEC, "-n", str(ranks), sys.executable, *arguments], environment
+    return [MPIEXEC, "-n", str(ranks), python(), *arguments], environment
 
 
 def mpiexec(

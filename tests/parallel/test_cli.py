@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -10,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from osucaffe.cli import _parser
-from tests.comm.ranks import ROOT, mpiexec, needs_mpi
-from tests.processes import python
+from tests.comm.ranks import mpiexec, needs_mpi
+from tests.forked import run
 
 from .equivalence import NET, make_data
 from .program import saved
@@ -33,8 +34,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def train(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = ["-m", "osucaffe", "train", "--solver", "solver.prototxt", *options]
-    return python(*command, cwd=folder, PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1")
+    arguments = ["osucaffe", "train", "--solver", "solver.prototxt", *options]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.CompletedProcess(arguments, *run(arguments, str(folder), environment))
 
 
 def told(text: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 
@@ -15,7 +16,7 @@ from osucaffe.net import Net
 from osucaffe.proto import NetParameter, parse_text
 from osucaffe.pycaffe import layers as L
 from osucaffe.solvers import Solver
-from tests.processes import python
+from tests.forked import run
 from tests.solvers.runs import Unclean
 
 from .nets import write
@@ -288,10 +289,11 @@ def test_the_command_line_trains_with_modules_that_import_caffe(tmp_path, root):
         f'net: "{path}" base_lr: 0.1 lr_policy: "fixed" max_iter: 9 display: 8 '
         "snapshot_after_train: false"
     )
-    command = ["-m", "osucaffe", "train", "--solver", write(tmp_path, text, "solver")]
-    done = python(*command, PYTHONPATH=f"{root}:{tmp_path}")
-    assert done.returncode == 0, done.stderr
-    losses = re.findall(r"Train net output #0: loss = (\S+)", done.stderr)
+    solver = str(write(tmp_path, text, "solver"))
+    search = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    code, _, told = run(["osucaffe", "train", "--solver", solver], str(root), search)
+    assert code == 0, told
+    losses = re.findall(r"Train net output #0: loss = (\S+)", told)
     assert float(losses[-1]) < 0.5 * float(losses[0])
 
 
@@ -301,10 +303,11 @@ def test_the_command_line_can_refuse_modules(tmp_path, root, module):
     net = (
         'layer { name: "p" type: "Python" top: "y" python_param { module: "%s" layer: "L" } }'
     ).replace("%s", module)
-    command = ["-m", "osucaffe", "time", "--no-python-layers", "--model", write(tmp_path, net)]
-    done = python(*command, PYTHONPATH=f"{root}:{tmp_path}")
-    assert done.returncode == 1
-    assert done.stderr.endswith(
+    command = ["osucaffe", "time", "--no-python-layers", "--model", str(write(tmp_path, net))]
+    search = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    code, _, told = run(command, str(root), search)
+    assert code == 1
+    assert told.endswith(
         f'layer "p" (Python), python_param.module: "{module}" may not be imported '
         "(--no_python_layers)\n"
     )

@@ -26,7 +26,6 @@ from osucaffe.proto import (
 )
 
 from ..conftest import Cli, Result
-from ..forked import Template
 from ..photos import make_photos
 
 pytest.importorskip("PIL")
@@ -43,11 +42,11 @@ CLASSIFIERS = {
 
 
 @pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory, fixtures: Path, template: Template) -> Path:
+def photos(tmp_path_factory: pytest.TempPathFactory, fixtures: Path) -> Path:
     """A folder with data, 36 pixels wide, of 90 pictures of three classes."""
     folder = tmp_path_factory.mktemp("photos")
     make_photos(folder / "photos")
-    done = Cli(folder, fixtures, template)("data", "folder", "photos", "--out=data", "--size=36")
+    done = Cli(folder, fixtures)("data", "folder", "photos", "--out=data", "--size=36")
     assert done.code == 0, done.err
     return folder
 

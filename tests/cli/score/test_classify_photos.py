@@ -18,7 +18,6 @@ from osucaffe.proto import read_net, read_solver, read_weights
 from osucaffe.pycaffe import Classifier
 
 from ..conftest import Cli
-from ..forked import Template
 from ..photos import make_photos
 
 pytest.importorskip("PIL")
@@ -45,9 +44,9 @@ def held_out(cli: Cli, folder: str) -> list[tuple[str, int]]:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, fixtures: Path, template: Template) -> Cli:
+def trained(tmp_path_factory: pytest.TempPathFactory, fixtures: Path) -> Cli:
     """A folder with a net that was trained with photographs of which half lie on a side."""
-    cli = Cli(tmp_path_factory.mktemp("trained"), fixtures, template)
+    cli = Cli(tmp_path_factory.mktemp("trained"), fixtures)
     make_photos(cli.folder / "photos", 24, noise=110, exif=True)
     train(cli, "data", "--size=40")
     return cli

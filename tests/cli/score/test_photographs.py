@@ -19,7 +19,6 @@ from osucaffe.proto import Datum
 from tests.layers.nets import build
 
 from ..conftest import Cli
-from ..forked import Template
 
 FOLDER = Path("/usr/share/backgrounds")
 FILES = sorted(FOLDER.glob("*_by_*.jpg"))
@@ -29,10 +28,10 @@ pytestmark = pytest.mark.skipif(len(FILES) < 13, reason="no package lomiri-wallp
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, fixtures: Path, template: Template) -> Path:
+def made(tmp_path_factory: pytest.TempPathFactory, fixtures: Path) -> Path:
     """A folder with LMDBs of the photographs: as they are, raw at one size, and JPEGs of that."""
     folder = tmp_path_factory.mktemp("photographs")
-    cli = Cli(folder, fixtures, template)
+    cli = Cli(folder, fixtures)
     cli.write("list.txt", "".join(f"{file.name} {n}\n" for n, file in enumerate(FILES)))
     resizing = [f"--resize_height={SIZE[0]}", f"--resize_width={SIZE[1]}"]
     for name, options in {

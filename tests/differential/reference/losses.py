@@ -42,10 +42,11 @@ def _softmax_loss(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor
     picked = c.round(scores).gather(-1, safe[..., None])[..., 0]
     log = picked - c.round(scores).logsumexp(-1)
     loss = -log + c.slip(scores).sum(-1)
+    # Of the least float, which the gradient does not know of.
+    loss = loss.detach().clamp(max=-math.log(2.0**-126)) - loss.detach() + loss
     if p.type == "FocalLoss":
         param = p.focal_loss_param
         chance = c.round(log.exp())
-        loss = loss.detach().clamp(max=-math.log(2.0**-126)) - loss.detach() + loss
         loss = param.alpha * c.round(1 - chance) ** param.gamma * loss
     total = (torch.where(valid, c.round(loss), 0)).sum() / _normalizer(p, valid, outer, "VALID")
     return [total, _probabilities(c, x[0], axis).detach()][: max(1, len(p.top))]
