@@ -142,6 +142,13 @@ class _Library:
         self._memory.truncate(0)
         return values.reshape(shape)
 
+    def close(self) -> None:
+        """End it; in a process that was forked, let go of it."""
+        for file in self._process.stdin, self._process.stdout, self._memory:
+            assert file
+            with suppress(BrokenPipeError):
+                file.close()
+
 
 class _File(NamedTuple):
     """A file that is open, here and in the library's process."""
@@ -151,7 +158,14 @@ class _File(NamedTuple):
 
 
 _idle: list[_Library] = []
-os.register_at_fork(after_in_child=_idle.clear)
+
+
+def _forget() -> None:
+    while _idle:
+        _idle.pop().close()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 @contextmanager
@@ -173,6 +187,8 @@ def open_hdf5(path: str | Path) -> Iterator[Group]:
                 library.ask("close")
             if library.runs and not _idle:
                 _idle.append(library)
+            else:  # Popen keeps what is dropped while it runs
+                library.close()
 
 
 def is_hdf5(path: str | Path) -> bool:

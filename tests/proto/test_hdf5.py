@@ -131,6 +131,15 @@ def test_a_process_that_ends_is_told_and_replaced(tmp_path: Path) -> None:
     assert len(hdf5._idle) == 1
 
 
+def test_of_files_that_are_open_at_once_one_process_stays(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("x", data=np.arange(4.0))
+    with open_hdf5(tmp_path / "x.h5") as first, open_hdf5(tmp_path / "x.h5") as second:
+        libraries = [group._file.library for group in (first, second)]
+    (closed,) = (library for library in libraries if library not in hdf5._idle)
+    assert closed._process.wait(timeout=60) == 0
+
+
 def test_a_file_that_keeps_the_library_busy(tmp_path: Path) -> None:
     """Groups that lie in one another twice, and so at a million paths."""
     with h5py.File(tmp_path / "x.h5", "w") as file:
