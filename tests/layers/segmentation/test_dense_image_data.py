@@ -41,7 +41,7 @@ def test_images_and_labels_follow_the_list(tmp_path: Path, pairs: tuple) -> None
     net = build(layer(tmp_path, transform="mean_value: 3 scale: 0.5", batch=2))
     assert net.blobs["data"].shape == (2, 3, 6, 8)
     assert net.blobs["label"].shape == (2, 1, 6, 8)
-    assert epochs_of(net) == Epochs(net.layers[0].title, count=3, each=2)
+    assert epochs_of(net) == Epochs(net.layers[0].title, count=3, per_iteration=2)
     data, label = batches(net, 3, "data", "label")
     order = np.arange(6) % 3
     np.testing.assert_allclose(data, (pairs[0][order] - 3) * 0.5)

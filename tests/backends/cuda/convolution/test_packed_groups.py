@@ -64,7 +64,7 @@ def compiled_for_host(folder: Path) -> Callable[..., Any]:
     def module(text: str, device: int) -> Any:
         common = compile.read("common.cuh")
         _, loop, rest = common.partition("#define FOR_EACH")
-        loop += rest.partition("__device__ __forceinline__ float warp_sum")[0]
+        loop += rest.partition("template <typename N> __device__ __forceinline__ N warp_sum")[0]
         name = folder / hashlib.sha256(text.encode()).hexdigest()
         source, library = name.with_suffix(".cpp"), name.with_suffix(".so")
         source.write_text(STAND_INS + loop + text.removeprefix(common))
