@@ -1,7 +1,6 @@
 """Owns a tuner that takes any candidate which works, chosen by the call alone.
 
-Timing each would compile twenty kernels a net, which is what a net takes; and on a user's machine,
-any may be the fastest.
+On a user's machine any of them may be the fastest: so random nets try all.
 """
 
 from __future__ import annotations

@@ -354,3 +354,11 @@ def test_dice_coefficients() -> None:
     pairs = zip(a, b, strict=True)
     shares = [(2 * (x * y).sum() + 1) / ((x * x).sum() + (y * y).sum() + 1) for x, y in pairs]
     assert run("DiceCoefLoss", [a, b]) == pytest.approx(1 - np.mean(shares))
+
+
+@pytest.mark.parametrize("channels", [7, 16, 18, 33])
+def test_prelu_in_place_of_one_row(channels: int) -> None:
+    """oneDNN gives the elements behind its last whole vector their slope twice."""
+    x, slopes = -random.uniform(1, 2, (1, channels)), random.uniform(0.1, 0.9, channels)
+    net = one_layer('type: "PReLU" top: "x"', {"x": x}, parameters=[slopes])
+    np.testing.assert_allclose(net.read("x"), x * slopes, rtol=1e-6)
