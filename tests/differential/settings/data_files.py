@@ -5,7 +5,6 @@ The files that its comments name are C++ Caffe's, from which the definitions are
 
 from __future__ import annotations
 
-import io
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,6 @@ import cv2
 import h5py
 import lmdb
 import numpy as np
-from PIL import Image
 
 from osucaffe.net import Net
 from osucaffe.proto import BlobProto, Datum
@@ -140,9 +138,6 @@ def coded(kind: str, image: np.ndarray) -> bytes:
 
 def decoded(content: bytes, how: int) -> np.ndarray:
     """Pixels (height, width, channels)."""
-    if how == cv2.IMREAD_GRAYSCALE and not content.startswith(b"\xff\xd8"):
-        # OpenCV lets libpng make colours grey, which rounds a few otherwise.
-        return np.array(Image.open(io.BytesIO(content)).convert("L"))[:, :, None]
     image = cv2.imdecode(np.frombuffer(content, np.uint8), how)
     return image.reshape(*image.shape[:2], -1)
 
