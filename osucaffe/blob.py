@@ -20,7 +20,7 @@ class Blob:
 
     def keep_exact(self) -> None:
         """Let the data lie in row-major float32 in memory of their own, whatever the precision."""
-        tensor = (self.data.base or self.data).root
+        tensor = self.data.owner.root
         tensor.persistent, tensor.flexible = True, False
 
     def view(self, shape: Shape) -> Blob:

@@ -62,4 +62,4 @@ def _own(net: Net, before: Sequence[Net]) -> list[Layer]:
 
 
 def _tensors(layer: Layer) -> set[Tensor]:
-    return {blob.data.base or blob.data for blob in layer.parameters}
+    return {blob.data.owner for blob in layer.parameters}

@@ -72,6 +72,11 @@ class Tensor:
         return self if self.like is None else self.like.root
 
     @property
+    def owner(self) -> Tensor:
+        """The tensor that has the memory: the one that this views, or this."""
+        return self.base or self
+
+    @property
     def is_open(self) -> bool:
         """Whether its layout is still to be chosen."""
         return self.root.flexible
@@ -113,7 +118,7 @@ class Tensor:
 
     def view(self, shape: Shape) -> Tensor:
         """The same memory under another shape of equally many elements."""
-        base = self.base or self
+        base = self.owner
         (base.like or base).flexible = False
         view = Tensor(shape, self.dtype, self.name, persistent=self.persistent, base=base)
         base._views.append(view)

@@ -87,7 +87,7 @@ class Graph:
 
     def read(self, tensor: Tensor) -> str:
         """The value that a tensor has by now. Raises Missing where it cannot be exported."""
-        root = tensor.base or tensor
+        root = tensor.owner
         if root in self._reasons:
             raise Missing(self._reasons[root])
         if root not in self._values:
@@ -97,7 +97,7 @@ class Graph:
 
     def write(self, tensor: Tensor, value: str) -> None:
         """From here on the tensor has this value, which is of its shape."""
-        root = tensor.base or tensor
+        root = tensor.owner
         if tensor.shape != root.shape:
             value = self.reshape(value, root.shape)
         self._values[root] = value
@@ -106,11 +106,11 @@ class Graph:
     def give_up(self, call: Call, reason: str) -> None:
         """What the call writes has no value that can be exported."""
         for tensor in call.written_tensors():
-            self._reasons[tensor.base or tensor] = reason
+            self._reasons[tensor.owner] = reason
 
     def hint(self, tensor: Tensor) -> str:
         """What to call the value that a tensor gets."""
-        return self.names.get(tensor.base or tensor, tensor.name or "value")
+        return self.names.get(tensor.owner, tensor.name or "value")
 
     # -- the end ---------------------------------------------------------------------------------
 

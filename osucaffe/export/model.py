@@ -28,7 +28,7 @@ def to_onnx(net: Net) -> Any:
 
     graph = Graph()
     for name, blob in net.blobs.items():
-        graph.names.setdefault(blob.data.base or blob.data, name)
+        graph.names.setdefault(blob.data.owner, name)
     inputs = []
     for name in net.inputs:
         inputs.append(helper.make_tensor_value_info(graph.name(name), TensorProto.FLOAT,

@@ -171,7 +171,7 @@ def _find_ends(parts: Assembly) -> None:
     parts.inputs = [blob.name for node in nodes if node.layer.type == "Input" for blob in node.top]
     parts.outputs = sorted(name for name, blob in parts.blobs.items() if blob in outputs)
     for blob in outputs:
-        (blob.data.base or blob.data).persistent = True
+        blob.data.owner.persistent = True
     parts.losses = [
         (blob, weight)
         for node in nodes
@@ -188,7 +188,7 @@ def untouched(parts: Assembly, *, inspectable: bool) -> Iterator[Tensor]:
         if inspectable or name in parts.inputs or name in parts.outputs:
             for tensor in (blob.data, blob.diff) if inspectable else (blob.data,):
                 if tensor.array is None:
-                    yield tensor.base or tensor
+                    yield tensor.owner
 
 
 def _set_up_again(node: Node, bottom: list[Shape], given: Mapping[str, Shape]) -> list[Shape]:

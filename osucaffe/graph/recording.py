@@ -43,7 +43,7 @@ def record_backward(
     set.
     """
     program = Program(accumulate=accumulate)
-    given = {blob.diff.base or blob.diff for blob in seedable}
+    given = {blob.diff.owner for blob in seedable}
     given.update(blob.diff for blob, _ in parts.losses)
     if scale is not None:
         program.enter(parts.nodes[-1].layer.label, len(parts.nodes) - 1)
@@ -54,7 +54,7 @@ def record_backward(
         program.enter(node.layer.label, position)
         for blob in node.top:
             # A top that leads to no loss adds nothing.
-            diff = blob.diff.base or blob.diff
+            diff = blob.diff.owner
             if diff not in given and not program.has_written(diff):
                 program.fill(blob.diff, value=0.0)
         if any(node.propagate_down) or any(node.layer.need_gradients):

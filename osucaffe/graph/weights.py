@@ -121,7 +121,7 @@ def copy_weights(weights: AnyWeights, layers: Sequence[Layer], backend: Backend)
         del given[: len(group)]
     loaded: list[Layer] = []
     for layer in layers:
-        tensors = {blob.data.base or blob.data for blob in layer.parameters}
+        tensors = {blob.data.owner for blob in layer.parameters}
         if tensors and tensors <= written:
             loaded.append(layer)
     return Match(loaded, [label(each) for group in sources.values() for each in group])
@@ -150,7 +150,7 @@ def _copy(source: Any, layer: Layer, backend: Backend) -> Iterator[Tensor]:
             )
         values = blob_to_array(proto)
         backend.write(blob.data, values.reshape(blob.shape))
-        yield blob.data.base or blob.data
+        yield blob.data.owner
 
 
 def to_proto(

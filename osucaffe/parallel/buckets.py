@@ -93,7 +93,7 @@ def lowest_layers(net: NetLayout) -> dict[int, int]:
     owners = {id(parameter.blob.data): id(parameter.blob) for parameter in net.parameters}
     for index, layer in enumerate(net.layers):
         for blob in layer.parameters:
-            owner = owners.get(id(blob.data.base or blob.data))
+            owner = owners.get(id(blob.data.owner))
             if owner is not None:
                 lowest.setdefault(owner, index)
     return lowest

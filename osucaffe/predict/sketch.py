@@ -105,9 +105,7 @@ def _work(calls: list[Call], layers: int) -> list[Work]:
         if 0 <= call.position < layers and not call.settings.get("feed"):
             work = works[call.position]
             work.flops += flops(call)
-            touched = {
-                tensor.base or tensor for tensor in (*call.read_tensors(), *call.written_tensors())
-            }
+            touched = {tensor.owner for tensor in (*call.read_tensors(), *call.written_tensors())}
             work.nbytes += sum(tensor.size * ITEM for tensor in touched)
     return works
 

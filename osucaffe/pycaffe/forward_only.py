@@ -94,7 +94,7 @@ class ForwardOnly:
         """Tensors of the net have got other memory."""
         net = self._net
         self._inputs = {net.blobs[name].data for name in net.inputs}
-        self._overwritten = {name for name in self._inputs if key(name) in _written(net)}
+        self._overwritten = {tensor for tensor in self._inputs if key(tensor) in _written(net)}
         self._names: dict[Key, list[str]] = {}
         for name, blob in net.blobs.items():
             self._names.setdefault(key(blob.data), []).append(name)
@@ -104,15 +104,15 @@ class ForwardOnly:
 
     def expose(self, tensor: Tensor) -> None:
         """The memory of a tensor may be written from now on."""
-        for name in self._named(tensor):
-            is_read = self.is_stale or (self._fast is not None and name in self._parameters)
-            if is_read and name not in self._saved:
-                self._saved[name] = np.array(self._store.values(name))
+        for named in self._named(tensor):
+            is_read = self.is_stale or (self._fast is not None and named in self._parameters)
+            if is_read and named not in self._saved:
+                self._saved[named] = np.array(self._store.values(named))
 
     def lend(self, tensor: Tensor) -> None:
         """A script is about to get an array of a tensor: as long as it has none of a parameter, the
         kernel can be made to track writes to the memory of all of them."""
-        if not self._may_watch or not any(name in self._parameters for name in self._named(tensor)):
+        if not self._may_watch or self._parameters.isdisjoint(self._named(tensor)):
             return
         sizes = {parameter.address: parameter.array.nbytes for parameter in self._parameters}
         spans = sorted((address, address + size) for address, size in sizes.items())
@@ -193,7 +193,7 @@ class ForwardOnly:
 
     @staticmethod
     def _bind_tensor(fast: engine.Net, target: Tensor, other: Tensor) -> None:
-        target, other = target.base or target, other.base or other
+        target, other = target.owner, other.owner
         if other.address != target.address:
             other.place(target.array.reshape(-1), target.address)
             fast.forget_replay()
@@ -220,11 +220,11 @@ class ForwardOnly:
         written = self._pages.ranges() if self._pages else [EVERYTHING]
         pairs: list[tuple[np.ndarray, np.ndarray]] = []
         owners: list[Tensor] = []
-        for name in before:
-            ranges = [EVERYTHING] if name in self._unsure else written
-            for part in _overlaps(ranges, name.address, values[name].nbytes):
-                pairs.append((_bytes(values[name])[part], _bytes(self._saved[name])[part]))
-                owners.append(name)
+        for tensor in before:
+            ranges = [EVERYTHING] if tensor in self._unsure else written
+            for part in _overlaps(ranges, tensor.address, values[tensor].nbytes):
+                pairs.append((_bytes(values[tensor])[part], _bytes(self._saved[tensor])[part]))
+                owners.append(tensor)
         self._unsure.clear()
         return before - {owners[number] for number in _different(pairs)}
 

@@ -139,12 +139,12 @@ class Recorder:
         call.accumulates = frozenset(
             name for name in gradients if self.accumulate or self.has_written(call.writes[name])
         )
-        self._written.update(id(tensor.base or tensor) for tensor in call.written_tensors())
+        self._written.update(id(tensor.owner) for tensor in call.written_tensors())
         self.calls.append(call)
 
     def has_written(self, tensor: Tensor) -> bool:
         """Whether a call recorded so far writes this tensor (or the one that it views)."""
-        return id(tensor.base or tensor) in self._written
+        return id(tensor.owner) in self._written
 
 
 def arguments(name: str, *given: Mapping[str, Any]) -> Primitive:

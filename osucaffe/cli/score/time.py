@@ -110,7 +110,7 @@ def _count(net: Net, layers: list[Layer]) -> None:
                 if call.implementation and flops(call)
             ]
             touched = {
-                tensor.base or tensor
+                tensor.owner
                 for call in calls
                 if not call.settings.get("feed")
                 for tensor in (*call.read_tensors(), *call.written_tensors())

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable
 from ...backends.backend import Backend
 from ...backends.primitives import Program
 from ...backends.tensor import Call, Step, Tensor
-from .editing import key, operands, owner
+from .editing import key, operands
 
 
 class Constants:
@@ -61,7 +61,7 @@ class Constants:
         for call, step in zip(self.new, steps, strict=True):
             self._prepared.append((call, step))
             for tensor in call.written_tensors():
-                whole = owner(tensor)
+                whole = tensor.owner
                 if id(whole) not in results:
                     self._last_use[id(whole)] = len(self._prepared)
                 elif whole.array is None:
@@ -75,12 +75,12 @@ class Constants:
         """Compute them from the parameters. What only leads to them has memory for so long."""
         for number, (call, step) in enumerate(self._prepared, 1):
             for tensor in (*call.written_tensors(), *call.scratch):
-                if owner(tensor).array is None:
-                    backend.give_memory(owner(tensor))
+                if tensor.owner.array is None:
+                    backend.give_memory(tensor.owner)
             step()
             for tensor in operands(call):
                 if self._last_use.get(key(tensor)) == number:
-                    owner(tensor).array = None
+                    tensor.owner.array = None
             for scratch in call.scratch:
                 scratch.array = None
         backend.follow(tensor for made in self._made.values() for tensor in made)

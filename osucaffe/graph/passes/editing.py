@@ -15,14 +15,9 @@ Programs = list[list[Call]]
 # -- who uses a tensor -----------------------------------------------------------------------------
 
 
-def owner(tensor: Tensor) -> Tensor:
-    """The tensor itself, or that whose memory it views."""
-    return tensor.base or tensor
-
-
 def key(tensor: Tensor) -> int:
     """What a tensor and its views have in common."""
-    return id(tensor.base or tensor)
+    return id(tensor.owner)
 
 
 def operands(call: Call) -> Iterator[Tensor]:

@@ -14,7 +14,6 @@ from .editing import (
     give,
     is_plain_sum,
     key,
-    owner,
     reads,
     replace_read,
     replace_written,
@@ -57,7 +56,7 @@ def drop_unread(calls: list[Call], constants: Constants) -> None:
     """Leave out calls whose results nobody reads."""
     read: set[int] = set()
     for call in reversed(list(calls)):
-        written = list(map(owner, call.written_tensors()))
+        written = [tensor.owner for tensor in call.written_tensors()]
         if (
             call.name == "host"
             or any(tensor.persistent or tensor.array is not None for tensor in written)

@@ -14,7 +14,6 @@ from typing import Any
 
 from ...backends.backend import Backend
 from ...backends.tensor import Call, Tensor
-from .editing import owner
 
 ALIGNMENT = 256
 """Tensors begin at multiples of this many bytes, as cuBLAS wants it of its scratch memory."""
@@ -51,11 +50,12 @@ def lives(timelines: Iterable[Iterable[Call]]) -> dict[int, Life]:
     fed: set[int] = set()
     for calls in timelines:
         for time, call in enumerate(calls):
-            written = list(map(owner, call.written_tensors()))
+            written = [tensor.owner for tensor in call.written_tensors()]
             if call.settings.get("feed"):
                 fed.update(id(tensor) for tensor in written)
             end = time + call.overlap
-            for tensor in (*written, *map(owner, call.read_tensors()), *call.scratch):
+            read = [tensor.owner for tensor in call.read_tensors()]
+            for tensor in (*written, *read, *call.scratch):
                 if tensor.array is None and id(tensor) not in fed:
                     life = by_id.setdefault(id(tensor), Life(tensor, time, end))
                     life.first, life.last = min(life.first, time), max(life.last, end)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from ...backends.tensor import Call, Tensor
 from ..assembly import Assembly
 from .constants import Constants
-from .editing import Programs, is_plain_sum, key, operands, owner, timelines
+from .editing import Programs, is_plain_sum, key, operands, timelines
 
 SWITCH = "OSUCAFFE_VERIFY"
 """The environment variable that has every net verified when it is built: "1"."""
@@ -66,11 +66,11 @@ class Flow:
                 changed = [each for each in call.written_tensors() if key(each) in self.written]
                 reads["changed"] = list(map(self.value, changed))
             for tensor in call.written_tensors():
-                self.written[key(tensor)] = call, owner(tensor)
+                self.written[key(tensor)] = call, tensor.owner
 
     def value(self, tensor: Tensor) -> Value:
         """Who wrote it last, or itself."""
-        return self.written[key(tensor)][0] if key(tensor) in self.written else owner(tensor)
+        return self.written[key(tensor)][0] if key(tensor) in self.written else tensor.owner
 
 
 class Verifier:
@@ -359,8 +359,8 @@ class _Touched:
 
     def __init__(self, call: Call, sharing: dict[int, list[int]]) -> None:
         added = [each for name in call.accumulates for each in _tensors(call.writes[name])]
-        self.reads = {key(tensor): owner(tensor) for tensor in (*call.read_tensors(), *added)}
-        self.writes = {key(tensor): owner(tensor) for tensor in call.written_tensors()}
+        self.reads = {key(tensor): tensor.owner for tensor in (*call.read_tensors(), *added)}
+        self.writes = {key(tensor): tensor.owner for tensor in call.written_tensors()}
         self.changes = self.writes | {key(tensor): tensor for tensor in call.scratch}
         self.memory = set(self.changes).union(*(sharing.get(each, ()) for each in self.changes))
 
@@ -376,7 +376,7 @@ class _Touched:
 def _sharing(calls: Iterable[Call], size_of: Callable[[Tensor], int]) -> dict[int, list[int]]:
     """For each tensor that has memory, by key, the others that share some of it."""
     tensors = {
-        key(tensor): owner(tensor)
+        key(tensor): tensor.owner
         for call in calls
         if not call.settings.get("feed")
         for tensor in (*operands(call), *call.scratch)

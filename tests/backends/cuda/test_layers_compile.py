@@ -81,7 +81,7 @@ def test_kernels_of_a_layer_compile(
     steps = backend.prepare(calls)
     for call in calls:
         for tensor in [*call.read_tensors(), *call.written_tensors(), *call.scratch]:
-            if (tensor.base or tensor).array is None:
-                place(backend, tensor.base or tensor)
+            if tensor.owner.array is None:
+                place(backend, tensor.owner)
     for step in steps:
         step()

@@ -52,7 +52,7 @@ def broadcast(p: Preparation, a: Broadcast) -> Step | None:
     if a.formula != PRELU:
         return None
     x, slopes = a.inputs
-    in_place = (x.base or x) is (a.outputs[0].base or a.outputs[0])
+    in_place = x.owner is a.outputs[0].owner
     if in_place and x.count == slopes.count and x.count % 16:
         return None  # oneDNN gives what is behind its last whole vector the slope twice
     source, slope = map(p.operand, a.inputs)
