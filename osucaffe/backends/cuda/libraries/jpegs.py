@@ -122,12 +122,11 @@ class Decoder(BatchMemory):
         if len(begins) == 1:
             return np.zeros(1, bool)
         half = len(begins) // 2
-        return np.concatenate(
-            [
-                self._decode(turn, begins[some], sizes[some], images[some], channels)
-                for some in (slice(half), slice(half, None))
-            ]
-        )
+        done = []
+        for some in (slice(half), slice(half, None)):
+            turn.stream.synchronize()  # the lane's memory is in use until then, after a failure too
+            done.append(self._decode(turn, begins[some], sizes[some], images[some], channels))
+        return np.concatenate(done)
 
     def _beside(self, turn: Turn, nbytes: int) -> int:
         """The address of so many bytes of its own."""
