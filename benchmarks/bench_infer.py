@@ -9,6 +9,7 @@ the same day and machine.
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -31,12 +32,13 @@ ONNX_RUNTIME = {"framework": "onnxruntime forward", "mode": ""}
 @dataclass(frozen=True)
 class Case:
     """One row. precision: "cpu", or a GPU's. goal: the ratio to the best of OpenCV and PyTorch that
-    is aimed at."""
+    is aimed at. script: with what scripts do, which bring the input and take the output."""
 
     model: str
     batch: int
     precision: str
     goal: float
+    script: bool = False
 
 
 CPU = [
@@ -53,6 +55,12 @@ GPU = [
     Case("resnet50", 256, "bf16", 2.2),
     Case("vgg16", 64, "bf16", 1.94),
 ]
+SCRIPTS = [
+    Case(model, batch, precision, 1.3, script=True)
+    for precision in ("tf32", "bf16")
+    for batch in (1, 32)
+    for model in ("lenet", "caffenet", "googlenet", "resnet50")
+]
 BOUNDS = {"cpu": 1e-5, "fp32": 1e-5, "tf32": 2e-2, "bf16": 0.2}
 """How far outputs may be from a peer's, as a share of the largest."""
 
@@ -61,25 +69,29 @@ def measure_case(
     case: Case, peers: list[dict[str, Any]], rounds: int, seconds: float, folder: Path
 ) -> dict[str, Any]:
     """What a case took on each side, in turns; the ratio is to the fastest peer with a goal."""
-    job = {"model": case.model, "threads": THREADS, "precision": case.precision}
+    threads = len(os.sched_getaffinity(0)) if case.script else THREADS
+    job = {"model": case.model, "threads": threads, "precision": case.precision}
     job |= (files := write_files(case.model, case.batch, folder))
     if ONNX_RUNTIME in peers:
         job |= write_onnx(files)
-    jobs = [{"framework": "osucaffe forward", "mode": ""}, *peers]
+    if case.script:
+        peers = [{"framework": "torch forward", "mode": "script"}]
+    ours = "script" if case.script else "forward"
+    jobs = [{"framework": f"osucaffe {ours}", "mode": ""}, *peers]
     with ExitStack() as stack:
         workers = [
             stack.enter_context(Worker(job | each | {"outputs": str(folder / f"{i}.npy")}))
             for i, each in enumerate(jobs)
         ]
         others = alternate(workers, rounds=rounds, seconds=seconds, patience=2)
-        ours = workers[0]
+        first = workers[0]
         sides = [_summary(worker, case.batch) for worker in workers]
         found = [np.load(folder / f"{i}.npy").ravel() for i in range(len(jobs))]
     for worker, side, outputs in zip(workers[1:], sides[1:], found[1:], strict=True):
         side["difference"] = float(np.abs(found[0] - outputs).max() / np.abs(outputs).max())
         if side["difference"] > BOUNDS[case.precision]:
             sys.exit(f"{case}: {side['name']}'s outputs differ by {side['difference']:.1e}")
-        pairs = zip(worker.run_medians, ours.run_medians, strict=True)
+        pairs = zip(worker.run_medians, first.run_medians, strict=True)
         side["ratios"] = sorted(round(theirs / mine, 2) for theirs, mine in pairs)
         side["ratio"] = round(float(np.median(side["ratios"])), 2)
     aimed_at = [side for each, side in zip(jobs, sides, strict=True) if each != ONNX_RUNTIME][1:]
@@ -89,6 +101,7 @@ def measure_case(
         "batch": case.batch,
         "precision": case.precision,
         "goal": case.goal,
+        "script": case.script,
         "sides": sides,
         "peer": best["name"],
         "ratio": best["ratio"],
@@ -119,9 +132,9 @@ def with_case(cases: list[dict[str, Any]], new: dict[str, Any]) -> list[dict[str
     GPU."""
 
     def key(case: dict[str, Any]) -> tuple[Any, ...]:
-        return case["model"], case["batch"], case["precision"]
+        return case["model"], case["batch"], case["precision"], case.get("script", False)
 
-    order = [(each.model, each.batch, each.precision) for each in CPU + GPU]
+    order = [(each.model, each.batch, each.precision, each.script) for each in CPU + GPU + SCRIPTS]
     kept = {key(case): case for case in [*cases, new]}
     return sorted(
         kept.values(), key=lambda case: order.index(k) if (k := key(case)) in order else len(order)
@@ -136,7 +149,9 @@ def render(record: dict[str, Any]) -> str:
     )  # fmt: skip
     rows = []
     for case in record["cases"]:
-        name, goal = f"{case['model']} {case['batch']} {case['precision']}", f"≥ {case['goal']}"
+        kind = " script" if case.get("script") else ""
+        name = f"{case['model']} {case['batch']} {case['precision']}{kind}"
+        goal = f"≥ {case['goal']}"
         for side in case["sides"]:
             aimed_at = side["name"] == case["peer"]
             judged = case if aimed_at else side
@@ -172,6 +187,9 @@ Written by `make bench-infer` on {record["date"]}.
 
 - Deploy nets of `models/`, the same prototxt and weights on all sides. On the CPU a pass writes the
   input and reads the output; on a GPU the batch is there, and the device is waited for.
+- Script: a pass writes an input of NumPy's and has the output as an array of the same: a pycaffe
+  script as it is written, beside copies from and to pinned memory round a captured graph, with as
+  many threads as there are cores.
 - Ratio: the peer's time over osucaffe's, run by run (median, least and most): above 1 osucaffe is
   faster. The goal is for the fastest of OpenCV and PyTorch.
 - Processor ms: what a pass took of all processors together, threads that wait in a loop included.
@@ -184,6 +202,7 @@ def main() -> None:
     """Measure all cases, write the results, print the table."""
     parser = results.parser(__doc__)
     parser.add_argument("--gpu", action="store_true", help="the cases of a GPU, beside PyTorch")
+    parser.add_argument("--scripts", action="store_true", help="with --gpu: pycaffe's scripts only")
     parser.add_argument("--only", metavar="MODELS", help="the cases of these models, with commas")
     parser.add_argument("--batch", type=int, help="the cases of this batch size only")
     parser.add_argument("--precision", help="the cases of this precision only")
@@ -205,7 +224,7 @@ def main() -> None:
             peers.append({"framework": "torch forward", "mode": "eager"})
     cases = [
         case
-        for case in (GPU if options.gpu else CPU)
+        for case in (SCRIPTS if options.scripts else GPU if options.gpu else CPU)
         if case.model in (options.only or case.model).split(",")
         and options.batch in (None, case.batch)
         and options.precision in (None, case.precision)

@@ -120,6 +120,27 @@ def build_osucaffe(job: dict[str, Any]) -> Built:
     return _built(job, once, start, notes, forward, peak)
 
 
+def build_script(job: dict[str, Any]) -> Built:
+    """A script of pycaffe's: it writes the input, runs forward and has the output."""
+    import osucaffe
+    import osucaffe.pycaffe as caffe
+
+    from .gpu import peak_of_cupy
+
+    _, values = _read(job)
+    start, peak = time.perf_counter(), peak_of_cupy()
+    caffe.set_mode_gpu()
+    caffe.set_precision(job["precision"])
+    net = caffe.Net(job["prototxt"], job["weights"], caffe.TEST)
+    (data,), (output,) = net.inputs, net.outputs
+
+    def once() -> np.ndarray:
+        net.blobs[data].data[...] = values
+        return net.forward()[output]
+
+    return _built(job, once, start, {"version": osucaffe.__version__}, None, peak)
+
+
 def build_opencv(job: dict[str, Any]) -> Built:
     """OpenCV's dnn on the CPU."""
     import cv2
@@ -156,8 +177,8 @@ def build_onnxruntime(job: dict[str, Any]) -> Built:
 
 
 def build_torch(job: dict[str, Any]) -> Built:
-    """PyTorch's twin, channels_last. mode: "eager", "compile" (torch.compile), or "graph", a
-    captured CUDA graph."""
+    """PyTorch's twin, channels_last. mode: "eager", "compile" (torch.compile), "graph", a captured
+    CUDA graph, or "script", such a graph between copies from and to pinned memory."""
     import torch
 
     from .torch_peer import TorchPeer, torch_batch
@@ -177,7 +198,8 @@ def build_torch(job: dict[str, Any]) -> Built:
     (name,) = (top for layer in param.layer if layer.type == "Input" for top in layer.top)
     output = param.layer[-1].top[0]
     batch = torch_batch({name: values})
-    x = batch[name].to(device=device, dtype=dtype, memory_format=layout)
+    source = batch[name].to(device) if job["mode"] == "script" else batch[name]
+    x = source.to(device=device, dtype=dtype, memory_format=layout)
     run: Any = torch.compile(peer) if job["mode"] == "compile" else peer
     found: Any = None
 
@@ -185,11 +207,17 @@ def build_torch(job: dict[str, Any]) -> Built:
         nonlocal found
         found = run({name: x})[output]
 
+    def script() -> None:
+        nonlocal found
+        x.copy_(source)
+        found = run({name: x})[output].float()
+
+    notes = {"version": torch.__version__}
     with torch.inference_mode():
-        if job["mode"] == "graph":
+        if job["mode"] in ("graph", "script"):
             from .gpu import captured
 
-            replay = captured(forward)
+            replay = captured(script if job["mode"] == "script" else forward)
 
         def resident() -> None:
             with torch.inference_mode():
@@ -203,7 +231,23 @@ def build_torch(job: dict[str, Any]) -> Built:
             return result
 
         peak = torch.cuda.max_memory_allocated if device == "cuda" else None
-        return _built(job, once, start, {"version": torch.__version__}, resident, peak)
+        if job["mode"] != "script":
+            return _built(job, once, start, notes, resident, peak)
+        entering = torch.empty_like(batch[name], pin_memory=True)
+        leaving = torch.empty(found.shape, pin_memory=True)
+        given = torch.from_numpy(values)
+
+        @torch.inference_mode()
+        def pipeline() -> np.ndarray:
+            entering.copy_(given)
+            source.copy_(entering, non_blocking=True)
+            replay()
+            leaving.copy_(found, non_blocking=True)
+            torch.cuda.synchronize()
+            result: np.ndarray = leaving.numpy()
+            return result
+
+        return _built(job, pipeline, start, notes, None, peak)
 
 
 def _load(peer: Any, param: caffe_pb2.NetParameter, weights: Any) -> None:

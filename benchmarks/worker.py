@@ -177,6 +177,7 @@ _FRAMEWORKS: dict[str, Callable[[dict[str, Any]], Built]] = {
     "osucaffe recurrent": recurrent.build_osucaffe,
     "torch recurrent": recurrent.build_torch,
     "osucaffe forward": infer.build_osucaffe,
+    "osucaffe script": infer.build_script,
     "opencv forward": infer.build_opencv,
     "onnxruntime forward": infer.build_onnxruntime,
     "torch forward": infer.build_torch,

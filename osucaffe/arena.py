@@ -55,17 +55,23 @@ class Arena:
             self.learned = stop if parameter.lr_mult else self.learned
         offset = max(offset, ALIGNMENT)
         self.data = self._allocate(backend, "data", offset)
-        self.diff = self._allocate(backend, "diff", offset if gradients else 0)
+        self.diff = Tensor((0,), name="arena.diff", persistent=True)
+        if gradients:
+            self.give_gradients(backend)
+
+    def give_gradients(self, backend: Backend) -> None:
+        """Give `diff` memory, if it has none."""
+        if not self.diff.size:
+            self.diff = self._allocate(backend, "diff", len(self))
 
     def _allocate(self, backend: Backend, side: str, size: int) -> Tensor:
         whole = Tensor((size,), name=f"arena.{side}", persistent=True)
-        if size:
-            nbytes = backend.nbytes(whole)
-            memory = backend.allocate(nbytes)
-            memory[:] = 0
-            backend.place(whole, memory, 0)
-            for start, _, parameter in self.segments:
-                backend.place(getattr(parameter.blob, side), memory, start * nbytes // size)
+        nbytes = backend.nbytes(whole)
+        memory = backend.allocate(nbytes)
+        memory[:] = 0
+        backend.place(whole, memory, 0)
+        for start, _, parameter in self.segments:
+            backend.place(getattr(parameter.blob, side), memory, start * nbytes // size)
         return whole
 
     def __len__(self) -> int:

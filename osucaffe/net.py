@@ -61,6 +61,8 @@ class Net:
 
     share: a net whose parameters (by layer name) and working memory this one uses.
     inspectable: every blob keeps its own row-major memory, so that all can be looked at.
+    on_demand (of an inspectable one): until it first runs, or `complete` is called, only its
+    parameters, inputs and outputs have memory, and no call is prepared.
     gradients: whether backward can run (default: in the TRAIN phase, or when inspectable).
     accumulate: whether `backward(accumulate=True)` can run (for `iter_size`); inspectable: too.
     inference: it only runs forward, so that what the parameters make constant is computed once,
@@ -83,6 +85,7 @@ class Net:
         seed: int | None = None,
         share: Net | None = None,
         inspectable: bool = False,
+        on_demand: bool = False,
         gradients: bool | None = None,
         accumulate: bool = False,
         inference: bool = False,
@@ -112,6 +115,7 @@ class Net:
             types[each.type].is_dynamic(each) for each in self.param.layer if each.type in types
         ):
             self.inspectable = True
+        self._on_demand = on_demand and self.inspectable
         self._backwards = [False, True][: gradients + (gradients and (accumulate or inspectable))]
         self.constants: Constants | None = None
         seed = self.random.seed
@@ -131,7 +135,7 @@ class Net:
         with ThreadPoolExecutor(1) as drawing:  # beside the preparation, which can take as long
             values = drawing.submit(first_values, self.layers, own, seed)
             self._compile()
-        self.arena = Arena(backend, own[::-1], gradients=gradients)
+        self.arena = Arena(backend, own[::-1], gradients=gradients and not self._on_demand)
         self._place()
         for tensor, first in values.result():
             backend.write(tensor, first)
@@ -155,7 +159,7 @@ class Net:
             for layer, tensors in kept.items():
                 layer.tensors = tensors
             raise
-        if not self._remember():
+        if not self._remember() and self.is_complete:
             self.pool.remove(self.memory)
         self._begin_build(parts, again=True)
         self._compile()
@@ -202,13 +206,26 @@ class Net:
         """seeds: the weight of each loss, by blob: what backward begins with, but for the scale."""
 
     def _compile(self) -> None:
-        """Record and prepare every call."""
+        """Record every call, and prepare it unless that is done on demand."""
         find_gradients(self.nodes, force=self.param.force_backward)
-        self.backend.random = self.random
         pipeline.run(pipeline.COMPILE, self._build)
+        if not self._on_demand:
+            self._prepare()
+
+    def _prepare(self) -> None:
+        self.backend.random = self.random
+        pipeline.run(pipeline.PREPARE, self._build)
 
     def _place(self) -> None:
-        """Plan the memory of all tensors but the parameters, and place them."""
+        """Plan the memory of all tensors but the parameters, and place them; on demand, those that
+        others may share."""
+        if self._on_demand:
+            for name in dict.fromkeys([*self.inputs, *self.outputs]):
+                blob = self.blobs[name]
+                for tensor in (blob.data.owner, blob.length):
+                    if tensor is not None and tensor.array is None:
+                        self.backend.give_memory(tensor)[:] = 0
+            return
         build, losses = self._build, self._build.parts.losses
         pipeline.run(pipeline.PLACE, build)
         plan = self.memory
@@ -224,6 +241,28 @@ class Net:
                 self.backend.write(seed, np.full(blob.shape, weight, np.float32))
         if plan.unshared and not (self._inference and self._shares):
             log.info("Memory for blobs and scratch of the %s net: %s", self.phase, plan)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it can run: one that is built on demand is not, at first."""
+        return self._build.plan is not None
+
+    def complete(self) -> None:
+        """Do what was left until it was needed: prepare the calls, and place the blobs."""
+        if self.is_complete:
+            return
+        initial = [pair for layer in self.layers for pair in layer.initial]
+        missing = [(tensor, values) for tensor, values in initial if tensor.array is None]
+        on_demand, self._on_demand = self._on_demand, False
+        try:
+            self._prepare()
+            if self._backwards:
+                self.arena.give_gradients(self.backend)
+            self._place()
+        finally:
+            self._on_demand = on_demand
+        for tensor, values in missing:
+            self.backend.write(tensor, values)
 
     @property
     def programs(self) -> Programs:
@@ -304,6 +343,7 @@ class Net:
         if self.constants is not None and (start, end, after) == (0, None, None):
             self._forward_as_one()
             return
+        self.complete()
         self._begin()
         end = len(self.layers) + 1 if end is None else end
         index = start
@@ -313,6 +353,7 @@ class Net:
                     step()
             except Reshaped:
                 self._follow(index)
+                self.complete()
                 continue
             if after:
                 after(index)
@@ -326,9 +367,11 @@ class Net:
             build.replay, build.replay_size = self.whole(backward=False), self.pool.size
         build.replay()
 
-    def forget_replay(self) -> None:
-        """Blobs were placed elsewhere: what replays forward is to be made anew."""
-        self._build.replay = None
+    def forget_replay(self, *, for_all_shapes: bool = False) -> None:
+        """Blobs were placed elsewhere, or parameters (which all shapes share): what replays forward
+        is to be made anew."""
+        for build in [self._build, *(self._builds.values() if for_all_shapes else ())]:
+            build.replay = None
 
     def discard(self) -> None:
         """Give back the room in the pool that it may share; it must not run any more."""
@@ -362,6 +405,7 @@ class Net:
         after: called with each layer's index when its gradients are complete.
         """
         assert accumulate in self._backwards, "this net was built without (accumulating) gradients"
+        self.complete()
         steps = self._build.by_layer[1 + accumulate]
         start = len(self.layers) - 1 if start is None else start
         for index in range(start, end - 1, -1):

@@ -131,6 +131,16 @@ class Backend(Protocol):
     def write(self, tensor: Tensor, values: Any) -> None:
         """Set the tensor's values from an array that can be broadcast to its shape."""
 
+    def begin_write(self, tensor: Tensor, values: np.ndarray) -> None:
+        """Begin to set the values of a row-major float32 tensor, from a contiguous array of the
+        same: it may change once the backend was synchronized."""
+        self.write(tensor, values)
+
+    def begin_read(self, tensor: Tensor, values: np.ndarray) -> None:
+        """Begin to copy the values of a row-major float32 tensor to a contiguous array of the
+        same: they are there once the backend was synchronized."""
+        values[...] = self.read(tensor)
+
     @abstractmethod
     def store(self, x: Tensor, target: Tensor, index: int) -> None:
         """Copy x to target[index], without waiting. Both are row-major, and of one type."""

@@ -18,7 +18,7 @@ from ..arena import ALIGNMENT
 from ..backends.cores import usable_cores
 from ..backends.cpu.workers import Workers
 from ..backends.tensor import Tensor
-from .blob import Key, Store, key
+from .store import Key, Store, key
 from .written_pages import EVERYTHING, Range, WrittenPages
 
 MAX_REQUESTED = 8
@@ -59,7 +59,7 @@ class ForwardOnly:
     @staticmethod
     def serves(net: engine.Net) -> bool:
         """Whether a pass depends on the inputs and parameters alone, and changes no parameters."""
-        parameters = {key(blob.data) for layer in net.layers for blob in layer.parameters}
+        parameters = {blob.data for layer in net.layers for blob in layer.parameters}
         return (
             net.phase == "TEST"
             and bool(net.inputs)
@@ -71,12 +71,16 @@ class ForwardOnly:
                 for call in net.programs[0]
                 if call.name == "host"
             )
-            and parameters.isdisjoint(_written(net))
+            and not overwritten(net, parameters)
         )
 
     def pays(self) -> bool:
         """Whether there are blobs that the script neither reads nor holds arrays of: on the CPU
         these are the blob's memory, and show what a pass computes."""
+        if self._net.is_complete != self._was_complete:
+            self.moved()
+        if not self._store.leases:
+            return len(self._requested) <= MAX_REQUESTED
         held = {name for tensor in list(self._store.leases) for name in self._names.get(tensor, ())}
         more = held - self._requested.union(self._net.inputs, self._net.outputs)
         if len(more) > MAX_REQUESTED:
@@ -93,14 +97,21 @@ class ForwardOnly:
     def moved(self) -> None:
         """Tensors of the net have got other memory."""
         net = self._net
+        self._was_complete = net.is_complete
         self._inputs = {net.blobs[name].data for name in net.inputs}
-        self._overwritten = {tensor for tensor in self._inputs if key(tensor) in _written(net)}
+        self._overwritten = overwritten(net, self._inputs)
         self._names: dict[Key, list[str]] = {}
         for name, blob in net.blobs.items():
             self._names.setdefault(key(blob.data), []).append(name)
         self._tensors: dict[Key, list[Tensor]] = {}
         for tensor in (*self._inputs, *self._parameters):
             self._tensors.setdefault(key(tensor), []).append(tensor)
+
+    def parameters_moved(self) -> None:
+        """Parameters of the net lie in other memory, that of another net's."""
+        self.moved()
+        if self._fast is not None:
+            self._fast.forget_replay(for_all_shapes=True)
 
     def expose(self, tensor: Tensor) -> None:
         """The memory of a tensor may be written from now on."""
@@ -187,6 +198,8 @@ class ForwardOnly:
         """Share inputs, outputs and requested blobs between both nets."""
         for name in {*fast.inputs, *fast.outputs, *self._requested}:
             blob, other = self._net.blobs[name], fast.blobs[name]
+            if blob.data.owner.array is None:
+                self._net.backend.give_memory(blob.data.owner)
             self._bind_tensor(fast, blob.data, other.data)
             if blob.length is not None and other.length is not None:
                 self._bind_tensor(fast, blob.length, other.length)
@@ -201,6 +214,8 @@ class ForwardOnly:
     def _have_changed(self) -> bool:
         """Whether parameters have changed since the last run. Those that may be written after
         this one are saved."""
+        if not (self._saved or self._overwritten or self._store.leases):
+            return False
         held = [t for name in list(self._store.leases) for t in self._tensors.get(name, ())]
         tensors = list({*self._saved, *self._overwritten, *held})
         values = {tensor: self._store.values(tensor) for tensor in tensors}
@@ -229,9 +244,10 @@ class ForwardOnly:
         return before - {owners[number] for number in _different(pairs)}
 
 
-def _written(net: engine.Net) -> set[Key]:
-    """The memory that a forward pass writes to."""
-    return {key(tensor) for call in net.programs[0] for tensor in call.written_tensors()}
+def overwritten(net: engine.Net, tensors: Iterable[Tensor]) -> set[Tensor]:
+    """Those whose memory a forward pass writes to."""
+    written = {key(tensor) for call in net.programs[0] for tensor in call.written_tensors()}
+    return {tensor for tensor in tensors if key(tensor) in written}
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:

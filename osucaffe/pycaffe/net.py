@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import net as engine
+from ..backends.tensor import Tensor
 from ..blob import Blob as EngineBlob
 from ..errors import UserError, listed
 from ..graph.parameters import same_layers
@@ -19,8 +20,9 @@ from ..layers.reading.memory import MemoryData
 from ..loading import load_weights
 from ..proto import AnyWeights, NetWeights, read_net, read_weights, write_weights
 from . import settings
-from .blob import Blob, BlobVec, Store, store_of
-from .forward_only import ForwardOnly
+from .blob import Blob, BlobVec
+from .forward_only import ForwardOnly, overwritten
+from .store import Store, store_of
 
 Arrays = dict[str, np.ndarray]
 Callback = Callable[[int], None]
@@ -67,11 +69,14 @@ class Net:
             phase=PHASES[phase],
             seed=settings.next_seed(),
             inspectable=True,
+            on_demand=True,
             gradients=True,
             **state,
         )
+        if not (is_served := ForwardOnly.serves(net)):
+            net.complete()
         self._begin(net)
-        if ForwardOnly.serves(net):
+        if is_served:
 
             def make_fast(wanted: Iterable[str]) -> engine.Net:
                 options: Any = {"share": net, "inference": True, "wanted": wanted, **state}
@@ -95,6 +100,8 @@ class Net:
 
     def _begin(self, net: engine.Net) -> None:
         self._store: Store = store_of(net.backend)
+        self._waiting: set[Blob] = set()
+        """Blobs that were reshaped, while the net has not adapted yet."""
         self._before_forward: list[Callback] = []
         self._after_forward: list[Callback] = []
         self._before_backward: list[Callback] = []
@@ -125,7 +132,16 @@ class Net:
         self.bottom_names = OrderedDict((k, [blob.name for blob in n.bottom]) for k, n in nodes)
         self.top_names = OrderedDict((k, list(n.layer.param.top)) for k, n in nodes)
         self.blob_loss_weights = OrderedDict((name, net.loss_weight(name)) for name in net.blobs)
+        self._own_tensors()
         self._follow()
+
+    def _own_tensors(self) -> None:
+        net = self._net
+        blobs = [tensor for blob in net.blobs.values() for tensor in (blob.data, blob.diff)]
+        inputs = {net.blobs[name].data for name in net.inputs}
+        kept = inputs - overwritten(net, inputs)
+        self._keeps_inputs = kept == inputs
+        self._store.own(self, blobs, kept)
 
     def _blob(self, name: str) -> Blob:
         def look() -> None:
@@ -133,7 +149,14 @@ class Net:
                 self._catch_up()
                 self._forward_only.want([name])
 
-        return Blob(lambda: self._net.blobs[name], self._store, look)
+        def find() -> EngineBlob:
+            return self._net.blobs[name]
+
+        return Blob(find, self._store, self._complete, look, self._waiting)
+
+    def _complete(self) -> None:
+        """Give all blobs, and the gradients of parameters, memory."""
+        self._net.complete()
 
     def _catch_up(self) -> None:
         """Bring all blobs up to date with the last forward pass."""
@@ -150,7 +173,7 @@ class Net:
             def find() -> EngineBlob:
                 return self._net.layers[index].parameters[number]
 
-            return Blob(find, self._store)
+            return Blob(find, self._store, self._complete)
 
         return Layer(layer.type, BlobVec(blob(number) for number in range(count)))
 
@@ -171,7 +194,7 @@ class Net:
         last = self._index(end, len(self.layers) - 1)
         names = self.outputs if end is None else self._net.nodes[last].layer.param.top
         if inputs:
-            self._put("data", inputs, self.inputs, "Input blob arguments do not match net inputs.")
+            self._put_inputs(inputs)
         if blobs is not None and self._forward_only is not None:
             self._forward_only.want(blobs := list(blobs))
         self._forward(first, last)
@@ -207,6 +230,9 @@ class Net:
             )
         return self._layer_names.index(name)
 
+    def _put_inputs(self, given: Arrays) -> None:
+        self._put("data", given, self.inputs, "Input blob arguments do not match net inputs.")
+
     def _put(self, side: str, given: Arrays, names: list[str], message: str) -> None:
         if set(given) != set(names):
             raise UserError(message)
@@ -220,11 +246,32 @@ class Net:
 
     def forward_all(self, blobs: Iterable[str] | None = None, **inputs: np.ndarray) -> Arrays:
         """Run forward over any number of items, batch by batch; returns all outputs by name."""
-        blobs = list(blobs or ())
-        results: dict[str, list[np.ndarray]] = {name: [] for name in {*self.outputs, *blobs}}
+        names, pieces = list(dict.fromkeys([*self.outputs, *(blobs or ())])), list[Arrays]()
+        if self._forward_only is not None:
+            self._forward_only.want(names)
+        called = self._before_forward or self._after_forward
+        beside = self._store.is_beside and self._keeps_inputs and not called
+        beside = beside and set(names).isdisjoint(self.inputs)
+
+        def gather() -> None:
+            pieces.append({name: self.blobs[name].data.copy() for name in names})
+
+        runs = False
         for batch in self._batch(inputs):
-            for name, values in self.forward(blobs, None, None, **batch).items():
-                results[name].extend(values.copy())
+            if runs:
+                self._store.wait_for_uploads()
+            self._put_inputs(batch)
+            if runs:
+                self._end_pass()
+                gather()
+            # A device computes while the host fills the next batch.
+            if not (runs := beside and self._begin_pass(note=True)):
+                self._forward(0, len(self.layers) - 1)
+                gather()
+        if runs:
+            self._end_pass()
+            gather()
+        results = {name: [row for piece in pieces for row in piece[name]] for name in names}
         return _cut(results, inputs)
 
     def forward_backward_all(
@@ -258,8 +305,10 @@ class Net:
             pieces = {}
             for name, values in arrays.items():
                 piece = np.asarray(values[start : start + size])
-                missing = np.zeros((size - len(piece), *piece.shape[1:]), piece.dtype)
-                pieces[name] = np.concatenate([piece, missing])
+                if missing := size - len(piece):
+                    zeros = np.zeros((missing, *piece.shape[1:]), piece.dtype)
+                    piece = np.concatenate([piece, zeros])
+                pieces[name] = piece
             yield pieces
 
     # -- the engine ------------------------------------------------------------------------------
@@ -276,16 +325,16 @@ class Net:
 
     def _forward(self, start: int, end: int) -> float:
         """Run layers by their indices; returns the loss."""
-        self.prepare()
         full = start == 0 and end == len(self.layers) - 1
-        called = self._before_forward or self._after_forward
-        if self._forward_only is not None and full and not called and self._forward_only.pays():
-            self._forward_only.run()
-            self.done()
+        full = full and not self._before_forward and not self._after_forward
+        if full and self._begin_pass():
+            self._end_pass()
             return 0.0
-        if full and not called and self._forward_only is not None:
+        if not full:
+            self._catch_up()
+        self.prepare()
+        if self._forward_only is not None:
             self._forward_only.is_stale = False
-        self._catch_up()
         if start <= end:
             _call(self._before_forward, start)
 
@@ -300,6 +349,26 @@ class Net:
         self.done()
         return self._net.loss()
 
+    def _begin_pass(self, *, note: bool = False) -> bool:
+        """Begin to run all of forward without the blobs that the script does not read, if that can
+        be; `_end_pass` waits for what it computes. note: for `Store.wait_for_uploads`."""
+        self.reshape()
+        fast = self._forward_only
+        if fast is None or not fast.pays():
+            return False
+        self.prepare(overwritten=self._results)
+        if note:
+            self._store.note_uploads()
+        fast.run()
+        return True
+
+    def _end_pass(self) -> None:
+        self.done(bring=self._results)
+
+    @property
+    def _results(self) -> list[Tensor]:
+        return [self._net.blobs[name].data for name in self.outputs]
+
     def _backward(self, start: int, end: int) -> None:
         self._catch_up()
         self.prepare()
@@ -313,14 +382,15 @@ class Net:
         self._net.backward(start, end, accumulate=True, after=after)
         self.done()
 
-    def prepare(self) -> None:
-        """Pass the script's changes to the engine's net, before it runs."""
+    def prepare(self, overwritten: Iterable[Tensor] = ()) -> None:
+        """Pass the script's changes to the engine's net, before it runs, but for those of tensors
+        that the run overwrites in any case."""
         self.reshape()
         for name in self._net.inputs:
             values = self._store.written(self._net.blobs[name].data)
             if values is not None:
                 self._net.labels[name].check_all(values, f'blob "{name}"')
-        self._store.upload()
+        self._store.upload(self, but=overwritten)
         if self._forward_only is None:  # it may learn, or gather statistics
             self._expose_parameters()
 
@@ -329,9 +399,9 @@ class Net:
         layers = self._net.layers
         self._store.expose([blob.data for layer in layers for blob in layer.parameters])
 
-    def done(self) -> None:
-        """The engine's net has run."""
-        self._store.forget()
+    def done(self, bring: Iterable[Tensor] = ()) -> None:
+        """The engine's net has run. bring: what the script is about to ask for."""
+        self._store.forget(self, bring)
         self._follow()
 
     def before_forward(self, function: Callback) -> None:
@@ -354,18 +424,21 @@ class Net:
 
     def reshape(self) -> None:
         """Adapt all layers to the shapes that the script gave to inputs."""
-        pending = [name for name, blob in self.blobs.items() if blob.waits]
-        if pending:
-            if self._forward_only is not None and self._forward_only.outlive(pending):
-                self._catch_up()
-            self._store.upload()
-            self._store.forget()
-            self._net.reshape({name: self.blobs[name].shape for name in pending})
-            for name in pending:
-                self.blobs[name].settle()
-            if self._forward_only is not None:
-                self._forward_only.reshaped()
-            self._follow()
+        if not self._waiting:
+            return
+        pending = [name for name, blob in self.blobs.items() if blob in self._waiting]
+        if self._forward_only is not None and self._forward_only.outlive(pending):
+            self._catch_up()
+        self._store.upload(self)
+        self._store.forget(self)
+        self._net.reshape({name: self.blobs[name].shape for name in pending})
+        self._waiting.clear()
+        self._own_tensors()
+        for name in pending:
+            self.blobs[name].settle()
+        if self._forward_only is not None:
+            self._forward_only.reshaped()
+        self._follow()
 
     def _follow(self) -> None:
         """Give Python layers' objects access to their parameters' memory between runs too."""
@@ -394,7 +467,7 @@ class Net:
                 self._store.expose([mine.data])
                 mine.data.place(theirs.data.array.reshape(-1), theirs.data.address)
         if self._forward_only is not None:
-            self._forward_only.moved()
+            self._forward_only.parameters_moved()
         self._follow()
 
     def copy_from(self, file: str | Path) -> None:
@@ -417,6 +490,8 @@ class Net:
     def save_hdf5(self, file: str | Path, write_diff: bool = False) -> None:
         """Write the weights, and perhaps their gradients, as HDF5."""
         self._store.upload()
+        if write_diff:
+            self._complete()
         write_weights(file, self._net.to_proto(diff=write_diff), hdf5=True)
 
 

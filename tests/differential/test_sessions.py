@@ -5,16 +5,10 @@ from __future__ import annotations
 import pytest
 
 import osucaffe.pycaffe as caffe
-from osucaffe.backends.cpu import Cpu
 from osucaffe.pycaffe import forward_only
+from tests.pycaffe.nets import Device
 
 from . import sessions
-
-
-class Device(Cpu):
-    """The CPU, taken for a device: what scripts see of it are copies."""
-
-    name = "device"
 
 
 @pytest.fixture(autouse=True)

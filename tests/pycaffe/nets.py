@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 import osucaffe.pycaffe as caffe
+from osucaffe.backends.cpu import Cpu
 
 CLASSES = 13
 
@@ -93,3 +94,9 @@ def two_nets(folder: Path, text: str) -> list[caffe.Net]:
     nets[1].copy_from(str(folder / "weights"))
     nets[1]._forward_only = None
     return nets
+
+
+class Device(Cpu):
+    """The CPU, taken for a device: what scripts see of it are copies."""
+
+    name = "device"

@@ -107,6 +107,41 @@ def test_sharing(pair):
     np.testing.assert_allclose(second.blobs["prob"].data, 0.2, rtol=1e-5)
 
 
+def test_sharing_after_passes_that_were_captured(pair):
+    _, first = pair(DEPLOY, caffe.TEST)
+    _, second = pair(DEPLOY, caffe.TEST)
+    second.params["conv"][1].data[...] = 3
+    for _ in range(4):
+        second.forward()
+    second.share_with(first)
+    first.params["conv"][0].data[...] = 0
+    first.params["conv"][1].data[...] = np.arange(5)
+    expected = np.exp(np.arange(5)) / np.exp(np.arange(5)).sum()
+    for _ in range(4):
+        second.forward()
+        np.testing.assert_allclose(second.blobs["prob"].data[0].ravel(), expected, rtol=1e-4)
+
+
+def test_any_number_of_items(pair):
+    nets = pair(DEPLOY, caffe.TEST)
+    data = np.random.default_rng(1).standard_normal((19, 3, 6, 6)).astype(np.float32)
+    one, other = (net.forward_all(blobs=["pool"], data=data) for net in nets)
+    for name, expected in one.items():
+        assert len(expected) == 19
+        np.testing.assert_allclose(other[name], expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("seed", [100, 200])
+def test_random_sessions(seed, monkeypatch):
+    from osucaffe.backends.cuda import Cuda
+    from tests.differential import sessions
+
+    monkeypatch.setattr(sessions.settings._Settings, "given", Cuda(precision="fp32"))
+    count, failures = sessions.run(seconds=600, seed=seed, most=25)
+    assert count == 25
+    assert not failures, failures[0]
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_forward_only_nets(tmp_path, precision):
     path = write(tmp_path, DEPLOY)

@@ -136,8 +136,21 @@ class Gpu(Backend):
             launch(self._set_floats, 1, arguments, block=1)()
         elif flat.size:
             self._copy(tensor.address, flat)
-        if id(tensor) in self._copies:
-            self._refresh(*self._copies[id(tensor)])
+            self.stream.synchronize()
+        self.follow([tensor])
+
+    def begin_write(self, tensor: Tensor, values: np.ndarray) -> None:
+        """Begin to set the values of a row-major float32 tensor, from a contiguous array of the
+        same: it may change once the backend was synchronized."""
+        self._copy(tensor.address, values)
+        self.follow([tensor])
+
+    def begin_read(self, tensor: Tensor, values: np.ndarray) -> None:
+        """Begin to copy the values of a row-major float32 tensor to a contiguous array of the
+        same: they are there once the backend was synchronized."""
+        runtime = self.cupy.cuda.runtime
+        to, kind = values.ctypes.data, runtime.memcpyDeviceToHost
+        runtime.memcpyAsync(to, tensor.address, values.nbytes, kind, self.stream.ptr)
 
     def store(self, x: Tensor, target: Tensor, index: int) -> None:
         """Copy x to target[index], without waiting. Both are row-major, and of one type."""
@@ -146,11 +159,10 @@ class Gpu(Backend):
         runtime.memcpyAsync(place, x.address, nbytes, kind, self.stream.ptr)
 
     def _copy(self, address: int, flat: np.ndarray) -> None:
-        """Copy host memory to the device, in the order of the stream."""
+        """Begin to copy host memory to the device, in the order of the stream."""
         runtime = self.cupy.cuda.runtime
         kind = runtime.memcpyHostToDevice
         runtime.memcpyAsync(address, flat.ctypes.data, flat.nbytes, kind, self.stream.ptr)
-        self.stream.synchronize()
 
     def upload(self, table: np.ndarray) -> int:
         """The address of a copy of the table on the device, which lives as long as this backend."""
@@ -158,6 +170,7 @@ class Gpu(Backend):
         self._tables.append(memory)
         address = int(memory.data.ptr)
         self._copy(address, np.ascontiguousarray(table))
+        self.stream.synchronize()
         return address
 
     def synchronize(self) -> None:

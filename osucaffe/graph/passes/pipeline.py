@@ -150,9 +150,10 @@ COMPILE = (
         lambda build, constants: inference.pack_weights(build.programs[0], constants),
     ),
     Pass("fuse activations", fuse_activations, looked_at=False, inference=True),
-    Pass("prepare", prepare),
 )
-"""From layers to steps."""
+"""From layers to calls."""
+PREPARE = (Pass("prepare", prepare),)
+"""From calls to steps."""
 PLACE = (Pass("overlap", overlap, looked_at=False), Pass("plan memory", plan))
 """What follows when the parameters have their memory."""
 

@@ -16,7 +16,7 @@ def test_each_pass_reports_what_it_did(inspectable: bool) -> None:
     net = Net(training_net("lenet", 2), backend=Cpu(), inspectable=inspectable)
     wanted = [
         each.name
-        for each in pipeline.COMPILE + pipeline.PLACE
+        for each in pipeline.COMPILE + pipeline.PREPARE + pipeline.PLACE
         if not each.inference and (each.looked_at or not inspectable)
     ]
     assert [each.name for each in net.passes] == wanted
@@ -32,6 +32,10 @@ def test_each_pass_reports_what_it_did(inspectable: bool) -> None:
 def test_time_prints_the_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["time", "--model", str(MODELS / "lenet" / "deploy.prototxt"), "--passes"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    names = [each.name for each in pipeline.COMPILE + pipeline.PLACE if not each.inference]
+    names = [
+        each.name
+        for each in pipeline.COMPILE + pipeline.PREPARE + pipeline.PLACE
+        if not each.inference
+    ]
     assert [line[:20].strip() for line in lines] == names
     assert "1 relu" in lines[3]

@@ -120,7 +120,7 @@ def change(where: str, mutate: Callable[[list[list[Call]]], object]) -> Plant:
     """Plant what a fault in a pass would do to the programs that it gives."""
 
     def plant(patch: pytest.MonkeyPatch) -> None:
-        for name in "COMPILE", "PLACE":
+        for name in "COMPILE", "PREPARE", "PLACE":
             changed = []
             for each in getattr(pipeline, name):
 

@@ -1,0 +1,174 @@
+"""What scripts have of a net's memory: arrays, views, pointers and addresses follow the net, count
+as long as they are there, and are NumPy's; copies, on a device, which the CPU stands in for here;
+memory that is given on demand."""
+
+from __future__ import annotations
+
+import ctypes
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import osucaffe.pycaffe as caffe
+from osucaffe.pycaffe import settings, store
+
+from .nets import DEPLOY, Device, feed, same, write
+
+WAYS: dict[str, tuple[Callable[[np.ndarray], Any], Callable[[Any], np.ndarray]]] = {
+    "the array": (lambda array: array, lambda kept: kept),
+    "a part": (lambda array: array[:1], lambda kept: kept),
+    "a transposed view": (lambda array: array.T[..., ::2], lambda kept: kept),
+    "other views": (lambda array: np.asarray(array).reshape(-1).view(np.int32),
+                    lambda kept: kept.view(np.float32)),
+    "a list": (lambda array: [array[0]], lambda kept: kept[0]),
+    "memoryview": (memoryview, np.asarray),
+    "frombuffer": (lambda array: np.frombuffer(array, np.float32), lambda kept: kept),
+    "ndarray": (lambda array: np.ndarray((3,), np.float32, array), lambda kept: kept),
+    "from_buffer": (lambda array: (ctypes.c_float * 9).from_buffer(array), np.ctypeslib.as_array),
+    "a pointer": (lambda array: array.ctypes.data_as(ctypes.POINTER(ctypes.c_float)),
+                  lambda kept: np.ctypeslib.as_array(kept, (5,))),
+    "an address": (lambda array: array.ctypes.data,
+                   lambda kept: np.ctypeslib.as_array((ctypes.c_float * 5).from_address(kept))),
+    "the interface": (lambda array: array.__array_interface__["data"][0],
+                      lambda kept: np.ctypeslib.as_array((ctypes.c_float * 5).from_address(kept))),
+}  # fmt: skip
+"""How a script may keep an array's memory, and get at its numbers again."""
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_however_a_script_keeps_memory_it_follows(
+    nets: tuple[caffe.Net, caffe.Net], way: str
+) -> None:
+    keep, numbers = WAYS[way]
+    blobs = [keep(each.blobs["pool"].data) for each in nets]
+    weights = [keep(each.params["conv"][0].data) for each in nets]
+    for step in range(4):
+        feed(step, *nets)
+        for each, kept in zip(nets, weights, strict=True):
+            numbers(kept)[...] += 1
+            each.forward()
+        assert nets[0]._forward_only.is_stale
+        np.testing.assert_allclose(*map(numbers, blobs), rtol=1e-5, atol=1e-5)
+        same(*nets, ["prob"])
+
+
+@pytest.mark.parametrize("way", list(WAYS)[:-3])
+def test_arrays_that_are_gone_count_no_more(nets: tuple[caffe.Net, caffe.Net], way: str) -> None:
+    net, _ = nets
+    memory = [net._net.blobs["pool"].data, net.params["conv"][0]._find().data]
+    kept = [WAYS[way][0](blob.data) for blob in (net.blobs["pool"], net.params["conv"][0])]
+    kept += [blob.data.copy() for blob in (net.blobs["pool"], net.params["conv"][0])]
+    assert [net._store.in_use(tensor) for tensor in memory] == [True, True]
+    del kept[:2]
+    assert [net._store.in_use(tensor) for tensor in memory] == [False, False]
+
+
+def test_what_scripts_compute_of_arrays_is_plain(net_array: np.ndarray) -> None:
+    for made in (
+        net_array + 1,
+        net_array.sum(axis=0),
+        np.exp(net_array),
+        np.concatenate([net_array, net_array]),
+        pickle.loads(pickle.dumps(net_array)),
+    ):
+        assert type(made) is np.ndarray
+    assert type(net_array.sum()) is np.float32
+    assert repr(net_array) == repr(np.array(net_array))
+    before = net_array
+    net_array += 1
+    assert net_array is before
+
+
+@pytest.fixture
+def net_array(nets: tuple[caffe.Net, caffe.Net]) -> np.ndarray:
+    return nets[0].params["ip"][0].data
+
+
+@pytest.fixture(params=[False, True], ids=["host", "device"])
+def load(request, tmp_path, monkeypatch):
+    """Makes TEST nets, on the CPU or what passes for a device."""
+    monkeypatch.setattr(settings._Settings, "given", Device() if request.param else None)
+    path = write(tmp_path, DEPLOY)
+    return lambda: caffe.Net(path, caffe.TEST)
+
+
+def counting(monkeypatch, net):
+    """What is copied to and from the device from now on, in order."""
+    copied = []
+    backend = net._net.backend
+    for name, real in ("begin_write", backend.begin_write), ("begin_read", backend.begin_read):
+
+        def begin(tensor, values, name=name, real=real):
+            copied.append((name, tensor.name))
+            real(tensor, values)
+
+        monkeypatch.setattr(backend, name, begin)
+    return copied
+
+
+def test_a_pass_copies_the_input_once_and_the_output_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(settings._Settings, "given", Device())
+    net = caffe.Net(write(tmp_path, DEPLOY), caffe.TEST)
+    net.blobs["data"].reshape(2, 3, 6, 6)
+    net.blobs["data"].data[...] = 1
+    net.forward()
+    copied = counting(monkeypatch, net)
+    for _ in range(3):
+        net.blobs["data"].data[...] += 1
+        assert net.forward()["prob"] is net.blobs["prob"].data
+        assert copied == [("begin_write", "data"), ("begin_read", "prob")]
+        copied.clear()
+
+
+def test_nets_that_share_parameters_share_arrays_of_them(load):
+    one, other = load(), load()
+    one.share_with(other)
+    for a, b in zip(one.params["conv"], other.params["conv"], strict=True):
+        assert np.shares_memory(a.data, b.data)
+    one.params["conv"][0].data[...] = 0
+    other.params["conv"][0].data[0] = 7
+    before = other.forward()["prob"].copy()
+    assert (one.params["conv"][0].data[0] == 7).all()
+    np.testing.assert_array_equal(one.forward()["prob"], before)
+
+
+def test_nothing_but_inputs_and_outputs_has_memory_until_a_blob_is_looked_at(load):
+    net = load()
+    for _ in range(2):
+        net.blobs["data"].data[...] = 2
+        net.forward(blobs=["conv"])
+        net.forward()
+        assert net.params["conv"][0].data.any()
+        assert not net._net.is_complete
+        assert net._net.arena.diff.size == 0
+        net.blobs["data"].reshape(2, 3, 6, 6)
+    expected = net.forward()["prob"].copy()
+    assert net.blobs["pool"].data.any()
+    assert net._net.is_complete
+    np.testing.assert_array_equal(net.forward()["prob"], expected)
+    net.blobs["prob"].diff[...] = 1
+    net.backward()
+    assert net._net.arena.diff.size
+
+
+@pytest.mark.parametrize("look", ["data", "diff"])
+def test_a_blob_can_be_looked_at_before_anything_has_run(load, look):
+    net = load()
+    assert not getattr(net.blobs["conv"], look).any()
+    assert not net.params["conv"][1].diff.any()
+
+
+def test_what_fills_an_array_is_copied_by_threads(monkeypatch):
+    monkeypatch.setattr(store, "WORTH_THREADS", 64)
+    array = np.zeros((3, 5, 7), np.float32).view(store.Staged)
+    for values in (np.random.default_rng(1).standard_normal((3, 5, 7)), np.ones((5, 7)), 4):
+        array[...] = values
+        assert (np.asarray(array) == np.broadcast_to(values, array.shape).astype(np.float32)).all()
+    array[...] = np.arange(105).reshape(7, 5, 3).T
+    assert (np.asarray(array) == np.arange(105).reshape(7, 5, 3).T).all()
+    assert type(array + 1) is np.ndarray
+    with pytest.raises(ValueError, match="broadcast"):
+        array[...] = np.zeros((3, 5, 8))
