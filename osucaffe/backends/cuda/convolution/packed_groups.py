@@ -14,7 +14,7 @@ from ..libraries.cudnn import Plan
 from ..passes.convert import copy_columns
 from .cudnn import Cudnn, plan_steps
 from .cudnn_graph import ALIGNMENT, Convolution
-from .operands import bias_step, bind, mask_of, temporary
+from .operands import bias_step, bind, temporary
 
 MOST_GROUPS = 8
 """Up to so many, each may get a convolution of its own."""
@@ -54,10 +54,10 @@ class PackedGroups(Cudnn):
         super().__init__(call.backend, "cudnn on packed groups", part, self._step)
         self.unless = copying / MOST_COPYING
 
-    def _step(self, call: CudaCall, plan: Plan) -> Step:
+    def _step(self, plan: Plan, call: CudaCall) -> Step:
         part, operation = self._convolution, self._whole.operation
-        # What is behind outputs and gradients of images comes with the copies.
-        bound, behind = bind(call, operation, fused=operation != "filter")
+        # What follows outputs and gradients of images comes with the copies.
+        bound, behind = bind(call, fused=operation != "filter")
         tensors = {name: bound[name] for name in "xwy"}
         packs = {"x": temporary(call, part.x.shape), "y": temporary(call, part.y.shape)}
         *read, _ = self._whole.operands
@@ -73,7 +73,7 @@ class PackedGroups(Cudnn):
                 first = i * pack.shape[1]
                 steps.append(bias_step(y, call["b"], relu, y.shape[1], pack, first))
             elif operation == "data":
-                steps.append(_unpack(packs["x"], tensors["x"], i, mask_of(call)))
+                steps.append(_unpack(packs["x"], tensors["x"], i, bound.get("mask")))
         return sequence([*steps, *behind])
 
 

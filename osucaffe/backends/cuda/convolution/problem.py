@@ -41,6 +41,11 @@ class Problem:
         return self.w[2:]
 
     @property
+    def stride(self) -> Shape:
+        """Of each axis."""
+        return self.window[0]
+
+    @property
     def pad(self) -> Shape:
         """Of each axis."""
         return self.window[1]
@@ -68,14 +73,25 @@ class Problem:
     @property
     def is_product(self) -> bool:
         """Whether it is a matrix product: each pixel of y depends on that pixel of x alone."""
-        stride, pad, _ = self.window
-        return self.group == 1 and math.prod(self.kernel) == 1 and {*stride} == {1} and not any(pad)
+        strided_or_padded = {*self.stride} != {1} or any(self.pad)
+        return self.group == 1 and math.prod(self.kernel) == 1 and not strided_or_padded
 
     @property
     def is_dense(self) -> bool:
         """Whether it is one of images, with stride and dilation 1."""
         stride, _, dilation = self.window
         return len(self.x) == 4 and {*stride, *dilation} == {1}
+
+    @property
+    def macros(self) -> dict[str, int]:
+        """What every kernel is told of a convolution of images: all extents but the batch's."""
+        c, h, w = self.x[1:]
+        o, oh, ow = self.y[1:]
+        (kh, kw), (sh, sw), (ph, pw) = self.kernel, self.stride, self.pad
+        return {
+            "C": c, "H": h, "W": w, "O": o, "OH": oh, "OW": ow, "KH": kh, "KW": kw, "SH": sh,
+            "SW": sw, "PH": ph, "PW": pw, "G": self.group, "CG": self.channels, "OG": self.outputs,
+        }  # fmt: skip
 
     @property
     def transposed(self) -> Self:

@@ -23,8 +23,9 @@ from ..layout import C_TYPES, ITEM_BYTES, dtype_of, is_nhwc, strides
 from ..runtime.compile import Kernel, kernel
 from ..runtime.device import Device
 from ..runtime.launch import launch
-from .operands import Correlated, channels_last_blob, low_precision_weights
+from .operands import Operands, channels_last_blob
 from .problem import Problem
+from .tensor_cores import mma_macros
 
 MOST_WORK = 7e8
 """Multiplications up to which it is worth trying whether these kernels are the fastest."""
@@ -35,25 +36,6 @@ WARPS = 16
 """Of a block, at most."""
 TRIED = 4
 """Tile configs that are timed."""
-
-INSTRUCTIONS = {
-    ("float32", 1): "m16n8k8.row.col.f32.tf32.tf32.f32",
-    ("bfloat16", 2): "m16n8k16.row.col.f32.bf16.bf16.f32",
-    ("float16", 2): "m16n8k16.row.col.f32.f16.f16.f32",
-}
-"""The multiplication of tiles of words, by what is in a word."""
-ONES = {
-    ("float32", 1): "0x3f800000u",
-    ("bfloat16", 2): "0x3f803f80u",
-    ("float16", 2): "0x3c003c00u",
-}
-
-
-def mma_macros(dtype: str, pair: int) -> dict[str, Any]:
-    """What kernels that use mma.cuh are told. dtype: of what they multiply; pair: elements of a
-    word."""
-    word = ("float32", 1) if pair == 1 else (dtype, 2)
-    return {"PAIR": pair, "MMA": f'"mma.sync.aligned.{INSTRUCTIONS[word]}"', "ONE": ONES[word]}
 
 
 def round_up(count: int, rest: int, modulus: int = 8) -> int:
@@ -116,14 +98,11 @@ class Small(Problem):
     def macros_for(self, x: Tensor, pair: int, most: int) -> dict[str, Any]:
         """What each kernel is told. pair: elements of a word; most: those loaded at once."""
         n, c, h, w = strides(x)
-        channels = self.x[1]
         # Neighbouring channels in one load, where they are neighbours.
-        vector = math.gcd(channels, most) if c == 1 else 1
-        return {
-            "S": C_TYPES[dtype_of(x)], "T": C_TYPES[self.dtype], "C": channels, "H": self.x[2],
-            "W": self.x[3], "O": self.y[1], "OH": self.y[2], "OW": self.y[3],
-            "KH": self.kernel[0], "KW": self.kernel[1], "PH": self.pad[0], "PW": self.pad[1],
-            "SN": n, "SC": c, "SH": h, "SW": w, "VEC": vector, **mma_macros(self.dtype, pair),
+        vector = math.gcd(self.x[1], most) if c == 1 else 1
+        return self.macros | mma_macros(self.dtype, pair) | {
+            "S": C_TYPES[dtype_of(x)], "T": C_TYPES[self.dtype], "VEC": vector,
+            "X_N": n, "X_C": c, "X_H": h, "X_W": w,
         }  # fmt: skip
 
     # -- outputs ---------------------------------------------------------------------------------
@@ -178,13 +157,14 @@ class Small(Problem):
         multiplied = tiles * steps * max(4 * deep + 2 * across + 1, 2 * deep * across)
         yield config, config.cycles(device, loaded, multiplied)
 
-    def correlate(self, config: TileConfig, operands: Correlated) -> Step:
-        """A step that computes it.
+    def correlate(self, config: TileConfig, call: CudaCall) -> Step:
+        """A step that computes it, for a call.
 
-        w and y have the channels last, and so has x where it has an even number of them. Where the
-        config is for it `flipped`, w is the filter of what this is `transposed` from.
+        Images of an odd number of channels are read as they lie. Where the config is for it
+        `flipped`, w is the filter of what this is `transposed` from.
         """
-        x, w, b, relu_output, y, slope = operands
+        as_stored = "y" in call.writes and self.x[1] % 2 == 1
+        x, w, b, relu_output, y, slope = Operands.of(call, x_as_stored=as_stored)
         divided = dict(config.macros)
         own = [divided["OWN"], self.y[1] - (config.grid[2] - 1) * divided["OWN"]]
         most = 16 // ITEM_BYTES[self.dtype]
@@ -232,16 +212,7 @@ def small_mma(call: CudaCall, problem: Problem) -> list[Provider]:
     if flipped:
         found = found.transposed
     configs = functools.partial(found.correlations, device, flipped=flipped)
-    return [Kernels("small_mma", configs, functools.partial(_correlate, found))]
-
-
-def _correlate(small: Small, config: TileConfig, call: CudaCall) -> Step:
-    operands = Correlated.of(call)
-    if "y" in call.writes and small.x[1] % 2:  # images of an odd number of channels, as they lie
-        operands = operands._replace(w=low_precision_weights(call, operands.w))
-    else:
-        operands = operands.channels_last(call)
-    return small.correlate(config, operands)
+    return [Kernels("small_mma", configs, found.correlate)]
 
 
 def small_mma_wgrad(call: CudaCall, problem: Problem) -> list[Provider]:

@@ -21,7 +21,7 @@ from osucaffe.backends.cuda.convolution.implicit_gemm_tf32 import (
     ImplicitGemm,
     TileConfig,
 )
-from osucaffe.backends.cuda.convolution.operands import Correlated
+from osucaffe.backends.cuda.convolution.operands import Operands
 from osucaffe.backends.cuda.runtime import device
 
 from ..devices import H200
@@ -116,7 +116,9 @@ def test_kernels_in_lockstep(
         temporary=lambda shape: sizes.append(shape[0]), backend=SimpleNamespace(properties=H200)
     )
     nothing: Any = None
-    found.step(config, call, Correlated(*[nothing] * 5, 0.5))
+    operands = Operands(*[nothing] * 5, 0.5)
+    monkeypatch.setattr(Operands, "of", lambda _: operands)
+    found.step(config, call)
     (_, grid, arguments), named = launched[1]
     assert named["shared"] <= 16 << 14  # what there is on the CPU
     given = [memory(each) for each in (x, w, np.zeros(sizes[0]), b, relu_output)]

@@ -13,35 +13,29 @@ from osucaffe.backends.cuda.convolution.space_to_depth import SpaceToDepth
 from osucaffe.backends.cuda.runtime.compile import read
 
 from ..lockstep import compiled, defines
+from .layers import Layer, square
 
 HEADER = Path(__file__).parent.parent / "lockstep.h"
 CASES = {
-    "AlexNet": SpaceToDepth(
-        (2, 3, 43, 43), (8, 3, 11, 11), (2, 8, 9, 9), (4, 4), (0, 0), 1, "float32"
-    ),
-    "GoogLeNet": SpaceToDepth(
-        (2, 3, 16, 16), (8, 3, 7, 7), (2, 8, 8, 8), (2, 2), (3, 3), 1, "float32"
-    ),
-    "pixels": SpaceToDepth(
-        (1, 3, 16, 16), (8, 3, 7, 7), (1, 8, 8, 8), (2, 2), (3, 3), 4, "float32"
-    ),
-    "uneven": SpaceToDepth(
-        (2, 1, 19, 14), (8, 1, 4, 5), (2, 8, 6, 6), (3, 2), (0, 1), 1, "float32"
-    ),
+    "AlexNet": (square((2, 3, 43, 43), (8, 3, 11, 11), 4, 0), 1),
+    "GoogLeNet": (square((2, 3, 16, 16), (8, 3, 7, 7), 2, 3), 1),
+    "pixels": (square((1, 3, 16, 16), (8, 3, 7, 7), 2, 3), 4),
+    "uneven": (Layer((2, 1, 19, 14), (8, 1, 4, 5), (3, 2), (0, 1)), 1),
 }
+"""Layers, and neighbours of the output that become channels."""
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_images(name: str, channels_last: bool, tmp_path: Path) -> None:
-    folding = CASES[name]
-    n, channels, rows, columns = folding.folded_x
-    _, c, h, w = folding.x
+    layer, pixels = CASES[name]
+    folding = SpaceToDepth(layer.problem, pixels, "float32")
+    n, channels, rows, columns = folding.folded.x
+    _, c, h, w = layer.x
     macros = {
-        "S": "float", "T": "float", "VEC": 4, "C": c, "SH": folding.stride[0], "FH": rows,
-        "FW": columns, "PH": folding.pad[0], "PW": folding.pad[1], "BW": folding.block[1],
-        "FOLDED": channels,
+        "S": "float", "T": "float", "VEC": 4, "FH": rows, "FW": columns, "BW": folding.block[1],
+        "FOLDED": channels, **layer.problem.macros,
     }  # fmt: skip
     kernel = read("space_to_depth.cu").partition("__device__ __forceinline__ int kernel_row")[0]
     text = f"""#include "{HEADER}"
@@ -56,7 +50,7 @@ extern "C" void run(const float* x, float* y, int64_t pixels, int h, int w, int6
     run_blocks({{1, 1, 1}}, {{64, 1, 1}},
                [=] {{ fold_images(x, y, pixels, h, w, sn, sc, sh, sw); }});
 }}"""
-    x = np.random.default_rng(0).normal(size=folding.x).astype(np.float32)
+    x = np.random.default_rng(0).normal(size=layer.x).astype(np.float32)
     memory = np.array(np.moveaxis(x, 1, -1) if channels_last else x, order="C")
     found = np.full((n, rows, columns, channels), np.nan, np.float32)
     distances = (h * w * c, 1, w * c, c) if channels_last else (c * h * w, h * w, w, 1)
@@ -66,7 +60,7 @@ extern "C" void run(const float* x, float* y, int64_t pixels, int h, int w, int6
     )  # fmt: skip
     down, across = folding.block
     wanted = np.zeros((n, c, rows * down, columns * across), np.float32)
-    top, left = folding.pad
+    top, left = layer.pad
     high, wide = min(h, rows * down - top), min(w, columns * across - left)
     wanted[:, :, top : top + high, left : left + wide] = x[:, :, :high, :wide]
     wanted = wanted.reshape(n, c, rows, down, columns, across).transpose(0, 2, 4, 3, 5, 1)

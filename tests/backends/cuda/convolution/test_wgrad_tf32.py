@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from osucaffe.backends.cuda.convolution import wgmma
 from osucaffe.backends.cuda.convolution.wgrad_tf32 import (
     CONSUMERS,
     Stage,
@@ -52,7 +51,7 @@ def one_of_each_kind(found: WeightGradient) -> list[TileConfig]:
 
 def in_lockstep(found: WeightGradient, config: TileConfig, folder: Path) -> Any:
     """A function of the CPU that runs the kernels for this config."""
-    all_macros = {**wgmma.macros(found), **config.macros, "BATCH": found.x[0]}
+    all_macros = {**found.macros, **config.macros, "BATCH": found.x[0]}
     macros = {name: value for name, value in all_macros.items() if not name.startswith("MULTIPLY(")}
     text = f"""#include "{HEADER}"
 {defines(macros)}{as_text("wgrad_tf32")}

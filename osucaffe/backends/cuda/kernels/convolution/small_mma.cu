@@ -7,7 +7,7 @@
 // lanes of a warp meet in a bank.
 //
 // S, T: element types of the input and of the output (and the filters); C, H, W: the input;
-// O, OH, OW: the output; KH, KW, PH, PW: kernel and padding; SN, SC, SH, SW: the input's strides;
+// O, OH, OW: the output; KH, KW, PH, PW: kernel and padding; X_N, X_C, X_H, X_W: the input's strides;
 // VEC: neighbouring channels that are loaded at once; ROWS: rows of the output in a block; KROWS:
 // rows of the kernel in a block; PITCH: words from pixel to pixel; MMA: the instruction; ONE: the
 // word for ones; THREADS: of a block.
@@ -42,7 +42,7 @@ template <typename E> __device__ __forceinline__ uint32_t word_of(E low, E high)
 __device__ __forceinline__ Vector<S, VEC> pixel(const S* image, int h, int w, int c) {
     Vector<S, VEC> v = {};
     if (h >= 0 && h < H && w >= 0 && w < W)
-        v = get<S, VEC>(image + (int64_t)h * SH + (int64_t)w * SW + (int64_t)c * SC);
+        v = get<S, VEC>(image + (int64_t)h * X_H + (int64_t)w * X_W + (int64_t)c * X_C);
     return v;
 }
 
@@ -185,7 +185,7 @@ correlate(const S* x, const T* w, const float* b, const T* relu_output, T* y, fl
     uint32_t *patch = shared, *filters = shared + PATCH;
     int2* place = reinterpret_cast<int2*>(filters + FILTERS);
     int n = blockIdx.x, row = blockIdx.y * ROWS, output = blockIdx.z * OWN;
-    load_patch(x + n * (int64_t)SN, patch, row - PH);
+    load_patch(x + n * (int64_t)X_N, patch, row - PH);
     load_filters(w, filters, output);
     load_places(place);
     __syncthreads();
@@ -319,7 +319,7 @@ correlate(const S* x, const T* w, const float* b, const T* relu_output, T* y, fl
 __device__ __forceinline__ void load_unit(const S* x, const T* dy, uint32_t* patch, uint32_t* maps,
                                           int unit) {
     int n = unit / (OH / ROWS), row = unit % (OH / ROWS) * ROWS;
-    const S* image = x + n * (int64_t)SN;
+    const S* image = x + n * (int64_t)X_N;
     int top = row + blockIdx.y * KROWS - PH;
     constexpr int IMAGE = HEIGHT * WIDTH * C / VEC, MAPS = WORDS * O / OVEC, BATCH = 6;
     const T* from = dy + ((int64_t)n * OH + row) * OW * O;
