@@ -20,6 +20,7 @@ import numpy as np
 from ...tensor import Step, Tensor, sequence
 from ..call import CudaCall, Kernels, Provider
 from ..layout import C_TYPES, ITEM_BYTES, dtype_of, is_nhwc, strides
+from ..passes.rows import sum_parts
 from ..runtime.compile import Kernel, kernel
 from ..runtime.device import Device
 from ..runtime.launch import launch
@@ -287,12 +288,8 @@ def _gradients(small: Small, config: TileConfig, call: CudaCall) -> Step:
     units = small.x[0] * (small.y[2] // dict(config.macros)["ROWS"])
     columns = small.y[1] * (small.columns + 1)
     partial = call.temporary((splits, columns))
-    added = [np.int32(name in call.accumulates) for name in ("dw", "db")]
-    finish = config.function("finish_gradient", macros)
+    add_w, add_b = (name in call.accumulates for name in ("dw", "db"))
     return sequence([
         config.launch("gradient", macros, [images, maps, partial, np.int32(units)]),
-        launch(
-            finish, -(-columns // 32), [partial, dw, call["db"], np.int32(splits), *added],
-            block=(32, 8),
-        ),
+        sum_parts(partial, dw, accumulate=add_w, more=call["db"], accumulate_more=add_b),
     ])  # fmt: skip
