@@ -111,12 +111,8 @@ class TileConfig:
 
 @dataclass(frozen=True)
 class ImplicitGemm(Problem):
-    """A dense convolution of images, with the channels last.
+    """A dense convolution of images, with the channels last. masked: y has a mask."""
 
-    flipped: w is the filter of the convolution that it is `transposed` from; masked: y has a mask.
-    """
-
-    flipped: bool = False
     masked: bool = False
 
     @property
@@ -126,7 +122,7 @@ class ImplicitGemm(Problem):
 
     def gradient(self, *, masked: bool) -> ImplicitGemm:
         """The convolution of y's gradient that gives x's."""
-        return replace(self.transposed, flipped=True, masked=masked)
+        return replace(self.transposed, masked=masked)
 
     @property
     def pitch(self) -> int:
@@ -207,8 +203,8 @@ class ImplicitGemm(Problem):
 
     def function(self, name: str, config: TileConfig) -> Kernel:
         """A kernel of implicit_gemm_tf32.cu, compiled for this."""
-        own = {"FLIPPED": int(self.flipped), "MASKED": int(self.masked)}
-        return kernel("implicit_gemm_tf32", name, **self.macros, **config.macros, **own)
+        macros = self.macros | config.macros | {"MASKED": int(self.masked)}
+        return kernel("implicit_gemm_tf32", name, **macros)
 
     def step(self, config: TileConfig, call: CudaCall) -> Step:
         """A step that computes it, for a call."""

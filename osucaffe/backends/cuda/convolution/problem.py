@@ -16,13 +16,17 @@ Window = tuple[Shape, Shape, Shape]
 @dataclass(frozen=True)
 class Problem:
     """A convolution of images x (N, C, *in) by filters w (O, C / group, *kernel) to maps y
-    (N, O, *out); or a gradient of it, where some of these are gradients, of the same shapes."""
+    (N, O, *out); or a gradient of it, where some of these are gradients, of the same shapes.
+
+    flipped: w lies as in the convolution that this is `transposed` from.
+    """
 
     x: Shape
     w: Shape
     y: Shape
     window: Window
     group: int
+    flipped: bool = False
 
     @classmethod
     def of(cls, x: Tensor, w: Tensor, y: Tensor, a: ConvolutionWindow) -> Problem:
@@ -91,6 +95,7 @@ class Problem:
         return {
             "C": c, "H": h, "W": w, "O": o, "OH": oh, "OW": ow, "KH": kh, "KW": kw, "SH": sh,
             "SW": sw, "PH": ph, "PW": pw, "G": self.group, "CG": self.channels, "OG": self.outputs,
+            "FLIPPED": int(self.flipped),
         }  # fmt: skip
 
     @property
@@ -100,4 +105,11 @@ class Problem:
         stride, pad, dilation = self.window
         around = tuple(size - 1 - before for size, before in zip(self.kernel, pad, strict=True))
         filters = (self.x[1], self.outputs, *self.kernel)
-        return replace(self, x=self.y, w=filters, y=self.x, window=(stride, around, dilation))
+        window = stride, around, dilation
+        return replace(self, x=self.y, w=filters, y=self.x, window=window, flipped=True)
+
+    @property
+    def of_one_group(self) -> Self:
+        """The convolution of one of the groups, whose channels lie alone."""
+        x, y = (self.x[0], self.channels, *self.x[2:]), (self.y[0], self.outputs, *self.y[2:])
+        return replace(self, x=x, w=(self.outputs, *self.w[1:]), y=y, group=1)

@@ -13,13 +13,13 @@ from ..libraries.cublaslt import Product
 from ..libraries.cudnn import Plan
 from . import space_to_depth
 from .cudnn import Cudnn, plan_step
-from .cudnn_graph import Convolution
+from .cudnn_graph import ALIGNMENT, Convolution
 from .cudnn_search import HEAVY
 from .few_channels import few_channels
 from .gemm import Bound, Gemm
 from .implicit_gemm_tf32 import implicit_gemm_tf32
 from .operands import Operands, bias_gradients, bind, channels_last_blob, operation
-from .packed_groups import MOST_GROUPS, PackedGroups, can_pack
+from .packed_groups import MOST_GROUPS, PackedGroups
 from .problem import Problem
 from .small_mma import small_mma, small_mma_wgrad
 from .wgrad_tf32 import wgrad_tf32
@@ -128,8 +128,10 @@ def _cudnn(call: CudaCall, problem: Problem, *, own: bool = False) -> list[Provi
     if problem.is_product:
         light = operation(call) == "forward" or problem.work < LIGHT
         return [_gemm(call, problem), *(spares(providers) if light else providers)]
-    if 1 < problem.group <= MOST_GROUPS and can_pack(plain, problem.group):
-        providers.append(PackedGroups(call, plain, problem.group))
+    if 1 < problem.group <= MOST_GROUPS:
+        part = _convolution(call, problem.of_one_group)
+        if part.w.nbytes % ALIGNMENT == 0:  # each group's filters begin where cuDNN wants operands
+            providers.append(PackedGroups(call, part, problem.group))
     return providers
 
 

@@ -21,7 +21,7 @@ from ...tensor import Step, Tensor, sequence
 from ..call import CudaCall, Kernels, Provider
 from ..layout import C_TYPES, ITEM_BYTES, dtype_of, is_nhwc, strides
 from ..passes.rows import sum_parts
-from ..runtime.compile import Kernel, kernel
+from ..runtime.compile import kernel
 from ..runtime.device import Device
 from ..runtime.launch import launch
 from .operands import Operands, channels_last_blob
@@ -56,13 +56,9 @@ class TileConfig:
     words: int
     macros: tuple[tuple[str, int], ...]
 
-    def function(self, name: str, macros: dict[str, Any]) -> Kernel:
-        """A kernel of small.cu, compiled for this."""
-        return kernel("small_mma", name, **macros | dict(self.macros), THREADS=self.threads)
-
     def launch(self, name: str, macros: dict[str, Any], arguments: Sequence[Any]) -> Step:
-        """A step that launches it."""
-        function = self.function(name, macros)
+        """A step that launches a kernel of small_mma.cu, compiled for this."""
+        function = kernel("small_mma", name, **macros, **dict(self.macros), THREADS=self.threads)
         return launch(function, self.grid, arguments, block=self.threads, shared=self.words * 4)
 
     def __str__(self) -> str:
@@ -81,7 +77,7 @@ class TileConfig:
         return waves * (LATENCY + at_once * (loaded / WORDS_A_CYCLE + multiplied))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Small(Problem):
     """A dense convolution of images. dtype: of the maps and the filters."""
 
@@ -108,19 +104,19 @@ class Small(Problem):
 
     # -- outputs ---------------------------------------------------------------------------------
 
-    def correlations(self, device: Device, *, flipped: bool = False) -> list[TileConfig]:
+    def correlations(self, device: Device) -> list[TileConfig]:
         """The most promising tile configs for `correlate`; none if it cannot compute this."""
         if min(self.pad) < 0:
             return []
         found = {
             config: estimate
             for rows, deep, parts in itertools.product(_halves(self.y[2]), (1, 2, 4), (1, 2))
-            for config, estimate in self._correlation(device, rows, deep, parts, flipped)
+            for config, estimate in self._correlation(device, rows, deep, parts)
         }
         return sorted(found, key=lambda config: found[config])[:TRIED]
 
     def _correlation(
-        self, device: Device, rows: int, deep: int, parts: int, flipped: bool
+        self, device: Device, rows: int, deep: int, parts: int
     ) -> Iterator[tuple[TileConfig, float]]:
         """The tile config with so many rows, tiles of a warp and parts of the outputs, with an
         estimate of its time, where it is possible."""
@@ -134,7 +130,7 @@ class Small(Problem):
             pitch = round_up(channels, 8, 16)
         else:
             pitch = channels if channels < 4 else round_up(channels, 4)
-        if flipped:
+        if self.flipped:
             run = round_up(area * own, 4) if neighbours else round_up(area * own, 8, 16)
             filters = channels * run + across * 8
         else:
@@ -151,7 +147,7 @@ class Small(Problem):
             return
         macros = {
             "ROWS": rows, "PITCH": pitch, "TILES": tiles, "SPLITS": splits, "RUN": run,
-            "FLIPPED": int(flipped), "KROWS": self.kernel[0], "DEEP": deep, "OWN": own,
+            "KROWS": self.kernel[0], "DEEP": deep, "OWN": own,
         }  # fmt: skip
         grid = (self.y[0], -(-self.y[2] // rows), parts)
         config = TileConfig(grid, tiles * splits * 32, words, tuple(macros.items()))
@@ -159,19 +155,16 @@ class Small(Problem):
         yield config, config.cycles(device, loaded, multiplied)
 
     def correlate(self, config: TileConfig, call: CudaCall) -> Step:
-        """A step that computes it, for a call.
-
-        Images of an odd number of channels are read as they lie. Where the config is for it
-        `flipped`, w is the filter of what this is `transposed` from.
-        """
-        as_stored = "y" in call.writes and self.x[1] % 2 == 1
+        """A step that computes it, for a call. Images of an odd number of channels are read as they
+        lie."""
+        as_stored = not self.flipped and self.x[1] % 2 == 1
         x, w, b, relu_output, y, slope = Operands.of(call, x_as_stored=as_stored)
         divided = dict(config.macros)
         own = [divided["OWN"], self.y[1] - (config.grid[2] - 1) * divided["OWN"]]
         most = 16 // ITEM_BYTES[self.dtype]
         macros = self.macros_for(x, self.pair(self.x[1]), most)
         macros["MASKED"] = int(relu_output is not None)
-        if divided["FLIPPED"]:
+        if self.flipped:
             macros["WVEC"] = math.gcd(*own, 4)
         else:
             macros["WVEC"] = math.gcd(*(n * self.columns for n in own), most)
@@ -209,10 +202,9 @@ def small_mma(call: CudaCall, problem: Problem) -> list[Provider]:
     found = small(device, call.backend.precision, call.backend.dtype, problem)
     if found is None:
         return []
-    flipped = "y" not in call.writes
-    if flipped:
+    if "y" not in call.writes:
         found = found.transposed
-    configs = functools.partial(found.correlations, device, flipped=flipped)
+    configs = functools.partial(found.correlations, device)
     return [Kernels("small_mma", configs, found.correlate)]
 
 
