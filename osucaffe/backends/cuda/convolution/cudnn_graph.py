@@ -85,10 +85,10 @@ class Convolution:
     @classmethod
     def of(cls, problem: Problem, operation: str, precision: str, dtype: str) -> Convolution:
         """That of tensors with elements of dtype. (N, C, L) becomes (N, C, 1, L)."""
-        shapes, (stride, pad, dilation) = (problem.x, problem.w, problem.y), problem.window
+        shapes, (stride, pad, dilation) = [problem.x, problem.w, problem.y], problem.window
         if len(stride) == 1:
             stride, pad, dilation = (1, *stride), (0, *pad), (1, *dilation)
-            shapes = tuple((*shape[:2], 1, shape[2]) for shape in shapes)
+            shapes = [(*shape[:2], 1, shape[2]) for shape in shapes]
         x, w, y = (Operand(shape, dtype) for shape in shapes)
         return cls(operation, precision, x, w, y, stride, pad, dilation)
 
