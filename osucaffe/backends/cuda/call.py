@@ -177,12 +177,12 @@ class Kernels(Provider):
         make: Callable[[Any, CudaCall], Step],
         estimate: Callable[[Any], float] = lambda config: 0.0,
     ) -> None:
-        self.name, self._make, self._estimate = name, make, estimate
+        self.name, self.make, self._estimate = name, make, estimate
         self._configs = functools.cache(configs)
 
     def candidates(self) -> Iterable[Candidate]:
         for config in self._configs():
-            make = functools.partial(self._make, config)
+            make = functools.partial(self.make, config)
             yield Candidate(str(config), make, self._estimate(config))
 
 

@@ -16,7 +16,8 @@ from osucaffe.backends.cuda.runtime.compile import read
 
 from .compiler import once
 
-COMMAND = ("g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC")
+COMMAND = ("g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC",
+           "-fsanitize=alignment", "-fsanitize-undefined-trap-on-error")  # fmt: skip
 SHARED = re.compile(r"extern __shared__ .*?(\w+) shared\[\];")
 """How a kernel declares the memory that a block shares."""
 

@@ -51,6 +51,9 @@ static uint32_t __float_as_uint(float x) { uint32_t bits; memcpy(&bits, &x, 4); 
 // Elements are floats here.
 template <typename T> static T from_float(float x) { return x; }
 static float to_float(float x) { return x; }
+template <typename T, int N> static void load(const T* from, float (&to)[N]) {
+    memcpy(to, reinterpret_cast<const Vector<T, N>*>(from)->element, sizeof to);
+}
 template <typename T, int N> static void store(T* to, const float (&from)[N]) {
-    for (int i = 0; i < N; ++i) to[i] = from[i];
+    for (int i = 0; i < N; ++i) reinterpret_cast<Vector<T, N>*>(to)->element[i] = from[i];
 }

@@ -1,4 +1,4 @@
-// Owns what filter_gradient.cu needs to run as plain C++ beside the instructions.
+// Owns what wgrad_tf32.cu needs to run as plain C++ beside the instructions.
 #define LATE_COPIES 0
 #include "hopper_lockstep.h"
 #define __grid_constant__

@@ -17,7 +17,7 @@ WORKSPACE_ALIGNMENT = 256
 class Cudnn(Provider):
     """cuDNN's plans for a convolution.
 
-    make: makes a step that runs a plan.
+    make: makes the step that runs a plan for a call.
     """
 
     def __init__(
@@ -25,12 +25,11 @@ class Cudnn(Provider):
         gpu: Gpu,
         name: str,
         convolution: Convolution,
-        make: Callable[[CudaCall, Plan], Step],
+        make: Callable[[Plan, CudaCall], Step],
     ) -> None:
         self._plans = gpu.cudnn
         self._convolution = convolution
-        self._make = make
-        self.name = name
+        self.name, self.make = name, make
 
     def build(self, call: CudaCall) -> None:
         self._plans.search(self._convolution)
@@ -52,7 +51,7 @@ class Cudnn(Provider):
             return None
 
     def _candidate(self, name: str, plan: Plan) -> Candidate:
-        return Candidate(name, lambda call: self._make(call, plan))
+        return Candidate(name, lambda call: self.make(plan, call))
 
 
 def plan_step(call: CudaCall, plan: Plan, tensors: dict[str, Tensor]) -> Step:

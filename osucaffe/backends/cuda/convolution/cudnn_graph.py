@@ -45,35 +45,19 @@ _OPERATIONS: dict[str, tuple[DescriptorType, str, Sequence[str]]] = {
 
 
 class Operand(NamedTuple):
-    """A tensor as cuDNN sees it: (N, C, *extents), strides in elements, element type."""
+    """A tensor as cuDNN sees it: (N, C, *extents), which lies channels last; element type."""
 
     shape: Shape
-    strides: tuple[int, ...]
     dtype: str
 
-    @classmethod
-    def of(cls, shape: Shape, dtype: str) -> Operand:
-        """A tensor that lies channels last; (N, C, L) becomes (N, C, 1, L)."""
-        if len(shape) == 3:
-            shape = (*shape[:2], 1, shape[2])
-        return cls(shape, channels_last(shape), dtype)
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """In elements."""
+        return channels_last(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """From the first element to behind the last."""
-        last = sum((n - 1) * step for n, step in zip(self.shape, self.strides, strict=True))
-        return (last + 1) * ITEM_BYTES[self.dtype]
-
-    def part(self, axis: int, count: int) -> Operand:
-        """A slice of an axis, of one of `count` equal ones: a view."""
-        shape = list(self.shape)
-        shape[axis] //= count
-        return self._replace(shape=tuple(shape))
-
-    @property
-    def alone(self) -> Operand:
-        """As if nothing lay between its channels."""
-        return self._replace(strides=channels_last(self.shape))
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
 @dataclass(frozen=True)
@@ -100,11 +84,12 @@ class Convolution:
 
     @classmethod
     def of(cls, problem: Problem, operation: str, precision: str, dtype: str) -> Convolution:
-        """That of tensors that lie channels last. dtype: of their elements."""
-        stride, pad, dilation = problem.window
+        """That of tensors with elements of dtype. (N, C, L) becomes (N, C, 1, L)."""
+        shapes, (stride, pad, dilation) = [problem.x, problem.w, problem.y], problem.window
         if len(stride) == 1:
             stride, pad, dilation = (1, *stride), (0, *pad), (1, *dilation)
-        x, w, y = (Operand.of(shape, dtype) for shape in (problem.x, problem.w, problem.y))
+            shapes = [(*shape[:2], 1, shape[2]) for shape in shapes]
+        x, w, y = (Operand(shape, dtype) for shape in shapes)
         return cls(operation, precision, x, w, y, stride, pad, dilation)
 
     @property
@@ -123,10 +108,8 @@ class Convolution:
         result = {name: getattr(self, name) for name in both}
         written = result.popitem()
         if self.bias:
-            rest = len(self.y.shape) - 2
-            shape = (1, self.y.shape[1], *[1] * rest)
-            strides = (self.y.shape[1], 1, *[self.y.shape[1]] * rest)
-            result["b"] = Operand(shape, strides, self.bias)
+            ones = [1] * (len(self.y.shape) - 2)
+            result["b"] = Operand((1, self.y.shape[1], *ones), self.bias)
         if self.operation == "data" and self.relu is not None:
             result["mask"] = self.x
         return {**result, written[0]: written[1]}

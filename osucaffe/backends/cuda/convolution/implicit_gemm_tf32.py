@@ -17,14 +17,13 @@ from typing import Any
 import numpy as np
 
 from ...tensor import Step, sequence
-from ..call import CudaCall, Kernels, Provider
+from ..call import CudaCall, Kernels
 from ..runtime.compile import Kernel, kernel
 from ..runtime.device import Device
 from ..runtime.launch import blocks_for, launch
-from .operands import Correlated
+from .operands import Operands
 from .problem import Problem
-from .space_to_depth import SpaceToDepth
-from .wgmma import correlates, macros, multiplication
+from .tensor_cores import can_use_wgmma, wgmma
 
 LEAST_WORK = 4e9
 """Multiplications from which on it is worth trying."""
@@ -106,18 +105,14 @@ class TileConfig:
             "N": self.outputs, "GROUPS": self.groups, "DEEP": self.deep, "TAPS": self.taps,
             "STAGES": self.stages, "BUFFERS": self.buffers, "LOADING": LOADING,
             "MULTIPLYING": self.registers,
-            "MULTIPLY(d, a, b)": multiplication(self.outputs),
+            "MULTIPLY(d, a, b)": wgmma(self.outputs),
         }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class ImplicitGemm(Problem):
-    """A dense convolution of images, with the channels last.
+    """A dense convolution of images, with the channels last. masked: y has a mask."""
 
-    flipped: w is the filter of the convolution that it is `transposed` from; masked: y has a mask.
-    """
-
-    flipped: bool = False
     masked: bool = False
 
     @property
@@ -127,7 +122,7 @@ class ImplicitGemm(Problem):
 
     def gradient(self, *, masked: bool) -> ImplicitGemm:
         """The convolution of y's gradient that gives x's."""
-        return replace(self.transposed, flipped=True, masked=masked)
+        return replace(self.transposed, masked=masked)
 
     @property
     def pitch(self) -> int:
@@ -207,14 +202,13 @@ class ImplicitGemm(Problem):
         return turns * (max(multiplied, cached, moved) + EPILOGUE) / device.cycles_a_millisecond
 
     def function(self, name: str, config: TileConfig) -> Kernel:
-        """A kernel of large.cu, compiled for this."""
-        own = {"FLIPPED": int(self.flipped), "MASKED": int(self.masked)}
-        extents = {"H": self.x[2], "W": self.x[3]}
-        return kernel("implicit_gemm_tf32", name, **macros(self), **config.macros, **extents, **own)
+        """A kernel of implicit_gemm_tf32.cu, compiled for this."""
+        macros = self.macros | config.macros | {"MASKED": int(self.masked)}
+        return kernel("implicit_gemm_tf32", name, **macros)
 
-    def step(self, config: TileConfig, call: CudaCall, operands: Correlated) -> Step:
-        """A step that computes it. All operands have the channels last."""
-        x, w, b, relu_output, y, slope = operands
+    def step(self, config: TileConfig, call: CudaCall) -> Step:
+        """A step that computes it, for a call."""
+        x, w, b, relu_output, y, slope = Operands.of(call)
         parts, tiles = self.parts(config.outputs), self.tiles(config)
         size = parts * self.chunks * CHUNK * math.prod(self.kernel) * config.outputs
         filters = call.temporary((size,))
@@ -231,20 +225,14 @@ class ImplicitGemm(Problem):
 
 def implicit_gemm(device: Device, precision: str, problem: Problem) -> ImplicitGemm | None:
     """The convolution as one for this kernel, if it is worth trying as such."""
-    if not correlates(device, precision, problem):
-        return None
     found = ImplicitGemm.like(problem)
-    return found if found.possible and found.work >= LEAST_WORK else None
+    possible = can_use_wgmma(device, precision, problem) and found.possible
+    return found if possible and found.work >= LEAST_WORK else None
 
 
-def implicit_gemm_tf32(
-    call: CudaCall, problem: Problem, form: SpaceToDepth | None = None
-) -> list[Provider]:
+def implicit_gemm_tf32(call: CudaCall, problem: Problem) -> list[Kernels]:
     """This kernel, for the outputs or for the gradient of the images of a call, where it is worth
-    trying.
-
-    form: how images and filters come to be channels of blocks first, if they do.
-    """
+    trying."""
     device = call.backend.properties
     found = implicit_gemm(device, call.backend.precision, problem)
     if found is None:
@@ -252,22 +240,5 @@ def implicit_gemm_tf32(
     if "y" not in call.writes:
         found = found.gradient(masked=call["relu_output"] is not None)
     configs = functools.partial(found.configs, device)
-    if form is None:
-        estimate = functools.partial(found.milliseconds, device)
-        return [Kernels("implicit_gemm_tf32", configs, functools.partial(_step, found), estimate)]
-    make = functools.partial(_step_by_space_to_depth, found, form)
-    return [Kernels("implicit_gemm_tf32 by space to depth", configs, make)]
-
-
-def _step(found: ImplicitGemm, config: TileConfig, call: CudaCall) -> Step:
-    return found.step(config, call, Correlated.of(call).channels_last(call))
-
-
-def _step_by_space_to_depth(
-    found: ImplicitGemm, form: SpaceToDepth, config: TileConfig, call: CudaCall
-) -> Step:
-    operands = Correlated.of(call)
-    return form.around(
-        call, "forward", operands.x, operands.w,
-        lambda x, w: found.step(config, call, operands._replace(x=x, w=w)),
-    )  # fmt: skip
+    estimate = functools.partial(found.milliseconds, device)
+    return [Kernels("implicit_gemm_tf32", configs, found.step, estimate)]

@@ -1,4 +1,4 @@
-"""Owns the layouts of the operands of convolutions, and the passes that follow a convolution."""
+"""Owns the operands of convolutions: their layouts, and the passes that follow a convolution."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def choose_row_major(tensor: Tensor | None) -> None:
 def low_precision_weights(call: CudaCall, w: Tensor) -> Tensor:
     """The filters in the type of the precision, with the channels last."""
     dtype = call.backend.dtype
-    if dtype != "float32" and w.base is None and is_nhwc(w):
+    if dtype != dtype_of(w) and w.base is None and is_nhwc(w):
         return call.low_precision(w)
     return call.in_layout(w, nhwc=True, dtype=dtype)
 
@@ -48,23 +48,19 @@ def temporary(call: CudaCall, shape: Shape) -> Tensor:
     return with_layout(call.temporary(shape), Layout(shape, call.backend.dtype, True))
 
 
-def mask_of(call: CudaCall) -> Tensor | None:
-    """What masks the gradient of the images: the output of a ReLU whose backward pass is fused."""
-    relu_output = call["relu_output"]
-    return None if relu_output is None else channels_last_blob(call, relu_output)
+def operation(call: CudaCall) -> str:
+    """What a call computes, in cuDNN's words: "forward" the outputs, "data" the gradient of the
+    images, "filter" that of the filters."""
+    written = {"y": "forward", "dx": "data", "dw": "filter"}
+    return next(name for tensor, name in written.items() if tensor in call.writes)
 
 
-def relu_slope(call: CudaCall) -> float:
-    """What a call's outputs are multiplied by where they are negative; 1 where it has no ReLU."""
-    slope: float | None = call.settings.get("relu")
-    return 1.0 if slope is None else slope
+class Operands(NamedTuple):
+    """Those of a call for outputs, or for the gradient of images, as the correlation that it is:
+    y = x correlated with w, plus b, then y or slope * y where it is negative.
 
-
-class Correlated(NamedTuple):
-    """What computes the outputs of a call, or the gradient of its images: y = x correlated with w,
-    plus b, then y or slope * y where it is negative.
-
-    y has the channels last, and so has relu_output: where it is not positive, y becomes 0.
+    All have the channels last. Where relu_output is not positive, y becomes 0: the backward pass
+    of the ReLU that made the images.
     """
 
     x: Tensor
@@ -75,19 +71,26 @@ class Correlated(NamedTuple):
     slope: float
 
     @classmethod
-    def of(cls, call: CudaCall) -> Correlated:
-        """That of a call, its images and filters as they lie."""
-        if "y" in call.writes:
-            x, w, y = (call.needed(name) for name in "xwy")
-            return cls(x, w, call["b"], None, channels_last_blob(call, y), relu_slope(call))
-        x, w, y = (call.needed(name) for name in ("dy", "w", "dx"))
-        return cls(x, w, None, mask_of(call), channels_last_blob(call, y), 1.0)
-
-    def channels_last(self, call: CudaCall) -> Correlated:
-        """The same, all with the channels last and in the type of the precision."""
-        return self._replace(
-            x=channels_last_blob(call, self.x), w=low_precision_weights(call, self.w)
+    def of(cls, call: CudaCall, *, x_as_stored: bool = False) -> Operands:
+        """Those of a call. x_as_stored: x is the call's own, in any layout and type."""
+        x, w, y = map(call.needed, "xwy" if "y" in call.writes else ("dy", "w", "dx"))
+        slope, relu_output = call.settings.get("relu"), call["relu_output"]
+        return cls(
+            x if x_as_stored else channels_last_blob(call, x),
+            low_precision_weights(call, w),
+            call["b"],
+            None if relu_output is None else channels_last_blob(call, relu_output),
+            channels_last_blob(call, y),
+            1.0 if slope is None else slope,
         )
+
+    def epilogue(self) -> list[Step]:
+        """The bias and the ReLU, or the mask, as a pass of its own over y."""
+        if self.relu_output is not None:
+            return [mask_step(self.y, self.relu_output)]
+        if self.b is None and self.slope == 1:
+            return []
+        return [bias_step(self.y, self.b, self.slope, self.y.shape[1])]
 
 
 def bias_gradient(call: CudaCall) -> Step:
@@ -97,53 +100,33 @@ def bias_gradient(call: CudaCall) -> Step:
     return sum_rows(call, maps, db, rows, accumulate="db" in call.accumulates)
 
 
-def bind(
-    call: CudaCall, operation: str, *, fused: bool = False
-) -> tuple[dict[str, Tensor], list[Step]]:
-    """The operands of a convolution or of one of its gradients by cuDNN's names (see
-    `cudnn_graph.Convolution`), channels last and in the precision's type; and the steps behind what
-    computes from them.
-
-    fused: the bias and the ReLU, or the mask, are computed with it.
-    """
-    if operation == "filter":
-        dw = call.needed("dw")
-        x, y = (channels_last_blob(call, call.needed(name)) for name in ("x", "dy"))
-        behind = _bias_gradients(call)
-        accumulate = "dw" in call.accumulates
-        if is_nhwc(dw) and call.backend.dtype == "float32" and not accumulate:
-            return {"x": x, "y": y, "w": dw}, behind
-        part = temporary(call, dw.shape)  # cuDNN neither widens nor adds
-        return {"x": x, "y": y, "w": part}, [convert(part, dw, accumulate=accumulate), *behind]
-    names = ("x", "y") if operation == "forward" else ("dx", "dy")
-    x, y = (channels_last_blob(call, call.needed(name)) for name in names)
-    tensors = {"x": x, "w": low_precision_weights(call, call.needed("w")), "y": y}
-    if operation == "forward":
-        if fused:
-            b = call["b"]
-            return tensors | ({} if b is None else {"b": b}), []
-        return tensors, _bias_and_relu(call, y)
-    mask = mask_of(call)
-    if mask is None:
-        return tensors, []
-    return (tensors | {"mask": mask}, []) if fused else (tensors, [mask_step(x, mask)])
-
-
-def bind_blobs(call: CudaCall, operation: str) -> tuple[dict[str, Tensor], list[Step]]:
-    """The same for what takes images as they lie and filters, or their gradient, in float32: x and
-    y alone. "forward" or "filter"."""
-    y = channels_last_blob(call, call.needed("dy" if operation == "filter" else "y"))
-    behind = _bias_and_relu(call, y) if operation == "forward" else _bias_gradients(call)
-    return {"x": call.needed("x"), "y": y}, behind
-
-
-def _bias_gradients(call: CudaCall) -> list[Step]:
+def bias_gradients(call: CudaCall) -> list[Step]:
+    """What follows the gradient of the filters: that of the biases, if there are any."""
     return [] if call["db"] is None else [bias_gradient(call)]
 
 
-def _bias_and_relu(call: CudaCall, y: Tensor) -> list[Step]:
-    b, relu = call["b"], call.settings.get("relu")
-    return [] if b is None and relu is None else [bias_step(y, b, relu, y.shape[1])]
+def bind(call: CudaCall, *, fused: bool = False) -> tuple[dict[str, Tensor], list[Step]]:
+    """The operands of a convolution or of one of its gradients by cuDNN's names (see
+    `cudnn_graph.Convolution`), channels last and in the precision's type; and the steps that follow
+    what computes from them.
+
+    fused: the bias and the ReLU, or the mask, are computed with it.
+    """
+    if operation(call) == "filter":
+        dw, accumulate = call.needed("dw"), "dw" in call.accumulates
+        x, y = (channels_last_blob(call, call.needed(name)) for name in ("x", "dy"))
+        behind = bias_gradients(call)
+        if is_nhwc(dw) and dtype_of(dw) == call.backend.dtype and not accumulate:
+            return {"x": x, "y": y, "w": dw}, behind
+        part = temporary(call, dw.shape)  # cuDNN neither widens nor adds
+        return {"x": x, "y": y, "w": part}, [convert(part, dw, accumulate=accumulate), *behind]
+    given = Operands.of(call)
+    x, y = (given.x, given.y) if "y" in call.writes else (given.y, given.x)
+    tensors = {"x": x, "w": given.w, "y": y}
+    if not fused:
+        return tensors, given.epilogue()
+    more = {"b": given.b, "mask": given.relu_output}
+    return tensors | {name: each for name, each in more.items() if each is not None}, []
 
 
 def bias_step(

@@ -6,15 +6,13 @@ them; the bias, the ReLU and the mask come with the one that unpacks.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ...tensor import Step, Tensor, sequence
 from ..call import CudaCall
 from ..libraries.cudnn import Plan
 from ..passes.convert import copy_columns
 from .cudnn import Cudnn, plan_steps
-from .cudnn_graph import ALIGNMENT, Convolution
-from .operands import bias_step, bind, mask_of, temporary
+from .cudnn_graph import Convolution
+from .operands import bias_step, bind, temporary
 
 MOST_GROUPS = 8
 """Up to so many, each may get a convolution of its own."""
@@ -24,43 +22,28 @@ LAUNCH = 0.002
 """Milliseconds that a kernel takes at least."""
 
 
-def packed(convolution: Convolution, group: int) -> Convolution:
-    """The convolution of one of the groups, whose channels lie alone."""
-    x, w, y = (
-        each.part(axis, group)
-        for each, axis in ((convolution.x, 1), (convolution.w, 0), (convolution.y, 1))
-    )
-    return replace(convolution, x=x.alone, w=w, y=y.alone)
-
-
-def can_pack(convolution: Convolution, group: int) -> bool:
-    """Whether each group's filters begin where cuDNN wants operands."""
-    return packed(convolution, group).w.nbytes % ALIGNMENT == 0
-
-
 class PackedGroups(Cudnn):
     """cuDNN on copies of each group's channels.
 
-    convolution: of all groups, alone; the bias and ReLU of the call, or its mask, come with copies.
+    part: the convolution of one group, alone; the bias and ReLU of the call, or its mask, come with
+    copies.
     """
 
-    def __init__(self, call: CudaCall, convolution: Convolution, group: int) -> None:
-        x, y = convolution.x.nbytes, convolution.y.nbytes
+    def __init__(self, call: CudaCall, part: Convolution, group: int) -> None:
+        x, y = part.x.nbytes * group, part.y.nbytes * group
         copied = 2 * (x + y) + (x if call["relu_output"] is not None else 0)
         copying = copied / call.backend.properties.copies_a_millisecond + 2 * group * LAUNCH
         self._group = group
-        self._whole = convolution
-        part = packed(convolution, group)
         super().__init__(call.backend, "cudnn on packed groups", part, self._step)
         self.unless = copying / MOST_COPYING
 
-    def _step(self, call: CudaCall, plan: Plan) -> Step:
-        part, operation = self._convolution, self._whole.operation
-        # What is behind outputs and gradients of images comes with the copies.
-        bound, behind = bind(call, operation, fused=operation != "filter")
+    def _step(self, plan: Plan, call: CudaCall) -> Step:
+        part, operation = self._convolution, self._convolution.operation
+        # What follows outputs and gradients of images comes with the copies.
+        bound, behind = bind(call, fused=operation != "filter")
         tensors = {name: bound[name] for name in "xwy"}
         packs = {"x": temporary(call, part.x.shape), "y": temporary(call, part.y.shape)}
-        *read, _ = self._whole.operands
+        *read, _ = part.operands
         places = [{"w": i * part.w.nbytes} for i in range(self._group)]
         steps = []
         for i, run in enumerate(plan_steps(call, plan, {**tensors, **packs}, places)):
@@ -73,7 +56,7 @@ class PackedGroups(Cudnn):
                 first = i * pack.shape[1]
                 steps.append(bias_step(y, call["b"], relu, y.shape[1], pack, first))
             elif operation == "data":
-                steps.append(_unpack(packs["x"], tensors["x"], i, mask_of(call)))
+                steps.append(_unpack(packs["x"], tensors["x"], i, bound.get("mask")))
         return sequence([*steps, *behind])
 
 

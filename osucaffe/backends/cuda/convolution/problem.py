@@ -16,13 +16,17 @@ Window = tuple[Shape, Shape, Shape]
 @dataclass(frozen=True)
 class Problem:
     """A convolution of images x (N, C, *in) by filters w (O, C / group, *kernel) to maps y
-    (N, O, *out); or a gradient of it, where some of these are gradients, of the same shapes."""
+    (N, O, *out); or a gradient of it, where some of these are gradients, of the same shapes.
+
+    flipped: w lies as in the convolution that this is `transposed` from.
+    """
 
     x: Shape
     w: Shape
     y: Shape
     window: Window
     group: int
+    flipped: bool = False
 
     @classmethod
     def of(cls, x: Tensor, w: Tensor, y: Tensor, a: ConvolutionWindow) -> Problem:
@@ -39,6 +43,11 @@ class Problem:
     def kernel(self) -> Shape:
         """Extents of the filters."""
         return self.w[2:]
+
+    @property
+    def stride(self) -> Shape:
+        """Of each axis."""
+        return self.window[0]
 
     @property
     def pad(self) -> Shape:
@@ -68,8 +77,8 @@ class Problem:
     @property
     def is_product(self) -> bool:
         """Whether it is a matrix product: each pixel of y depends on that pixel of x alone."""
-        stride, pad, _ = self.window
-        return self.group == 1 and math.prod(self.kernel) == 1 and {*stride} == {1} and not any(pad)
+        strided_or_padded = {*self.stride} != {1} or any(self.pad)
+        return self.group == 1 and math.prod(self.kernel) == 1 and not strided_or_padded
 
     @property
     def is_dense(self) -> bool:
@@ -78,10 +87,29 @@ class Problem:
         return len(self.x) == 4 and {*stride, *dilation} == {1}
 
     @property
+    def macros(self) -> dict[str, int]:
+        """What every kernel is told of a convolution of images: all extents but the batch's."""
+        c, h, w = self.x[1:]
+        o, oh, ow = self.y[1:]
+        (kh, kw), (sh, sw), (ph, pw) = self.kernel, self.stride, self.pad
+        return {
+            "C": c, "H": h, "W": w, "O": o, "OH": oh, "OW": ow, "KH": kh, "KW": kw, "SH": sh,
+            "SW": sw, "PH": ph, "PW": pw, "G": self.group, "CG": self.channels, "OG": self.outputs,
+            "FLIPPED": int(self.flipped),
+        }  # fmt: skip
+
+    @property
     def transposed(self) -> Self:
         """Where it is dense, the convolution of y's gradient that gives x's; each channel of its
         filters is rotated by 180 degrees."""
         stride, pad, dilation = self.window
         around = tuple(size - 1 - before for size, before in zip(self.kernel, pad, strict=True))
         filters = (self.x[1], self.outputs, *self.kernel)
-        return replace(self, x=self.y, w=filters, y=self.x, window=(stride, around, dilation))
+        window = stride, around, dilation
+        return replace(self, x=self.y, w=filters, y=self.x, window=window, flipped=True)
+
+    @property
+    def of_one_group(self) -> Self:
+        """The convolution of one of the groups, whose channels lie alone."""
+        x, y = (self.x[0], self.channels, *self.x[2:]), (self.y[0], self.outputs, *self.y[2:])
+        return replace(self, x=x, w=(self.outputs, *self.w[1:]), y=y, group=1)

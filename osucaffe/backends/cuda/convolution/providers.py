@@ -3,8 +3,8 @@ own kernels are so much faster that libraries need not be searched."""
 
 from __future__ import annotations
 
-import functools
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ...tensor import Step, sequence
@@ -13,17 +13,15 @@ from ..libraries.cublaslt import Product
 from ..libraries.cudnn import Plan
 from . import space_to_depth
 from .cudnn import Cudnn, plan_step
-from .cudnn_graph import Convolution
+from .cudnn_graph import ALIGNMENT, Convolution
 from .cudnn_search import HEAVY
 from .few_channels import few_channels
 from .gemm import Bound, Gemm
 from .implicit_gemm_tf32 import implicit_gemm_tf32
-from .operands import bias_gradient, bind, channels_last_blob
-from .packed_groups import MOST_GROUPS, PackedGroups, can_pack
+from .operands import Operands, bias_gradients, bind, channels_last_blob, operation
+from .packed_groups import MOST_GROUPS, PackedGroups
 from .problem import Problem
 from .small_mma import small_mma, small_mma_wgrad
-from .space_to_depth import SpaceToDepthCudnn
-from .wgmma import good_enough
 from .wgrad_tf32 import wgrad_tf32
 
 LIGHT = 4e9
@@ -32,37 +30,36 @@ be a few us faster, and takes longer to build."""
 WORTH_FUSING = 20 << 20
 """Bytes of an image's gradient from which on a search for plans that mask it is worth its time,
 where no kernel of our own does."""
+TF32_A_CYCLE, GOOD_SHARE = 2048, 0.225
+"""Additions and multiplications of a multiprocessor's tensor cores in a cycle; a share of them."""
 
 
 def forward(call: CudaCall, problem: Problem) -> list[Provider]:
     """For the outputs of a convolution, with its bias and its ReLU."""
     few = few_channels(call, problem)
     if space_to_depth.pays(problem):
-        return [*few, *_by_space_to_depth(call, problem, "forward")]
+        return [*few, *_by_space_to_depth(call, problem)]
     own = small_mma(call, problem)
-    others = _by_libraries(call, problem, "forward")
+    others = _by_libraries(call, problem)
     return [*few, *_own_alone_if_odd(call, own, others)]
 
 
 def data_gradient(call: CudaCall, problem: Problem) -> list[Provider]:
     """For the gradient of the images, with the backward pass of the ReLU that made them."""
-    return [*_by_libraries(call, problem, "data"), *small_mma(call, problem)]
+    return [*_by_libraries(call, problem), *small_mma(call, problem)]
 
 
 def filter_gradient(call: CudaCall, problem: Problem) -> list[Provider]:
     """For the gradients of the filters and of the biases."""
-    if call["db"] is not None:
-        bias_gradient(call.copy())  # of all candidates: its kernel begins to be compiled
+    bias_gradients(call.copy())  # of all candidates: its kernel begins to be compiled
     if space_to_depth.pays(problem):
-        return _by_space_to_depth(call, problem, "filter")
-    others = _unless_good_enough(
-        call, problem, wgrad_tf32(call, problem), _cudnn(call, problem, "filter")
-    )
+        return _by_space_to_depth(call, problem)
+    others = _unless_good_enough(call, problem, wgrad_tf32(call, problem), _cudnn(call, problem))
     return _own_alone_if_odd(call, small_mma_wgrad(call, problem), others)
 
 
 def _own_alone_if_odd(
-    call: CudaCall, own: list[Provider], others: list[Provider]
+    call: CudaCall, own: Sequence[Provider], others: list[Provider]
 ) -> list[Provider]:
     """Kernels for small convolutions behind others; where images have an odd number of channels,
     alone: they take these as they lie, and no library does better."""
@@ -72,59 +69,69 @@ def _own_alone_if_odd(
     return [*others, *own]
 
 
-def _by_space_to_depth(call: CudaCall, problem: Problem, operation: str) -> list[Provider]:
+def _by_space_to_depth(call: CudaCall, problem: Problem) -> list[Provider]:
     """Where images have few channels and the window moves by several pixels."""
     forms = space_to_depth.forms(call.backend.dtype, problem)
-    kernels = implicit_gemm_tf32 if operation == "forward" else wgrad_tf32
-    own = kernels(call, forms[0].folded, forms[0])
-    plans: list[Provider] = [SpaceToDepthCudnn(call, form, operation) for form in forms]
+    kernels = implicit_gemm_tf32 if "y" in call.writes else wgrad_tf32
+    own = [forms[0].around(each) for each in kernels(call, forms[0].folded)]
+    plans = [form.around(_plans(call, "cudnn", _convolution(call, form.folded))) for form in forms]
     others = _unless_good_enough(call, problem, own, plans)
-    return [*others, *spares(_cudnn(call, problem, operation))]
+    return [*others, *spares(_cudnn(call, problem))]
 
 
-def _by_libraries(call: CudaCall, problem: Problem, operation: str) -> list[Provider]:
+def _by_libraries(call: CudaCall, problem: Problem) -> list[Provider]:
     """Libraries, and the kernel for large convolutions: where there are groups, libraries are slow,
     and asked only if it is, too."""
     large = implicit_gemm_tf32(call, problem)
     if problem.group > 1:
-        return _unless_good_enough(call, problem, large, _cudnn(call, problem, operation))
-    return [*_cudnn(call, problem, operation, own=bool(large)), *large]
+        return _unless_good_enough(call, problem, large, _cudnn(call, problem))
+    return [*_cudnn(call, problem, own=bool(large)), *large]
 
 
 def _unless_good_enough(
-    call: CudaCall, problem: Problem, own: list[Provider], others: list[Provider]
+    call: CudaCall, problem: Problem, own: Sequence[Provider], others: list[Provider]
 ) -> list[Provider]:
-    """A kernel of ours, if there is one, and others where it is not good enough."""
-    if own:
-        only_unless(good_enough(call.backend.properties, problem), others)
-    return [*own, *others]
+    """A kernel of ours, if there is one, and others where it is not good enough: for groups, few
+    channels or gradients of filters in tf32 libraries' plans hardly reach a quarter of what tensor
+    cores can do, and take long to search."""
+    device = call.backend.properties
+    rate = device.sm_count * device.clock * TF32_A_CYCLE * GOOD_SHARE
+    return [*own, *(only_unless(2e3 * problem.work / rate, others) if own else others)]
 
 
-def _cudnn(
-    call: CudaCall, problem: Problem, operation: str, *, own: bool = False
-) -> list[Provider]:
+def _convolution(call: CudaCall, problem: Problem) -> Convolution:
+    """What cuDNN is asked for, without anything fused into it."""
+    gpu = call.backend
+    return Convolution.of(problem, operation(call), gpu.precision, gpu.dtype)
+
+
+def _plans(call: CudaCall, name: str, convolution: Convolution, *, fused: bool = False) -> Cudnn:
+    """cuDNN's plans for a convolution of a call's tensors. fused: with what is fused into it."""
+
+    def make(plan: Plan, call: CudaCall) -> Step:
+        tensors, behind = bind(call, fused=fused)
+        return sequence([plan_step(call, plan, tensors), *behind])
+
+    return Cudnn(call.backend, name, convolution, make)
+
+
+def _cudnn(call: CudaCall, problem: Problem, *, own: bool = False) -> list[Provider]:
     """cuDNN in its variants, and cuBLASLt where it is a product. own: a kernel of ours does it,
     too."""
-    backend = call.backend
-    plain = Convolution.of(problem, operation, backend.precision, backend.dtype)
-    fused = _fused(call, plain, own=own)
-    asked = [each for each in (fused, plain) if each]
-    # All that fuses in 16 bits has to be compiled; where that takes longest, it is the fastest.
-    if fused and backend.dtype != "float32" and plain.work > HEAVY:
-        asked = [fused]
-    providers: list[Provider] = []
-    for each in asked:
-        kind = "fused" if each is fused else "alone"
-        step = functools.partial(_step, operation, each is fused)
-        providers.append(Cudnn(backend, f"cudnn {kind}", each, step))
-    if asked == [fused]:
-        step = functools.partial(_step, operation, False)
-        providers += spares([Cudnn(backend, "cudnn alone", plain, step)])
+    plain = _convolution(call, problem)
+    providers: list[Provider] = [_plans(call, "cudnn alone", plain)]
+    if fused := _fused(call, plain, own=own):
+        # All that fuses in 16 bits has to be compiled; where that takes longest, it is the fastest.
+        if call.backend.dtype != "float32" and plain.work > HEAVY:
+            spares(providers)
+        providers.insert(0, _plans(call, "cudnn fused", fused, fused=True))
     if problem.is_product:
-        light = operation == "forward" or problem.work < LIGHT
-        return [_gemm(call, problem, operation), *(spares(providers) if light else providers)]
-    if 1 < problem.group <= MOST_GROUPS and can_pack(plain, problem.group):
-        providers.append(PackedGroups(call, plain, problem.group))
+        light = operation(call) == "forward" or problem.work < LIGHT
+        return [_gemm(call, problem), *(spares(providers) if light else providers)]
+    if 1 < problem.group <= MOST_GROUPS:
+        part = _convolution(call, problem.of_one_group)
+        if part.w.nbytes % ALIGNMENT == 0:  # each group's filters begin where cuDNN wants operands
+            providers.append(PackedGroups(call, part, problem.group))
     return providers
 
 
@@ -141,42 +148,33 @@ def _fused(call: CudaCall, plain: Convolution, *, own: bool) -> Convolution | No
     return None
 
 
-def _step(operation: str, fused: bool, call: CudaCall, plan: Plan) -> Step:
-    """A step that runs a plan on whole tensors."""
-    tensors, behind = bind(call, operation, fused=fused)
-    return sequence([plan_step(call, plan, tensors), *behind])
-
-
-def _gemm(call: CudaCall, problem: Problem, operation: str) -> Provider:
+def _gemm(call: CudaCall, problem: Problem) -> Provider:
     """cuBLASLt on a convolution that is a product."""
-    backend = call.backend
+    gpu, kind, epilogue = call.backend, operation(call), ""
     inputs, outputs = problem.x[1], problem.y[1]
     pixels = problem.x[0] * math.prod(problem.x[2:])
-    fuses = operation == "forward" and not call.settings.get("relu")  # nothing fuses a slope
-    product = functools.partial(Product, backend.precision)
-    if operation == "forward":
-        words = ["bias"] * (call["b"] is not None)
-        words += ["relu"] * (call.settings.get("relu") is not None)
-        epilogue = " ".join(words) if fuses else ""
-        size, kinds = (pixels, outputs, inputs), (backend.dtype, backend.dtype)
-        found = product(*size, False, True, *kinds, epilogue)
-    elif operation == "data":
-        found = product(pixels, inputs, outputs, False, False, backend.dtype, backend.dtype)
-    else:  # it widens and adds: a 1 x 1 filter has the channels last in any case
-        added = "dw" in call.accumulates
-        size, kinds = (outputs, inputs, pixels), (backend.dtype, "float32")
-        found = product(*size, True, False, *kinds, accumulate=added)
-    return Gemm(backend, found, functools.partial(_bind_product, operation, fuses))
+    if kind == "forward" and not call.settings.get("relu"):  # nothing fuses a slope
+        words = {"bias": call["b"], "relu": call.settings.get("relu")}
+        epilogue = " ".join(word for word, given in words.items() if given is not None)
+    size, transposed, result = {
+        "forward": ((pixels, outputs, inputs), (False, True), gpu.dtype),
+        "data": ((pixels, inputs, outputs), (False, False), gpu.dtype),
+        # It widens and adds: a 1 x 1 filter has the channels last in any case.
+        "filter": ((outputs, inputs, pixels), (True, False), "float32"),
+    }[kind]
+    accumulate = "dw" in call.accumulates
+    product = Product(
+        gpu.precision, *size, *transposed, gpu.dtype, result, epilogue, accumulate=accumulate
+    )
+    return Gemm(gpu, product, _bind_product)
 
 
-def _bind_product(operation: str, fuses: bool, call: CudaCall) -> Bound:
+def _bind_product(call: CudaCall) -> Bound:
     """The operands of a convolution that is a product."""
-    if operation == "filter":
+    if operation(call) == "filter":
         x, dy = (channels_last_blob(call, call.needed(name)) for name in ("x", "dy"))
-        behind = [bias_gradient(call)] if call["db"] is not None else []
-        return Bound(dy, x, call.needed("dw"), None, behind)
-    tensors, behind = bind(call, operation, fused=fuses)
-    x, w, y = (tensors[name] for name in "xwy")
-    if operation == "data":
-        return Bound(y, w, x, None, behind)
-    return Bound(x, w, y, tensors.get("b"), behind)
+        return Bound(dy, x, call.needed("dw"), None, bias_gradients(call))
+    given = Operands.of(call)
+    if call.settings.get("relu") or given.relu_output is not None:  # what is not fused
+        return Bound(given.x, given.w, given.y, None, given.epilogue())
+    return Bound(given.x, given.w, given.y, given.b, [])

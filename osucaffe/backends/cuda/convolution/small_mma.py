@@ -20,11 +20,13 @@ import numpy as np
 from ...tensor import Step, Tensor, sequence
 from ..call import CudaCall, Kernels, Provider
 from ..layout import C_TYPES, ITEM_BYTES, dtype_of, is_nhwc, strides
-from ..runtime.compile import Kernel, kernel
+from ..passes.rows import sum_parts
+from ..runtime.compile import kernel
 from ..runtime.device import Device
 from ..runtime.launch import launch
-from .operands import Correlated, channels_last_blob, low_precision_weights
+from .operands import Operands, channels_last_blob
 from .problem import Problem
+from .tensor_cores import mma_macros
 
 MOST_WORK = 7e8
 """Multiplications up to which it is worth trying whether these kernels are the fastest."""
@@ -35,25 +37,6 @@ WARPS = 16
 """Of a block, at most."""
 TRIED = 4
 """Tile configs that are timed."""
-
-INSTRUCTIONS = {
-    ("float32", 1): "m16n8k8.row.col.f32.tf32.tf32.f32",
-    ("bfloat16", 2): "m16n8k16.row.col.f32.bf16.bf16.f32",
-    ("float16", 2): "m16n8k16.row.col.f32.f16.f16.f32",
-}
-"""The multiplication of tiles of words, by what is in a word."""
-ONES = {
-    ("float32", 1): "0x3f800000u",
-    ("bfloat16", 2): "0x3f803f80u",
-    ("float16", 2): "0x3c003c00u",
-}
-
-
-def mma_macros(dtype: str, pair: int) -> dict[str, Any]:
-    """What kernels that use mma.cuh are told. dtype: of what they multiply; pair: elements of a
-    word."""
-    word = ("float32", 1) if pair == 1 else (dtype, 2)
-    return {"PAIR": pair, "MMA": f'"mma.sync.aligned.{INSTRUCTIONS[word]}"', "ONE": ONES[word]}
 
 
 def round_up(count: int, rest: int, modulus: int = 8) -> int:
@@ -73,13 +56,9 @@ class TileConfig:
     words: int
     macros: tuple[tuple[str, int], ...]
 
-    def function(self, name: str, macros: dict[str, Any]) -> Kernel:
-        """A kernel of small.cu, compiled for this."""
-        return kernel("small_mma", name, **macros | dict(self.macros), THREADS=self.threads)
-
     def launch(self, name: str, macros: dict[str, Any], arguments: Sequence[Any]) -> Step:
-        """A step that launches it."""
-        function = self.function(name, macros)
+        """A step that launches a kernel of small_mma.cu, compiled for this."""
+        function = kernel("small_mma", name, **macros, **dict(self.macros), THREADS=self.threads)
         return launch(function, self.grid, arguments, block=self.threads, shared=self.words * 4)
 
     def __str__(self) -> str:
@@ -98,7 +77,7 @@ class TileConfig:
         return waves * (LATENCY + at_once * (loaded / WORDS_A_CYCLE + multiplied))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Small(Problem):
     """A dense convolution of images. dtype: of the maps and the filters."""
 
@@ -116,31 +95,28 @@ class Small(Problem):
     def macros_for(self, x: Tensor, pair: int, most: int) -> dict[str, Any]:
         """What each kernel is told. pair: elements of a word; most: those loaded at once."""
         n, c, h, w = strides(x)
-        channels = self.x[1]
         # Neighbouring channels in one load, where they are neighbours.
-        vector = math.gcd(channels, most) if c == 1 else 1
-        return {
-            "S": C_TYPES[dtype_of(x)], "T": C_TYPES[self.dtype], "C": channels, "H": self.x[2],
-            "W": self.x[3], "O": self.y[1], "OH": self.y[2], "OW": self.y[3],
-            "KH": self.kernel[0], "KW": self.kernel[1], "PH": self.pad[0], "PW": self.pad[1],
-            "SN": n, "SC": c, "SH": h, "SW": w, "VEC": vector, **mma_macros(self.dtype, pair),
+        vector = math.gcd(self.x[1], most) if c == 1 else 1
+        return self.macros | mma_macros(self.dtype, pair) | {
+            "S": C_TYPES[dtype_of(x)], "T": C_TYPES[self.dtype], "VEC": vector,
+            "X_N": n, "X_C": c, "X_H": h, "X_W": w,
         }  # fmt: skip
 
     # -- outputs ---------------------------------------------------------------------------------
 
-    def correlations(self, device: Device, *, flipped: bool = False) -> list[TileConfig]:
+    def correlations(self, device: Device) -> list[TileConfig]:
         """The most promising tile configs for `correlate`; none if it cannot compute this."""
         if min(self.pad) < 0:
             return []
         found = {
             config: estimate
             for rows, deep, parts in itertools.product(_halves(self.y[2]), (1, 2, 4), (1, 2))
-            for config, estimate in self._correlation(device, rows, deep, parts, flipped)
+            for config, estimate in self._correlation(device, rows, deep, parts)
         }
         return sorted(found, key=lambda config: found[config])[:TRIED]
 
     def _correlation(
-        self, device: Device, rows: int, deep: int, parts: int, flipped: bool
+        self, device: Device, rows: int, deep: int, parts: int
     ) -> Iterator[tuple[TileConfig, float]]:
         """The tile config with so many rows, tiles of a warp and parts of the outputs, with an
         estimate of its time, where it is possible."""
@@ -154,7 +130,7 @@ class Small(Problem):
             pitch = round_up(channels, 8, 16)
         else:
             pitch = channels if channels < 4 else round_up(channels, 4)
-        if flipped:
+        if self.flipped:
             run = round_up(area * own, 4) if neighbours else round_up(area * own, 8, 16)
             filters = channels * run + across * 8
         else:
@@ -171,26 +147,24 @@ class Small(Problem):
             return
         macros = {
             "ROWS": rows, "PITCH": pitch, "TILES": tiles, "SPLITS": splits, "RUN": run,
-            "FLIPPED": int(flipped), "KROWS": self.kernel[0], "DEEP": deep, "OWN": own,
+            "KROWS": self.kernel[0], "DEEP": deep, "OWN": own,
         }  # fmt: skip
         grid = (self.y[0], -(-self.y[2] // rows), parts)
         config = TileConfig(grid, tiles * splits * 32, words, tuple(macros.items()))
         multiplied = tiles * steps * max(4 * deep + 2 * across + 1, 2 * deep * across)
         yield config, config.cycles(device, loaded, multiplied)
 
-    def correlate(self, config: TileConfig, operands: Correlated) -> Step:
-        """A step that computes it.
-
-        w and y have the channels last, and so has x where it has an even number of them. Where the
-        config is for it `flipped`, w is the filter of what this is `transposed` from.
-        """
-        x, w, b, relu_output, y, slope = operands
+    def correlate(self, config: TileConfig, call: CudaCall) -> Step:
+        """A step that computes it, for a call. Images of an odd number of channels are read as they
+        lie."""
+        as_stored = not self.flipped and self.x[1] % 2 == 1
+        x, w, b, relu_output, y, slope = Operands.of(call, x_as_stored=as_stored)
         divided = dict(config.macros)
         own = [divided["OWN"], self.y[1] - (config.grid[2] - 1) * divided["OWN"]]
         most = 16 // ITEM_BYTES[self.dtype]
         macros = self.macros_for(x, self.pair(self.x[1]), most)
         macros["MASKED"] = int(relu_output is not None)
-        if divided["FLIPPED"]:
+        if self.flipped:
             macros["WVEC"] = math.gcd(*own, 4)
         else:
             macros["WVEC"] = math.gcd(*(n * self.columns for n in own), most)
@@ -228,20 +202,10 @@ def small_mma(call: CudaCall, problem: Problem) -> list[Provider]:
     found = small(device, call.backend.precision, call.backend.dtype, problem)
     if found is None:
         return []
-    flipped = "y" not in call.writes
-    if flipped:
+    if "y" not in call.writes:
         found = found.transposed
-    configs = functools.partial(found.correlations, device, flipped=flipped)
-    return [Kernels("small_mma", configs, functools.partial(_correlate, found))]
-
-
-def _correlate(small: Small, config: TileConfig, call: CudaCall) -> Step:
-    operands = Correlated.of(call)
-    if "y" in call.writes and small.x[1] % 2:  # images of an odd number of channels, as they lie
-        operands = operands._replace(w=low_precision_weights(call, operands.w))
-    else:
-        operands = operands.channels_last(call)
-    return small.correlate(config, operands)
+    configs = functools.partial(found.correlations, device)
+    return [Kernels("small_mma", configs, found.correlate)]
 
 
 def small_mma_wgrad(call: CudaCall, problem: Problem) -> list[Provider]:
@@ -316,12 +280,8 @@ def _gradients(small: Small, config: TileConfig, call: CudaCall) -> Step:
     units = small.x[0] * (small.y[2] // dict(config.macros)["ROWS"])
     columns = small.y[1] * (small.columns + 1)
     partial = call.temporary((splits, columns))
-    added = [np.int32(name in call.accumulates) for name in ("dw", "db")]
-    finish = config.function("finish_gradient", macros)
+    add_w, add_b = (name in call.accumulates for name in ("dw", "db"))
     return sequence([
         config.launch("gradient", macros, [images, maps, partial, np.int32(units)]),
-        launch(
-            finish, -(-columns // 32), [partial, dw, call["db"], np.int32(splits), *added],
-            block=(32, 8),
-        ),
+        sum_parts(partial, dw, accumulate=add_w, more=call["db"], accumulate_more=add_b),
     ])  # fmt: skip

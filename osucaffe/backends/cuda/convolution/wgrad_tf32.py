@@ -16,17 +16,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...tensor import Step, Tensor, sequence
-from ..call import CudaCall, Kernels, Provider
+from ...tensor import Step, sequence
+from ..call import CudaCall, Kernels
 from ..layout import is_nhwc
 from ..runtime.compile import Kernel, kernel
 from ..runtime.device import Device
 from ..runtime.driver import MOST_EXTENT, Box
 from ..runtime.launch import launch
-from .operands import bias_gradient, channels_last_blob
+from .operands import bias_gradients, channels_last_blob
 from .problem import Problem
-from .space_to_depth import SpaceToDepth
-from .wgmma import correlates, macros, multiplication
+from .tensor_cores import can_use_wgmma, wgmma
 
 LEAST_WORK = 5e8
 """Multiplications from which on it is worth trying."""
@@ -108,7 +107,7 @@ class TileConfig:
             "MAPS_PITCH": stage.maps_pitch, "STEPS": stage.steps, "LAST_STEPS": stage.last,
             "OUTPUTS": tile.outputs, "PART": tile.part, "KROWS": tile.rows,
             "CONSUMERS": tile.consumers, "REGISTERS": self.registers[0], "FEW": self.registers[1],
-            "MULTIPLY(d, a, b)": multiplication(tile.outputs, from_registers=True),
+            "MULTIPLY(d, a, b)": wgmma(tile.outputs, from_registers=True),
         }  # fmt: skip
 
 
@@ -205,7 +204,7 @@ class WeightGradient(Problem):
 
     def function(self, name: str, config: TileConfig) -> Kernel:
         """A kernel of wgrad_tf32.cu, compiled for this."""
-        return kernel("wgrad_tf32", name, **macros(self), **config.macros, BATCH=self.x[0])
+        return kernel("wgrad_tf32", name, **self.macros, **config.macros, BATCH=self.x[0])
 
     def boxes(self, config: TileConfig) -> tuple[Box, Box]:
         """What is copied of x, in planes of 8 channels, and of dy."""
@@ -220,10 +219,10 @@ class WeightGradient(Problem):
             Box((o, wide, high, n, 1), (o, wide * o, image, n * image), maps_box),
         )
 
-    def step(
-        self, config: TileConfig, call: CudaCall, x: Tensor, dy: Tensor, dw: Tensor, *, add: bool
-    ) -> Step:
-        """A step for the gradients of the filters; all tensors have the channels last."""
+    def step(self, config: TileConfig, call: CudaCall) -> Step:
+        """A step for the gradients of a call's filters and biases."""
+        x, dy = (channels_last_blob(call, call.needed(name)) for name in ("x", "dy"))
+        add = np.int32("dw" in call.accumulates)
         shares = config.grid[1]
         partial = call.temporary((shares, self.y[1] * self.columns))
         x_box, maps_box = self.boxes(config)
@@ -235,43 +234,24 @@ class WeightGradient(Problem):
                 [x_box.of(x), maps_box.of(dy), partial],
                 block=config.threads, shared=config.shared,
             ),
-            launch(finish, blocks, [partial, dw, np.int32(shares), np.int32(add)], block=(32, 8)),
+            launch(
+                finish, blocks, [partial, call.needed("dw"), np.int32(shares), add], block=(32, 8)
+            ),
+            *bias_gradients(call),
         ])  # fmt: skip
 
 
 def weight_gradient(device: Device, precision: str, problem: Problem) -> WeightGradient | None:
     """The gradient of a convolution's filters, if this may compute it."""
-    if not correlates(device, precision, problem):
-        return None
     found = WeightGradient.like(problem)
-    return found if found.possible and found.work >= LEAST_WORK else None
+    possible = can_use_wgmma(device, precision, problem) and found.possible
+    return found if possible and found.work >= LEAST_WORK else None
 
 
-def wgrad_tf32(
-    call: CudaCall, problem: Problem, form: SpaceToDepth | None = None
-) -> list[Provider]:
-    """This kernel, for the gradients of the filters of a call, where it is worth trying.
-
-    form: how images come to be channels of blocks first, if they do.
-    """
+def wgrad_tf32(call: CudaCall, problem: Problem) -> list[Kernels]:
+    """This kernel, for the gradients of the filters of a call, where it is worth trying."""
     device = call.backend.properties
     found = weight_gradient(device, call.backend.precision, problem)
     if found is None or not is_nhwc(call.needed("dw")):
         return []
-    name = "wgrad_tf32" + (" by space to depth" if form else "")
-    make = functools.partial(_step, found, form)
-    return [Kernels(name, functools.partial(found.configs, device), make)]
-
-
-def _step(
-    found: WeightGradient, form: SpaceToDepth | None, config: TileConfig, call: CudaCall
-) -> Step:
-    x, dw = call.needed("x"), call.needed("dw")
-    dy = channels_last_blob(call, call.needed("dy"))
-    add = "dw" in call.accumulates
-    run = functools.partial(found.step, config, call)
-    if form is None:
-        step = run(channels_last_blob(call, x), dy, dw, add=add)
-    else:
-        step = form.around(call, "filter", x, dw, lambda x, dw: run(x, dy, dw, add=False))
-    return step if call["db"] is None else sequence([step, bias_gradient(call)])
+    return [Kernels("wgrad_tf32", functools.partial(found.configs, device), found.step)]

@@ -42,8 +42,17 @@ def sum_rows(call: Call, x: Tensor, y: Tensor, rows: int, *, accumulate: bool) -
     ])  # fmt: skip
 
 
-def sum_parts(partial: Tensor, y: Tensor, *, accumulate: bool) -> Step:
-    """A step that sums the rows of a (parts, columns) matrix into y."""
+def sum_parts(
+    partial: Tensor,
+    y: Tensor,
+    *,
+    accumulate: bool,
+    more: Tensor | None = None,
+    accumulate_more: bool = False,
+) -> Step:
+    """A step that sums the rows of a (parts, columns) matrix into y. Columns behind those of y go
+    into `more`, if it is given."""
     parts, columns = partial.shape
-    arguments = [partial, y, np.int32(parts), np.int32(columns), np.int32(accumulate)]
+    counts = parts, columns, y.size, accumulate, accumulate_more
+    arguments = [partial, y, more, *map(np.int32, counts)]
     return launch(kernel("gradients", "sum_parts"), -(-columns // 32), arguments, block=(32, 8))

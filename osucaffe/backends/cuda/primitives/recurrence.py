@@ -16,7 +16,7 @@ from ...tensor import Step, Tensor, sequence
 from ..call import Candidate, Pending, Provider
 from ..convolution.gemm import Bound, Gemm
 from ..convolution.operands import choose_row_major, temporary
-from ..convolution.small_mma import INSTRUCTIONS
+from ..convolution.tensor_cores import INSTRUCTIONS
 from ..layout import C_TYPES, ITEM_BYTES, choose_row_layout, dtype_of
 from ..libraries.cublaslt import Product
 from ..registry import CudaCall, primitive

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.convolution.problem import Problem
 
-from ...running import Output, Runner
+from ...running import Output, Runner, run_call
 
 Shape = tuple[int, ...]
 TOLERANCES = {"fp32": 2e-5, "tf32": 2e-3, "fp16": 4e-3, "bf16": 3e-2}
@@ -36,6 +37,12 @@ class Layer(NamedTuple):
     @property
     def problem(self) -> Problem:
         return Problem(self.x, self.w, self.y, (self.stride, self.pad, self.dilation), self.group)
+
+    @property
+    def window(self) -> dict[str, Any]:
+        """The settings of its primitives."""
+        window = {"stride": self.stride, "pad": self.pad, "dilation": self.dilation}
+        return {name: [*each] for name, each in window.items()} | {"group": self.group}
 
     def of_batch(self, batch: int) -> Layer:
         """The same on so many images."""
@@ -71,6 +78,8 @@ PACKED = {
     "4 groups": Layer((1, 48, 11, 5), (32, 12, 5, 3), (2, 1), (2, 1), 4),
 }
 """Slices may begin at multiples of 16 bytes here."""
+NARROW = {"narrow groups": Layer((3, 6, 5, 7), (4, 3, 4, 2), (1, 1), (2, 1), 2, (1, 2))}
+"""And not here."""
 HOPPER = {
     "AlexNet conv2, more": square((4, 96, 27, 27), (256, 48, 5, 5), 1, 2, 2),
     "AlexNet conv3": square((5, 256, 13, 13), (384, 256, 3, 3), 1, 1),
@@ -133,10 +142,7 @@ def run(
     x, w, dy, b, before, relu_output = map(
         draw, (layer.x, layer.w, layer.y, layer.w[:1], layer.w, layer.x)
     )
-    window: dict[str, Any] = {
-        "stride": [*layer.stride], "pad": [*layer.pad], "dilation": [*layer.dilation],
-        "group": layer.group,
-    }  # fmt: skip
+    window = layer.window
     runner = Runner(backend, flexible=flexible)
     masks = isinstance(backend, Cuda)
     found: dict[str, Any] = {}
@@ -170,3 +176,12 @@ def run(
 def close(found: Any, wanted: Any, tolerance: float) -> None:
     error = np.abs(found - wanted).max() / np.abs(wanted).max()
     assert error <= tolerance, error
+
+
+def by_cpu(layer: Layer, operation: str, **tensors: np.ndarray) -> np.ndarray:
+    """The outputs or a gradient of a layer, of these tensors: exact where they are small whole
+    numbers."""
+    output = {"forward": "y", "data": "dx", "filter": "dw"}[operation]
+    given = {output: Output(getattr(layer, output[-1])), **tensors}
+    no_bias = {"forward": {"b": None}, "data": {}, "filter": {"db": None}}[operation]
+    return run_call(Cpu(), PRIMITIVES[operation], given | no_bias, layer.window)[output]

@@ -21,13 +21,13 @@ from osucaffe.backends.cuda.convolution.implicit_gemm_tf32 import (
     ImplicitGemm,
     TileConfig,
 )
-from osucaffe.backends.cuda.convolution.operands import Correlated
+from osucaffe.backends.cuda.convolution.operands import Operands
 from osucaffe.backends.cuda.runtime import device
 
 from ..devices import H200
 from ..lockstep import as_text, compiled, defines
 from ..simulated import simulate
-from .layers import HOPPER, ODD_OUTPUTS, Layer, Shape, square
+from .layers import HOPPER, ODD_OUTPUTS, Layer, by_cpu, square
 
 HEADER = Path(__file__).parent.parent / "implicit_gemm_tf32_lockstep.h"
 CONFIGS = (
@@ -39,20 +39,6 @@ CONFIGS = (
 
 def described(layer: Layer) -> ImplicitGemm:
     return ImplicitGemm.like(layer.problem)
-
-
-def correlated(x: np.ndarray, w: np.ndarray, pad: Shape, group: int) -> np.ndarray:
-    """x correlated with w, by its definition."""
-    padded = np.pad(x, ((0, 0), (0, 0), (pad[0], pad[0]), (pad[1], pad[1])))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, w.shape[2:], axis=(2, 3))
-    parts = zip(np.split(windows, group, axis=1), np.split(w, group), strict=True)
-    return np.concatenate([np.einsum("nchwij,ocij->nohw", *part) for part in parts], axis=1)
-
-
-def transposed(w: np.ndarray, group: int) -> np.ndarray:
-    """The filters of the correlation that gives images' gradients."""
-    parts = [part.swapaxes(0, 1) for part in np.split(w, group)]
-    return np.concatenate(parts)[:, :, ::-1, ::-1]
 
 
 def memory(values: np.ndarray) -> np.ndarray:
@@ -116,7 +102,9 @@ def test_kernels_in_lockstep(
         temporary=lambda shape: sizes.append(shape[0]), backend=SimpleNamespace(properties=H200)
     )
     nothing: Any = None
-    found.step(config, call, Correlated(*[nothing] * 5, 0.5))
+    operands = Operands(*[nothing] * 5, 0.5)
+    monkeypatch.setattr(Operands, "of", lambda _: operands)
+    found.step(config, call)
     (_, grid, arguments), named = launched[1]
     assert named["shared"] <= 16 << 14  # what there is on the CPU
     given = [memory(each) for each in (x, w, np.zeros(sizes[0]), b, relu_output)]
@@ -126,8 +114,8 @@ def test_kernels_in_lockstep(
         *(ctypes.c_void_p(each.ctypes.data) for each in (*given, y)),
         int(arguments[5]), int(arguments[6]), ctypes.c_float(0.5), min(grid, 2),
     )  # fmt: skip
-    group = layer.group
-    wanted = correlated(x, transposed(w, group) if back else w, found.pad, group) + b[:, None, None]
+    wanted = by_cpu(layer, "data", dy=x, w=w) if back else by_cpu(layer, "forward", x=x, w=w)
+    wanted = wanted + b[:, None, None]
     wanted = np.where(wanted > 0, wanted, 0.5 * wanted)
     if found.masked:
         wanted = np.where(relu_output > 0, wanted, 0)

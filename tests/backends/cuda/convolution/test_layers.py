@@ -25,11 +25,11 @@ from .layers import (
     HOPPER,
     IMAGE,
     LAYERS,
+    NARROW,
     ODD_GRADIENTS,
     ODD_OUTPUTS,
     PACKED,
     TOLERANCES,
-    Layer,
     close,
     run,
 )
@@ -113,7 +113,6 @@ def test_every_candidate_agrees(
 
 BOTH = ("tf32", "bf16")
 SMALL = [name for name in LAYERS if name.startswith(("LeNet", "CIFAR"))]
-NARROW = {"narrow groups": Layer((3, 6, 5, 7), (4, 3, 4, 2), (1, 1), (2, 1), 2, (1, 2))}
 COMPILED: list[tuple[str, int, tuple[str, ...], list[str], tuple[str, ...]]] = [
     ("small_mma", small_mma.TRIED, ("forward", "data", "filter"), SMALL, BOTH),
     # To the compiler, fp16 is bf16 with other instructions: one layer shows it.

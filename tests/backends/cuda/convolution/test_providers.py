@@ -10,7 +10,6 @@ import pytest
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.autotune import timing
 from osucaffe.backends.cuda.convolution import providers
-from osucaffe.backends.cuda.convolution.space_to_depth import SpaceToDepth
 from osucaffe.errors import UserError
 
 from ... import test_primitives  # noqa: F401 (fills CASES)
@@ -146,38 +145,3 @@ def test_space_to_depth_compiles(
     for number in range(3):
         force(monkeypatch, "cudnn by space to depth", number)
         run(backend, few_channels(name), flexible)
-
-
-def unfolded(folded: np.ndarray, filters: np.ndarray, form: SpaceToDepth) -> np.ndarray:
-    """The output by the folded convolution, brought back."""
-    n, outputs, rows, columns = form.folded_y
-    result = np.zeros((n, outputs, rows, columns))
-    for i, j in np.ndindex(*form.kernel):
-        piece = folded[:, :, i : i + rows, j : j + columns]
-        result += np.einsum("nchw,oc->nohw", piece, filters[:, :, i, j])
-    split = result.reshape(n, form.pixels, form.y[1], rows, columns)
-    return split.transpose(0, 2, 3, 4, 1).reshape(form.y)
-
-
-@pytest.mark.parametrize("pixels", [1, 2, 4])
-def test_it_is_the_same_convolution(pixels: int) -> None:
-    from ...reference import convolution
-
-    generator = np.random.default_rng(0)
-    x, w = generator.normal(size=(2, 3, 23, 28)), generator.normal(size=(8, 3, 7, 7))
-    wanted = convolution(x, w, None, stride=[2, 2], pad=[2, 1], dilation=[1, 1], group=1)
-    form = SpaceToDepth(x.shape, w.shape, wanted.shape, (2, 2), (2, 1), pixels, "float32")
-    (high, wide), (top, left) = form.block, form.pad
-    images, filters = np.zeros(form.folded_x), np.zeros(form.folded_w)
-    # What kernels/convolution/space_to_depth.cu does, one element at a time.
-    for channel in range(3 * high * wide):
-        c, column, row = channel % 3, channel // 3 % wide, channel // (3 * wide)
-        for i, j in np.ndindex(*form.folded_x[2:]):
-            at = i * high + row - top, j * wide + column - left
-            if 0 <= at[0] < 23 and 0 <= at[1] < 28:
-                images[:, channel, i, j] = x[:, c, at[0], at[1]]
-        for p, i, j in np.ndindex(pixels, *form.kernel):
-            tap = i * high + row, j * wide + column - p * form.stride[1]
-            if tap[0] < 7 and 0 <= tap[1] < 7:
-                filters[p * 8 : p * 8 + 8, channel, i, j] = w[:, c, tap[0], tap[1]]
-    np.testing.assert_allclose(unfolded(images, filters, form), wanted, atol=1e-10)

@@ -16,8 +16,8 @@ def test_configs_fit_the_device(gpu: str, dtype: str) -> None:
     device = DEVICES[gpu]
     for batch in 1, 100:
         images, maps = (batch, 32, 16, 16), (batch, 64, 16, 16)
-        small = Small(images, (64, 32, 5, 5), maps, ((1, 1), (2, 2), (1, 1)), 1, dtype)
-        configs = small.correlations(device) + small.transposed.correlations(device, flipped=True)
+        small = Small(images, (64, 32, 5, 5), maps, ((1, 1), (2, 2), (1, 1)), 1, dtype=dtype)
+        configs = small.correlations(device) + small.transposed.correlations(device)
         assert configs or device.shared_memory < 100 << 10
         for config in configs + small_mma.configs(device, small):
             assert config.words * 4 <= device.shared_memory

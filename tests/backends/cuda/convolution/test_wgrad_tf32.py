@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from osucaffe.backends.cuda.convolution import wgmma
 from osucaffe.backends.cuda.convolution.wgrad_tf32 import (
     CONSUMERS,
     Stage,
@@ -25,7 +24,7 @@ from osucaffe.backends.cuda.runtime.driver import Box
 
 from ..devices import H200
 from ..lockstep import as_text, compiled, defines
-from .layers import HOPPER, ODD_GRADIENTS, Layer
+from .layers import HOPPER, ODD_GRADIENTS, Layer, by_cpu
 
 HEADER = Path(__file__).parent.parent / "wgrad_tf32_lockstep.h"
 
@@ -52,7 +51,7 @@ def one_of_each_kind(found: WeightGradient) -> list[TileConfig]:
 
 def in_lockstep(found: WeightGradient, config: TileConfig, folder: Path) -> Any:
     """A function of the CPU that runs the kernels for this config."""
-    all_macros = {**wgmma.macros(found), **config.macros, "BATCH": found.x[0]}
+    all_macros = {**found.macros, **config.macros, "BATCH": found.x[0]}
     macros = {name: value for name, value in all_macros.items() if not name.startswith("MULTIPLY(")}
     text = f"""#include "{HEADER}"
 {defines(macros)}{as_text("wgrad_tf32")}
@@ -99,30 +98,8 @@ def test_kernels_in_lockstep(name: str, tmp_path: Path) -> None:
             *addresses, 1, (ctypes.c_int * 2)(*grid), (ctypes.c_int * 3)(*blocks)
         )
         assert not np.isnan(partial).any()
-        wanted = before + reference(x, dy, layer)
+        wanted = before + by_cpu(layer, "filter", x=x, dy=dy)
         np.testing.assert_array_equal(np.moveaxis(given[2], -1, 1), wanted)
-
-
-def reference(x: np.ndarray, dy: np.ndarray, layer: Layer) -> np.ndarray:
-    """The gradient of the filters with stride 1, by its definition."""
-    filters, pad, group = layer.w, layer.pad, layer.group
-    padded = np.pad(x, [(0, 0), (0, 0), (pad[0], pad[0]), (pad[1], pad[1])])
-    result = np.zeros(filters)
-    rows, columns = dy.shape[2:]
-    outputs, channels = filters[0] // group, filters[1]
-    for part in range(group):
-        maps = dy[:, part * outputs : (part + 1) * outputs]
-        for i, j in np.ndindex(*filters[2:]):
-            patch = padded[
-                :,
-                part * channels : (part + 1) * channels,
-                i : i + rows,
-                j : j + columns,
-            ]
-            result[part * outputs : (part + 1) * outputs, :, i, j] = np.einsum(
-                "nohw,nchw->oc", maps, patch
-            )
-    return result
 
 
 @pytest.mark.parametrize("name", ODD_GRADIENTS | HOPPER)

@@ -45,23 +45,33 @@ extern "C" __global__ void sum_rows(const T* x, float* partial, int64_t rows, in
     }
 }
 #else
-// y (+)= the sum of the rows of partial (parts, columns). A block of 32 x 8 threads sums 32 columns.
-extern "C" __global__ void sum_parts(const float* partial, float* y, int parts, int columns,
-                                     int accumulate) {
+// y (+)= the sums of the columns of partial (parts, columns); those from `first` on go to z, which may
+// be null, as y may. A block of 32 x 8 threads sums 32 columns.
+extern "C" __global__ void sum_parts(const float* partial, float* y, float* z, int parts, int columns,
+                                     int first, int add_y, int add_z) {
     PDL_BEGIN;
     __shared__ float shared[8][32];
     int column = blockIdx.x * 32 + threadIdx.x;
     float sum = 0;
     if (column < columns) {
-#pragma unroll 4
-        for (int part = threadIdx.y; part < parts; part += 8)
-            sum += partial[part * (int64_t)columns + column];
+        for (int begin = threadIdx.y; begin < parts; begin += 8 * 16) {
+            float v[16];  // all of them are loaded before the first is waited for
+#pragma unroll
+            for (int i = 0; i < 16; ++i) {
+                int part = begin + i * 8;
+                v[i] = part < parts ? partial[part * (int64_t)columns + column] : 0.0f;
+            }
+#pragma unroll
+            for (int i = 0; i < 16; ++i) sum += v[i];
+        }
     }
     shared[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y || column >= columns) return;
 #pragma unroll
     for (int i = 1; i < 8; ++i) sum += shared[i][threadIdx.x];
-    y[column] = sum + (accumulate ? y[column] : 0.0f);
+    float* to = column < first ? y : z;
+    int add = column < first ? add_y : add_z, at = column < first ? column : column - first;
+    if (to) to[at] = sum + (add ? to[at] : 0.0f);
 }
 #endif

@@ -7,23 +7,15 @@
 // lanes of a warp meet in a bank.
 //
 // S, T: element types of the input and of the output (and the filters); C, H, W: the input;
-// O, OH, OW: the output; KH, KW, PH, PW: kernel and padding; SN, SC, SH, SW: the input's strides;
+// O, OH, OW: the output; KH, KW, PH, PW: kernel and padding; X_N, X_C, X_H, X_W: the input's strides;
 // VEC: neighbouring channels that are loaded at once; ROWS: rows of the output in a block; KROWS:
 // rows of the kernel in a block; PITCH: words from pixel to pixel; MMA: the instruction; ONE: the
 // word for ones; THREADS: of a block.
-// A thread loads many vectors before it waits for the first: the block has nothing else to do.
 
 #define K (KH * KW * C)
 #define WIDTH (OW + KW - 1)
 #define HEIGHT (ROWS + KROWS - 1)
 #define PATCH ((HEIGHT * WIDTH * PITCH + 3) / 4 * 4)
-
-template <int N> __device__ __forceinline__ void put(uint32_t* to, const uint32_t (&words)[N]) {
-    Vector<uint32_t, N> v;
-#pragma unroll
-    for (int i = 0; i < N; ++i) v.element[i] = words[i];
-    *reinterpret_cast<Vector<uint32_t, N>*>(to) = v;
-}
 
 template <typename E, int N> __device__ __forceinline__ Vector<E, N> get(const E* from) {
     return *reinterpret_cast<const Vector<E, N>*>(from);
@@ -38,11 +30,44 @@ template <typename E> __device__ __forceinline__ uint32_t word_of(E low, E high)
     return word(to_float(low), to_float(high));
 }
 
+// The words of neighbours in a vector.
+template <typename E, int N> __device__ __forceinline__ void put(uint32_t* to, const Vector<E, N>& v) {
+    Vector<uint32_t, N / PAIR> words;
+#pragma unroll
+    for (int i = 0; i < N / PAIR; ++i)
+        words.element[i] = word_of(v.element[i * PAIR], v.element[i * PAIR + PAIR - 1]);
+    *reinterpret_cast<Vector<uint32_t, N / PAIR>*>(to) = words;
+}
+
+// Vectors whose elements are neighbours along the axis that is summed over; the same if PAIR is 1.
+template <typename E, int N> struct Pair { Vector<E, N> low, high; };
+
+template <typename E, int N> __device__ __forceinline__ void put(uint32_t* to, const Pair<E, N>& v) {
+    Vector<uint32_t, N> words;
+#pragma unroll
+    for (int i = 0; i < N; ++i) words.element[i] = word_of(v.low.element[i], v.high.element[i]);
+    *reinterpret_cast<Vector<uint32_t, N>*>(to) = words;
+}
+
+// The block loads what `load` gives for 0 ... count - 1, and stores it. A thread loads BATCH before it
+// waits for the first: the block has nothing else to do. Behind the last comes the last again.
+template <int BATCH, typename Load, typename Store>
+__device__ __forceinline__ void copy(int count, Load load, Store store) {
+#pragma unroll 1
+    for (int begin = threadIdx.x; begin < count; begin += BATCH * THREADS) {
+        decltype(load(0)) v[BATCH];
+#pragma unroll
+        for (int i = 0; i < BATCH; ++i) v[i] = load(min(begin + i * THREADS, count - 1));
+#pragma unroll
+        for (int i = 0; i < BATCH; ++i) store(min(begin + i * THREADS, count - 1), v[i]);
+    }
+}
+
 // Neighbouring channels of a pixel of the input, zero outside.
 __device__ __forceinline__ Vector<S, VEC> pixel(const S* image, int h, int w, int c) {
     Vector<S, VEC> v = {};
     if (h >= 0 && h < H && w >= 0 && w < W)
-        v = get<S, VEC>(image + (int64_t)h * SH + (int64_t)w * SW + (int64_t)c * SC);
+        v = get<S, VEC>(image + (int64_t)h * X_H + (int64_t)w * X_W + (int64_t)c * X_C);
     return v;
 }
 
@@ -56,10 +81,37 @@ __device__ __forceinline__ Place patch_place(int i) {
 #endif
 }
 
-// How many of the vectors that the block loads a thread loads at once: up to 8, in equal parts.
+// The BATCH of `copy` for so many vectors: up to 8, in equal parts.
 __device__ constexpr int at_once(int count) {
     int rounds = (count + THREADS - 1) / THREADS, parts = (rounds + 7) / 8;
     return (rounds + parts - 1) / parts;
+}
+
+// A lane's part of tiles of sums in shared memory, whose rows are STRIDE floats apart: stored, and added.
+template <int STRIDE, int M, int N>
+__device__ __forceinline__ void store_sums(float* to, const float (&sum)[M][N][4]) {
+#pragma unroll
+    for (int h = 0; h < M; ++h)
+#pragma unroll
+        for (int j = 0; j < N; ++j)
+#pragma unroll
+            for (int i = 0; i < 4; i += 2)
+                *reinterpret_cast<float2*>(to + (h * 16 + i * 4) * STRIDE + j * 8) =
+                    make_float2(sum[h][j][i], sum[h][j][i + 1]);
+}
+
+template <int STRIDE, int M, int N>
+__device__ __forceinline__ void add_sums(const float* from, float (&sum)[M][N][4]) {
+#pragma unroll
+    for (int h = 0; h < M; ++h)
+#pragma unroll
+        for (int j = 0; j < N; ++j)
+#pragma unroll
+            for (int i = 0; i < 4; i += 2) {
+                float2 v =
+                    *reinterpret_cast<const float2*>(from + (h * 16 + i * 4) * STRIDE + j * 8);
+                sum[h][j][i] += v.x, sum[h][j][i + 1] += v.y;
+            }
 }
 
 #ifdef SPLITS
@@ -84,81 +136,50 @@ __device__ constexpr int at_once(int count) {
 #define NEIGHBOURS (CHANNELS % 2 == 0)
 
 __device__ __forceinline__ void load_patch(const S* image, uint32_t* patch, int top) {
-    constexpr int COUNT = HEIGHT * WIDTH * C / VEC, BATCH = at_once(COUNT);
-#pragma unroll 1
-    for (int begin = threadIdx.x; begin < COUNT; begin += BATCH * THREADS) {
-        Vector<S, VEC> v[BATCH];
-#pragma unroll
-        for (int i = 0; i < BATCH; ++i) {
-            Place at = patch_place(min(begin + i * THREADS, COUNT - 1));
-            v[i] = pixel(image, top + at.line, at.column - PW, at.c);
-        }
-#pragma unroll
-        for (int i = 0; i < BATCH; ++i) {
-            Place at = patch_place(min(begin + i * THREADS, COUNT - 1));
-            uint32_t words[VEC / PAIR];
-#pragma unroll
-            for (int j = 0; j < VEC / PAIR; ++j)
-                words[j] = word_of(v[i].element[j * PAIR], v[i].element[j * PAIR + PAIR - 1]);
-            put(patch + (at.line * WIDTH + at.column) * PITCH + at.c / PAIR, words);
-        }
-    }
+    constexpr int COUNT = HEIGHT * WIDTH * C / VEC;
+    copy<at_once(COUNT)>(
+        COUNT,
+        [&](int i) {
+            Place at = patch_place(i);
+            return pixel(image, top + at.line, at.column - PW, at.c);
+        },
+        [&](int i, const Vector<S, VEC>& v) {
+            Place at = patch_place(i);
+            put(patch + (at.line * WIDTH + at.column) * PITCH + at.c / PAIR, v);
+        });
 }
 
 __device__ __forceinline__ void load_filters(const T* w, uint32_t* filters, int output) {
     int own = min(OWN, O - output);
 #if FLIPPED
-    constexpr int ROW = KH * KW * OWN, COUNT = CHANNELS * ROW / WVEC, BATCH = at_once(COUNT);
-#pragma unroll 1
-    for (int begin = threadIdx.x; begin < COUNT; begin += BATCH * THREADS) {
-        Vector<T, WVEC> low[BATCH], high[BATCH];
-#pragma unroll
-        for (int i = 0; i < BATCH; ++i) {
-            int of = min(begin + i * THREADS, COUNT - 1), at = of % (ROW / WVEC) * WVEC;
+    constexpr int ROW = KH * KW * OWN / WVEC, COUNT = CHANNELS * ROW;
+    copy<at_once(COUNT)>(
+        COUNT,
+        [&](int i) {
+            int at = i % ROW * WVEC;
             // Outputs that do not exist are never used: any number will do.
-            const T* from = w + of / (ROW / WVEC) * PAIR * KH * KW * O + at / OWN * O + output +
+            const T* from = w + i / ROW * PAIR * KH * KW * O + at / OWN * O + output +
                             min(at % OWN, own - WVEC);
-            low[i] = high[i] = get<T, WVEC>(from);
-            if (PAIR == 2) high[i] = get<T, WVEC>(from + KH * KW * O);
-        }
-#pragma unroll
-        for (int i = 0; i < BATCH; ++i) {
-            int of = min(begin + i * THREADS, COUNT - 1);
-            uint32_t words[WVEC];
-#pragma unroll
-            for (int j = 0; j < WVEC; ++j) words[j] = word_of(low[i].element[j], high[i].element[j]);
-            put(filters + of / (ROW / WVEC) * RUN + of % (ROW / WVEC) * WVEC, words);
-        }
-    }
+            Vector<T, WVEC> low = get<T, WVEC>(from);
+            return Pair<T, WVEC>{low, PAIR == 2 ? get<T, WVEC>(from + KH * KW * O) : low};
+        },
+        [&](int i, const Pair<T, WVEC>& v) { put(filters + i / ROW * RUN + i % ROW * WVEC, v); });
     if (threadIdx.x < ACROSS * 8) filters[CHANNELS * RUN + threadIdx.x] = 0;
 #else
-    constexpr int BATCH = at_once(OWN * K / WVEC);
-    int last = own * K / WVEC - 1;
-#pragma unroll 1
-    for (int begin = threadIdx.x; begin <= last; begin += BATCH * THREADS) {
-        Vector<T, WVEC> v[BATCH];
-#pragma unroll
-        for (int i = 0; i < BATCH; ++i)
-            v[i] = get<T, WVEC>(w + output * K + min(begin + i * THREADS, last) * WVEC);
-#pragma unroll
-        for (int i = 0; i < BATCH; ++i) {
-            int of = min(begin + i * THREADS, last);
+    copy<at_once(OWN * K / WVEC)>(
+        own * K / WVEC, [&](int i) { return get<T, WVEC>(w + output * K + i * WVEC); },
+        [&](int i, const Vector<T, WVEC>& v) {
 #if K % WVEC == 0
-            uint32_t words[WVEC / PAIR];
-#pragma unroll
-            for (int j = 0; j < WVEC / PAIR; ++j)
-                words[j] = word_of(v[i].element[j * PAIR], v[i].element[j * PAIR + PAIR - 1]);
-            put(filters + of / (K / WVEC) * RUN + of % (K / WVEC) * (WVEC / PAIR), words);
+            put(filters + i / (K / WVEC) * RUN + i % (K / WVEC) * (WVEC / PAIR), v);
 #else  // a vector may end in another filter than it begins in; they come in pairs all the same
 #pragma unroll
             for (int j = 0; j < WVEC; j += PAIR) {
-                int at = of * WVEC + j;
+                int at = i * WVEC + j;
                 filters[at / K * RUN + at % K / PAIR] =
-                    word_of(v[i].element[j], v[i].element[j + PAIR - 1]);
+                    word_of(v.element[j], v.element[j + PAIR - 1]);
             }
 #endif
-        }
-    }
+        });
     if (STEPS * 8 > WORDS)
         for (int i = threadIdx.x; i < ACROSS * 8 * 8; i += THREADS)
             if (i % 8 < STEPS * 8 - WORDS) filters[i / 8 * RUN + WORDS + i % 8] = 0;
@@ -185,7 +206,7 @@ correlate(const S* x, const T* w, const float* b, const T* relu_output, T* y, fl
     uint32_t *patch = shared, *filters = shared + PATCH;
     int2* place = reinterpret_cast<int2*>(filters + FILTERS);
     int n = blockIdx.x, row = blockIdx.y * ROWS, output = blockIdx.z * OWN;
-    load_patch(x + n * (int64_t)SN, patch, row - PH);
+    load_patch(x + n * (int64_t)X_N, patch, row - PH);
     load_filters(w, filters, output);
     load_places(place);
     __syncthreads();
@@ -244,31 +265,11 @@ correlate(const S* x, const T* w, const float* b, const T* relu_output, T* y, fl
         constexpr int PART = TILES * DEEP * 16 * SIDE;
         float* parts = reinterpret_cast<float*>(shared) + (tile * DEEP * 16 + g) * SIDE + 2 * t;
         __syncthreads();
-        if (split) {
-#pragma unroll
-            for (int d = 0; d < DEEP; ++d)
-#pragma unroll
-                for (int j = 0; j < ACROSS; ++j)
-#pragma unroll
-                    for (int i = 0; i < 4; i += 2)
-                        *reinterpret_cast<float2*>(
-                            parts + (split - 1) * PART + (d * 16 + i * 4) * SIDE + j * 8) =
-                            make_float2(sum[d][j][i], sum[d][j][i + 1]);
-        }
+        if (split) store_sums<SIDE>(parts + (split - 1) * PART, sum);
         __syncthreads();
         if (split) return;
 #pragma unroll
-        for (int other = 0; other < SPLITS - 1; ++other)
-#pragma unroll
-            for (int d = 0; d < DEEP; ++d)
-#pragma unroll
-                for (int j = 0; j < ACROSS; ++j)
-#pragma unroll
-                    for (int i = 0; i < 4; i += 2) {
-                        float2 v = *reinterpret_cast<float2*>(
-                            parts + other * PART + (d * 16 + i * 4) * SIDE + j * 8);
-                        sum[d][j][i] += v.x, sum[d][j][i + 1] += v.y;
-                    }
+        for (int other = 0; other < SPLITS - 1; ++other) add_sums<SIDE>(parts + other * PART, sum);
     }
     int left = min(ROWS, OH - row) * OW;
     int64_t first = ((int64_t)n * OH + row) * OW * O;
@@ -319,50 +320,31 @@ correlate(const S* x, const T* w, const float* b, const T* relu_output, T* y, fl
 __device__ __forceinline__ void load_unit(const S* x, const T* dy, uint32_t* patch, uint32_t* maps,
                                           int unit) {
     int n = unit / (OH / ROWS), row = unit % (OH / ROWS) * ROWS;
-    const S* image = x + n * (int64_t)SN;
+    const S* image = x + n * (int64_t)X_N;
     int top = row + blockIdx.y * KROWS - PH;
-    constexpr int IMAGE = HEIGHT * WIDTH * C / VEC, MAPS = WORDS * O / OVEC, BATCH = 6;
     const T* from = dy + ((int64_t)n * OH + row) * OW * O;
-#pragma unroll 1
-    for (int begin = threadIdx.x; begin < MAPS; begin += BATCH * THREADS) {
-        Vector<T, OVEC> v[BATCH][PAIR];
-#pragma unroll
-        for (int i = 0; i < BATCH; ++i) {
-            int of = min(begin + i * THREADS, MAPS - 1), at = of / (O / OVEC), o = of % (O / OVEC);
-#pragma unroll
-            for (int j = 0; j < PAIR; ++j)
-                v[i][j] = get<T, OVEC>(from + (at * PAIR + j) * O + o * OVEC);
-        }
-#pragma unroll
-        for (int i = 0; i < BATCH; ++i) {
-            int of = min(begin + i * THREADS, MAPS - 1), at = of / (O / OVEC), o = of % (O / OVEC);
-            uint32_t words[OVEC];
-#pragma unroll
-            for (int j = 0; j < OVEC; ++j)
-                words[j] = word_of(v[i][0].element[j], v[i][PAIR - 1].element[j]);
-            put(maps + at * OPITCH + o * OVEC, words);
-        }
-    }
-#pragma unroll 1
-    for (int begin = threadIdx.x; begin < IMAGE; begin += BATCH * THREADS) {
-        Vector<S, VEC> v[BATCH][PAIR];
-#pragma unroll
-        for (int i = 0; i < BATCH; ++i) {
-            Place at = patch_place(min(begin + i * THREADS, IMAGE - 1));
-#pragma unroll
-            for (int j = 0; j < PAIR; ++j)
-                v[i][j] = pixel(image, top + at.line, at.column - PW + j, at.c);
-        }
-#pragma unroll
-        for (int i = 0; i < BATCH; ++i) {
-            Place at = patch_place(min(begin + i * THREADS, IMAGE - 1));
-            uint32_t words[VEC];
-#pragma unroll
-            for (int j = 0; j < VEC; ++j)
-                words[j] = word_of(v[i][0].element[j], v[i][PAIR - 1].element[j]);
-            put(patch + (at.line * WIDTH + at.column) * PITCH + at.c, words);
-        }
-    }
+    copy<6>(
+        WORDS * O / OVEC,
+        [&](int i) {
+            int at = i / (O / OVEC) * PAIR, o = i % (O / OVEC) * OVEC;
+            return Pair<T, OVEC>{get<T, OVEC>(from + at * O + o),
+                                 get<T, OVEC>(from + (at + PAIR - 1) * O + o)};
+        },
+        [&](int i, const Pair<T, OVEC>& v) {
+            put(maps + i / (O / OVEC) * OPITCH + i % (O / OVEC) * OVEC, v);
+        });
+    copy<6>(
+        HEIGHT * WIDTH * C / VEC,
+        [&](int i) {
+            Place at = patch_place(i);
+            int line = top + at.line, column = at.column - PW;
+            return Pair<S, VEC>{pixel(image, line, column, at.c),
+                                pixel(image, line, column + (PAIR - 1), at.c)};
+        },
+        [&](int i, const Pair<S, VEC>& v) {
+            Place at = patch_place(i);
+            put(patch + (at.line * WIDTH + at.column) * PITCH + at.c, v);
+        });
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -418,29 +400,9 @@ gradient(const S* x, const T* dy, float* partial, int units) {
 #pragma unroll 1
         for (int other = 1; other < SHARES; ++other) {
             __syncthreads();
-            if (share == other) {
-#pragma unroll
-                for (int h = 0; h < HIGH; ++h)
-#pragma unroll
-                    for (int j = 0; j < WIDE; ++j)
-#pragma unroll
-                        for (int i = 0; i < 4; i += 2)
-                            *reinterpret_cast<float2*>(parts + (h * 16 + i * 4) * SIDE + j * 8) =
-                                make_float2(sum[h][j][i], sum[h][j][i + 1]);
-            }
+            if (share == other) store_sums<SIDE>(parts, sum);
             __syncthreads();
-            if (share == 0) {
-#pragma unroll
-                for (int h = 0; h < HIGH; ++h)
-#pragma unroll
-                    for (int j = 0; j < WIDE; ++j)
-#pragma unroll
-                        for (int i = 0; i < 4; i += 2) {
-                            float2 v = *reinterpret_cast<float2*>(
-                                parts + (h * 16 + i * 4) * SIDE + j * 8);
-                            sum[h][j][i] += v.x, sum[h][j][i + 1] += v.y;
-                        }
-            }
+            if (share == 0) add_sums<SIDE>(parts, sum);
         }
         if (share) return;
     }
@@ -464,36 +426,5 @@ gradient(const S* x, const T* dy, float* partial, int units) {
                 if (blockIdx.y == 0 && k == TAPS) to[O * K + o] = sum[h][j][i];
                 if (blockIdx.y == 0 && k + 1 == TAPS) to[O * K + o] = sum[h][j][i + 1];
             }
-}
-
-// dw (O, K), db (O) (+)= the sum of the splits. A block of 32 x 8 threads sums 32 columns; either
-// of dw, db may be null.
-extern "C" __global__ void finish_gradient(const float* partial, float* dw, float* db, int splits,
-                                           int add_w, int add_b) {
-    pdl_wait();
-    pdl_launch_next();
-    __shared__ float parts[8][32];
-    int column = blockIdx.x * 32 + threadIdx.x;
-    float sum = 0;
-    if (column < O * K + O) {
-        for (int begin = threadIdx.y; begin < splits; begin += 8 * 16) {
-            float v[16];  // all of them are loaded before the first is waited for
-#pragma unroll
-            for (int i = 0; i < 16; ++i) {
-                int split = begin + i * 8;
-                v[i] = split < splits ? partial[split * (int64_t)(O * K + O) + column] : 0.0f;
-            }
-#pragma unroll
-            for (int i = 0; i < 16; ++i) sum += v[i];
-        }
-    }
-    parts[threadIdx.y][threadIdx.x] = sum;
-    __syncthreads();
-    if (threadIdx.y || column >= O * K + O) return;
-#pragma unroll
-    for (int i = 1; i < 8; ++i) sum += parts[i][threadIdx.x];
-    float* to = column < O * K ? dw : db;
-    int add = column < O * K ? add_w : add_b, at = column < O * K ? column : column - O * K;
-    if (to) to[at] = sum + (add ? to[at] : 0.0f);
 }
 #endif

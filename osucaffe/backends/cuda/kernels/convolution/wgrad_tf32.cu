@@ -111,28 +111,21 @@ __device__ __forceinline__ void transpose(const Work& w, const TensorMap& x_map,
         if (i >= 2) barriers.free.wait_for_last(i);
         if (more) copy_x(i + 1);
         barriers.maps.wait_for(i);
-        const float4* from = reinterpret_cast<const float4*>(maps + i % 2 * MAPS_SLOT);
+        auto from = reinterpret_cast<const Vector<float, 4>*>(maps + i % 2 * MAPS_SLOT);
         uint4* to = reinterpret_cast<uint4*>(transposed + i % 2 * TRANSPOSED_SLOT);
         int blocks = (is_last(w.first + i) ? LAST_STEPS : STEPS) * 2 * (OUTPUTS / 4);
 #pragma unroll (FEW < 64 ? 1 : 2)
         for (int at = thread; at < blocks; at += 128) {
             int chunk = at / (OUTPUTS / 4), four = at % (OUTPUTS / 4);
-            float4 v[4];
+            Vector<float, 4> v[4];
 #pragma unroll
             for (int j = 0; j < 4; ++j) v[j] = from[(chunk * 4 + j) * (OUTPUTS / 4) + four];
             uint4* beside = to + chunk * OUTPUTS + four;
-            beside[0] =
-                make_uint4(nearest_tf32(v[0].x), nearest_tf32(v[1].x), nearest_tf32(v[2].x),
-                           nearest_tf32(v[3].x));
-            beside[OUTPUTS / 4] =
-                make_uint4(nearest_tf32(v[0].y), nearest_tf32(v[1].y), nearest_tf32(v[2].y),
-                           nearest_tf32(v[3].y));
-            beside[OUTPUTS / 2] =
-                make_uint4(nearest_tf32(v[0].z), nearest_tf32(v[1].z), nearest_tf32(v[2].z),
-                           nearest_tf32(v[3].z));
-            beside[OUTPUTS / 4 * 3] =
-                make_uint4(nearest_tf32(v[0].w), nearest_tf32(v[1].w), nearest_tf32(v[2].w),
-                           nearest_tf32(v[3].w));
+#pragma unroll
+            for (int j = 0; j < 4; ++j)
+                beside[OUTPUTS / 4 * j] =
+                    make_uint4(nearest_tf32(v[0].element[j]), nearest_tf32(v[1].element[j]),
+                               nearest_tf32(v[2].element[j]), nearest_tf32(v[3].element[j]));
         }
         fence_proxy_async();
         sync_warp_group();

@@ -1,0 +1,51 @@
+"""Owns the instructions of tensor cores that kernels multiply by, as macros of their texts: those
+of a warp (mma.sync, see kernels/headers/mma.cuh) and those of four on Hopper GPUs (wgmma)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..runtime.device import Device
+from .problem import Problem
+
+INSTRUCTIONS = {
+    ("float32", 1): "m16n8k8.row.col.f32.tf32.tf32.f32",
+    ("bfloat16", 2): "m16n8k16.row.col.f32.bf16.bf16.f32",
+    ("float16", 2): "m16n8k16.row.col.f32.f16.f16.f32",
+}
+"""The multiplication of tiles of words, by what is in a word."""
+ONES = {
+    ("float32", 1): "0x3f800000u",
+    ("bfloat16", 2): "0x3f803f80u",
+    ("float16", 2): "0x3c003c00u",
+}
+
+
+def mma_macros(dtype: str, pair: int) -> dict[str, Any]:
+    """What kernels that use mma.cuh are told. dtype: of what they multiply; pair: elements of a
+    word."""
+    word = ("float32", 1) if pair == 1 else (dtype, 2)
+    return {"PAIR": pair, "MMA": f'"mma.sync.aligned.{INSTRUCTIONS[word]}"', "ONE": ONES[word]}
+
+
+def can_use_wgmma(device: Device, precision: str, problem: Problem) -> bool:
+    """Whether kernels in tf32 by Hopper's instructions may compute a convolution on a device."""
+    return precision == "tf32" and problem.is_dense and device.has_wgmma
+
+
+def wgmma(outputs: int, *, from_registers: bool = False) -> str:
+    """The instruction d (64 x outputs, of 128 threads) += a b, in C++.
+
+    d: a thread's sums; b, a: operands in shared memory, or a: four words of each thread's.
+    """
+    sums, words = outputs // 2, 4 if from_registers else 1
+    *places, right = (f"%{i}" for i in range(sums + words + 1))
+    left = f"{{{', '.join(places[sums:])}}}" if from_registers else places[sums]
+    given = [f'"r"((a)[{i}])' for i in range(words)] if from_registers else ['"l"(a)']
+    constraints = ", ".join(f'"+f"((d)[{i}])' for i in range(sums))
+    return (
+        f'asm volatile("{{.reg .pred add; setp.eq.u32 add, 1, 1; '
+        f"wgmma.mma_async.sync.aligned.m64n{outputs}k8.f32.tf32.tf32 "
+        f"{{{', '.join(places[:sums])}}}, "
+        f'{left}, {right}, add, 1, 1;}}" : {constraints} : {", ".join(given)}, "l"(b))'
+    )
