@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from ...tensor import Call, Step, Tensor, sequence
-from ..layout import C_TYPES, ITEM_BYTES, dtype_of
+from ..layout import ITEM_BYTES, dtype_of
 from ..runtime import device
 from ..runtime.compile import kernel
 from ..runtime.launch import launch
@@ -28,16 +26,14 @@ def sum_rows(call: Call, x: Tensor, y: Tensor, rows: int, *, accumulate: bool) -
     share = -(-rows // parts)
     parts = -(-rows // share)
     function = kernel(
-        "gradients", "sum_rows", T=C_TYPES[dtype_of(x)], VEC=vector, COLUMNS=columns,
-        GROUPS=groups, LANES=lanes,
-    )  # fmt: skip
-    size = [np.int64(rows), np.int64(share)]
+        "gradients", "sum_rows", T=x, VEC=vector, COLUMNS=columns, GROUPS=groups, LANES=lanes
+    )
     grid, block = (across, parts), groups * lanes
     if parts == 1:
-        return launch(function, grid, [x, y, *size, np.int32(accumulate)], block=block)
+        return launch(function, grid, [x, y, rows, share, accumulate], block=block)
     partial = call.temporary((parts, columns))
     return sequence([
-        launch(function, grid, [x, partial, *size, np.int32(0)], block=block),
+        launch(function, grid, [x, partial, rows, share, False], block=block),
         sum_parts(partial, y, accumulate=accumulate),
     ])  # fmt: skip
 
@@ -45,5 +41,5 @@ def sum_rows(call: Call, x: Tensor, y: Tensor, rows: int, *, accumulate: bool) -
 def sum_parts(partial: Tensor, y: Tensor, *, accumulate: bool) -> Step:
     """A step that sums the rows of a (parts, columns) matrix into y."""
     parts, columns = partial.shape
-    arguments = [partial, y, np.int32(parts), np.int32(columns), np.int32(accumulate)]
+    arguments = [partial, y, parts, columns, accumulate]
     return launch(kernel("gradients", "sum_parts"), -(-columns // 32), arguments, block=(32, 8))
