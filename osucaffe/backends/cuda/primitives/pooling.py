@@ -7,8 +7,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from ...primitives.pooling import (
     AveragePooling,
     AveragePoolingBackward,
@@ -23,7 +21,7 @@ from ...primitives.pooling import (
 )
 from ...primitives.products import Im2col, Im2colBackward, Unfolding
 from ...tensor import Step, Tensor, sequence
-from ..layout import C_TYPES, ITEM_BYTES, Layout, dtype_of, is_nhwc, strides
+from ..layout import ITEM_BYTES, Layout, dtype_of, is_nhwc, strides
 from ..registry import CudaCall, primitive
 from ..runtime.compile import kernel
 from ..runtime.launch import blocks_for, launch
@@ -52,15 +50,13 @@ def _fast(
 ) -> Step:
     """A step that launches the primitive's kernel of pooling.cu over the elements of `over`."""
     _, c, h, w = large.shape
-    window = (a.kernel, a.stride, a.pad)
-    dtype = dtype_of(over)
-    vector = math.gcd(c, 16 // ITEM_BYTES[dtype])
+    vector = math.gcd(c, 16 // ITEM_BYTES[dtype_of(over)])
     names = ("C", "H", "W", "OH", "OW", "KH", "KW", "SH", "SW", "PH", "PW")
-    values = (c, h, w, *small.shape[2:], *(value for pair in window for value in pair))
+    values = (c, h, w, *small.shape[2:], *a.kernel, *a.stride, *a.pad)
     macros = dict(zip(names, map(int, values), strict=True))
-    function = kernel("pooling", a.name, T=C_TYPES[dtype], VEC=vector, RELU=int(relu), **macros)
+    function = kernel("pooling", a.name, T=over, VEC=vector, RELU=relu, **macros)
     count = over.size // vector
-    return launch(function, blocks_for(count), [*arguments, np.int64(count)])
+    return launch(function, blocks_for(count), [*arguments, count])
 
 
 @primitive("own")
@@ -75,7 +71,7 @@ def max_pooling(call: CudaCall, a: MaxPooling) -> Step:
         y = call.in_layout(a.y, nhwc=True)
         return _fast(a, x, y, [x, y, a.index], over=y, relu=a.behind_relu)
     windows = Windows(call, a.x, a.y, a)
-    return windows.over_small("max_pooling", a.index, np.int32(a.behind_relu))
+    return windows.over_small("max_pooling", a.index, a.behind_relu)
 
 
 @primitive("own")
@@ -117,12 +113,8 @@ def stochastic_pooling(call: CudaCall, a: StochasticPooling) -> Step:
     windows = Windows(call, a.x, a.y, a)
     if not a.train:
         return windows.over_small("expected_pooling")
-    drawn = [call.backend.counter(), np.uint64(call.backend.key(a.key))]
+    drawn = [call.backend.counter(), call.backend.key(a.key)]
     return windows.over_small("stochastic_pooling", a.index, *drawn)
-
-
-def _list(values: Sequence[int]) -> str:
-    return "{" + ",".join(str(int(value)) for value in values) + "}"
 
 
 class Windows:
@@ -141,12 +133,12 @@ class Windows:
         self.small = call.in_layout(small, nhwc=False, dtype="float32")
         self.macros = {
             "AXES": len(a.kernel),
-            "IN": _list(large.shape[2:]),
-            "OUT": _list(small.shape[2:]),
-            "KERNEL": _list(a.kernel),
-            "STRIDE": _list(a.stride),
-            "PAD": _list(a.pad),
-            "DILATION": _list(a.dilation if isinstance(a, Unfolding) else [1] * len(a.kernel)),
+            "IN": large.shape[2:],
+            "OUT": small.shape[2:],
+            "KERNEL": a.kernel,
+            "STRIDE": a.stride,
+            "PAD": a.pad,
+            "DILATION": getattr(a, "dilation", [1] * len(a.kernel)),
             "INS": math.prod(large.shape[2:]),
             "OUTS": math.prod(small.shape[2:]),
             "TAPS": math.prod(a.kernel),
@@ -182,60 +174,52 @@ def im2col_backward(call: CudaCall, a: Im2colBackward) -> Step:
     return Windows(call, a.dx, a.dy, a).over_large("im2col_backward")
 
 
-def _planes(small: Tensor, large: Tensor) -> list[np.int32]:
+def _planes(small: Tensor, large: Tensor) -> list[int]:
     """The elements of a plane of each."""
-    return [np.int32(math.prod(tensor.shape[2:])) for tensor in (small, large)]
+    return [math.prod(tensor.shape[2:]) for tensor in (small, large)]
 
 
 @primitive("plain")
 def unpooling(call: CudaCall, a: Unpooling) -> Step:
     owner = call.temporary(a.y.shape, "int32")
-    inputs, outputs, sizes = np.int64(a.x.count), np.int64(a.y.count), _planes(a.x, a.y)
-
+    kernels = (
+        ("no_owners", a.y.count, [owner, a.y.count]),
+        ("find_owners", a.x.count, [a.index, owner, a.x.count, *_planes(a.x, a.y)]),
+        ("unpooling", a.y.count, [a.x, owner, a.y, a.y.count, *_planes(a.x, a.y)]),
+    )
     return sequence([
-        launch(kernel("resampling", "no_owners"), blocks_for(a.y.count), [owner, outputs]),
-        launch(kernel("resampling", "find_owners"), blocks_for(a.x.count),
-               [a.index, owner, inputs, *sizes]),
-        launch(kernel("resampling", "unpooling"), blocks_for(a.y.count),
-               [a.x, owner, a.y, outputs, *sizes]),
+        launch(kernel("resampling", name), blocks_for(count), arguments)
+        for name, count, arguments in kernels
     ])  # fmt: skip
 
 
 @primitive("plain")
 def unpooling_backward(call: CudaCall, a: UnpoolingBackward) -> Step:
-    arguments = [a.dy, a.index, a.dx, np.int64(a.dx.count), *_planes(a.dx, a.dy)]
+    arguments = [a.dy, a.index, a.dx, a.dx.count, *_planes(a.dx, a.dy)]
     return launch(kernel("resampling", "unpooling_backward"), blocks_for(a.dx.count), arguments)
 
 
-def _interpolation(name: str, x: Tensor, y: Tensor, over: Tensor, arguments: list[Tensor]) -> Step:
-    """A step that launches a kernel over the elements of an image; x is that before."""
-    _, channels, height, width = x.shape
-    macros = {
-        "X_T": C_TYPES[dtype_of(x)],
-        "Y_T": C_TYPES[dtype_of(y)],
-        "C": channels,
-        "H": height,
-        "W": width,
-        "OH": y.shape[2],
-        "OW": y.shape[3],
-        "CHANNELS_LAST": int(is_nhwc(over)),
-    }
-    for letter, tensor in (("X", x), ("Y", y)):
-        macros |= {
-            f"{letter}{axis}": f"{step}ll"
-            for axis, step in zip("NCHW", strides(tensor), strict=True)
-        }
-    function = kernel("resampling", name, **macros)
-    return launch(function, blocks_for(over.count), [*arguments, np.int64(over.count)])
+def _interpolation(
+    a: Interpolation | InterpolationBackward, x: Tensor, y: Tensor, over: Tensor, other: Tensor
+) -> Step:
+    """A step that launches the primitive's kernel, which reads `other`, over the elements of an
+    image that it writes; x is the image before, y behind the interpolation."""
+    macros: dict[str, Any] = {"X_T": x, "Y_T": y}
+    macros |= dict(zip(("C", "H", "W", "OH", "OW"), (*x.shape[1:], *y.shape[2:]), strict=True))
+    for letter, tensor in ("X", x), ("Y", y):
+        for axis, step in zip("NCHW", strides(tensor), strict=True):
+            macros[f"{letter}{axis}"] = f"{step}ll"
+    function = kernel("resampling", a.name, CHANNELS_LAST=is_nhwc(over), **macros)
+    return launch(function, blocks_for(over.count), [other, over, over.count])
 
 
 @primitive("own")
 def interpolation(call: CudaCall, a: Interpolation) -> Step:
     call.choose_layouts(a.x, a.y)
-    return _interpolation("interpolation", a.x, a.y, a.y, [a.x, a.y])
+    return _interpolation(a, a.x, a.y, a.y, a.x)
 
 
 @primitive("own")
 def interpolation_backward(call: CudaCall, a: InterpolationBackward) -> Step:
     call.choose_layouts(a.dx, a.dy)
-    return _interpolation("interpolation_backward", a.dx, a.dy, a.dx, [a.dy, a.dx])
+    return _interpolation(a, a.dx, a.dy, a.dx, a.dy)

@@ -9,8 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ...primitives.products import (
     Convolution,
     ConvolutionBackwardData,
@@ -31,7 +29,7 @@ from ..convolution.operands import (
     choose_weight_layout,
 )
 from ..convolution.problem import Problem
-from ..layout import C_TYPES, ITEM_BYTES, Layout, choose_row_layout, dtype_of, is_row_major
+from ..layout import ITEM_BYTES, Layout, choose_row_layout, dtype_of, is_row_major
 from ..libraries.cublaslt import Product
 from ..passes.elementwise import mask_step
 from ..passes.rows import sum_rows
@@ -170,11 +168,9 @@ class _SmallProduct(Provider):
         m, n, k = self.size
         vector = math.gcd(k, 16 // ITEM_BYTES[dtype_of(a.x)])
         warps = min(MOST_WARPS, -(-k // (32 * vector)))
-        macros = {"T": C_TYPES[dtype_of(a.x)], "VEC": vector, "WARPS": warps}
-        function = kernel("inner_product", "product", **macros)
-        slope = np.float32(1.0 if a.relu is None else a.relu)
-        given = [a.x, a.w, a.b, a.y, *map(np.int32, self.size), slope]
-        return launch(function, (-(-n // TILE), -(-m // TILE)), given, block=(32, warps))
+        function = kernel("inner_product", "product", T=a.x, VEC=vector, WARPS=warps)
+        arguments = [a.x, a.w, a.b, a.y, *self.size, 1.0 if a.relu is None else a.relu]
+        return launch(function, (-(-n // TILE), -(-m // TILE)), arguments, block=(32, warps))
 
 
 # -- gradients -------------------------------------------------------------------------------------
@@ -254,19 +250,17 @@ class _SmallGradient(Provider):
     def _make(self, height: int, warps: int, call: CudaCall) -> Step:
         a = _operands(call, self.nhwc)
         transposed = "dx" in call.writes
-        tensors: list[Any]
         if transposed:
-            tensors = [a.dy, a.w, a.relu_output, a.dx, None]
+            right, mask, result, bias = a.w, a.relu_output, a.dx, None
         else:
-            tensors = [a.dy, a.x, None, a.dw, a.db]
-        added = [name in call.accumulates for name in ("dw", "db")]
+            right, mask, result, bias = a.x, None, a.dw, a.db
+        accumulates = [name in call.accumulates for name in ("dw", "db")]
         _, n, k = self.size
-        given, result = dtype_of(tensors[1]), dtype_of(tensors[3])
         vector = math.gcd(k, 4)
         function = kernel(
-            "inner_product", "gradient", T=C_TYPES[given], R=C_TYPES[result], COLUMNS=vector,
-            ROWS=height, WARPS=warps, BATCH=4, TRANSPOSED=int(transposed),
+            "inner_product", "gradient", T=right, R=result, COLUMNS=vector, ROWS=height,
+            WARPS=warps, BATCH=4, TRANSPOSED=transposed,
         )  # fmt: skip
         grid = -(-k // (32 * vector)), -(-n // height)
-        counts = [np.int32(each) for each in (*self.size, *added)]
-        return launch(function, grid, [*tensors, *counts], block=(32, warps))
+        arguments = [a.dy, right, mask, result, bias, *self.size, *accumulates]
+        return launch(function, grid, arguments, block=(32, warps))
