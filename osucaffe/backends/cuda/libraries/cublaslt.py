@@ -95,7 +95,7 @@ class Products:
         described.set_bias(ALIGNMENT)
         preference = c_void_p()
         call("MatmulPreferenceCreate", byref(preference))
-        limits = {_MAX_WORKSPACE: c_size_t(WORKSPACE)}
+        limits: dict[int, Any] = {_MAX_WORKSPACE: c_size_t(WORKSPACE)}
         for attribute in range(_MIN_ALIGNMENT_A, _MIN_ALIGNMENT_D + 1):
             limits[attribute] = c_uint32(ALIGNMENT)
         for attribute, value in limits.items():

@@ -4,7 +4,6 @@ else, over any number of axes in row-major float32; unpooling and interpolation.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from ...primitives.pooling import (
@@ -39,24 +38,54 @@ def _images(call: CudaCall, large: Tensor, small: Tensor) -> bool:
     )
 
 
-def _fast(
-    a: PoolingWindow,
-    large: Tensor,
-    small: Tensor,
-    arguments: Sequence[Any],
-    *,
-    over: Tensor,
-    relu: bool = False,
+Windowed = PoolingWindow | StochasticPooling | Unfolding
+
+
+def _over_images(
+    call: CudaCall, a: PoolingWindow, large: Tensor, small: Tensor, *others: Any, relu: bool = False
 ) -> Step:
-    """A step that launches the primitive's kernel of pooling.cu over the elements of `over`."""
+    """A step that launches the primitive's kernel of pooling.cu over images with the channels last:
+    a thread for some channels of each pixel that it writes."""
+    over = large if a.name.endswith("_backward") else small
+    over = call.in_layout(over, nhwc=True)
+    floats = dtype_of(over)
+    large, small, *others = (
+        call.in_layout(each, nhwc=True, dtype=floats if each.dtype == "float32" else None)
+        if isinstance(each, Tensor)
+        else each
+        for each in (large, small, *others)
+    )
     _, c, h, w = large.shape
-    vector = math.gcd(c, 16 // ITEM_BYTES[dtype_of(over)])
+    vector = math.gcd(c, 16 // ITEM_BYTES[floats])
     names = ("C", "H", "W", "OH", "OW", "KH", "KW", "SH", "SW", "PH", "PW")
     values = (c, h, w, *small.shape[2:], *a.kernel, *a.stride, *a.pad)
     macros = dict(zip(names, map(int, values), strict=True))
     function = kernel("pooling", a.name, T=over, VEC=vector, RELU=relu, **macros)
     count = over.size // vector
-    return launch(function, blocks_for(count), [*arguments, count])
+    return launch(function, blocks_for(count), [large, small, *others, count])
+
+
+def _over_windows(
+    call: CudaCall, a: Windowed, large: Tensor, small: Tensor, *others: Any, name: str = "",
+    relu: bool = False,
+) -> Step:  # fmt: skip
+    """A step that launches the primitive's kernel of windows.cu, or that of this name, for windows
+    over `large` (N, C, *in), one for each position of `small` (N, C, *out): a thread for each
+    element that it writes."""
+    call.choose_layouts(large, small)
+    # All lie row-major, in the types that are declared.
+    large, small, *others = (
+        call.in_layout(each, nhwc=False, dtype=each.dtype) if isinstance(each, Tensor) else each
+        for each in (large, small, *others)
+    )
+    over = large if a.name.endswith("_backward") else small
+    function = kernel(
+        "windows", name or a.name, AXES=len(a.kernel), IN=large.shape[2:], OUT=small.shape[2:],
+        KERNEL=a.kernel, STRIDE=a.stride, PAD=a.pad, RELU=relu,
+        DILATION=getattr(a, "dilation", [1] * len(a.kernel)), INS=math.prod(large.shape[2:]),
+        OUTS=math.prod(small.shape[2:]), TAPS=math.prod(a.kernel), COUNT=f"{over.count}ll",
+    )  # fmt: skip
+    return launch(function, blocks_for(over.count), [large, small, *others])
 
 
 @primitive("own")
@@ -66,112 +95,48 @@ def max_pooling(call: CudaCall, a: MaxPooling) -> Step:
         # Its place inside the window is all that the backward pass needs to know of a maximum.
         small = images and math.prod(a.kernel) < 255
         a.index.layout = Layout(a.index.shape, "uint8" if small else "int32", images)
-    if images and (a.index is None or dtype_of(a.index) == "uint8"):
-        x = call.in_layout(a.x, nhwc=True, dtype=dtype_of(a.y))
-        y = call.in_layout(a.y, nhwc=True)
-        return _fast(a, x, y, [x, y, a.index], over=y, relu=a.behind_relu)
-    windows = Windows(call, a.x, a.y, a)
-    return windows.over_small("max_pooling", a.index, a.behind_relu)
+    fast = images and (a.index is None or dtype_of(a.index) == "uint8")
+    make = _over_images if fast else _over_windows
+    return make(call, a, a.x, a.y, a.index, relu=a.behind_relu)
 
 
 @primitive("own")
 def max_pooling_backward(call: CudaCall, a: MaxPoolingBackward) -> Step:
     call.choose_layouts(a.dx, a.dy, a.index)
-    if dtype_of(a.index) == "uint8":
-        dx = call.in_layout(a.dx, nhwc=True)
-        dy = call.in_layout(a.dy, nhwc=True, dtype=dtype_of(dx))
-        return _fast(a, dx, dy, [dy, a.index, dx], over=dx)
-    return Windows(call, a.dx, a.dy, a).over_large("max_pooling_backward", a.index)
+    make = _over_images if dtype_of(a.index) == "uint8" else _over_windows
+    return make(call, a, a.dx, a.dy, a.index)
 
 
 @primitive("own")
 def average_pooling(call: CudaCall, a: AveragePooling) -> Step:
-    if _images(call, a.x, a.y):
-        y = call.in_layout(a.y, nhwc=True)
-        x = call.in_layout(a.x, nhwc=True, dtype=dtype_of(y))
-        return _fast(a, x, y, [x, y], over=y)
-    return Windows(call, a.x, a.y, a).over_small("average_pooling")
+    make = _over_images if _images(call, a.x, a.y) else _over_windows
+    return make(call, a, a.x, a.y)
 
 
 @primitive("own")
 def average_pooling_backward(call: CudaCall, a: AveragePoolingBackward) -> Step:
-    mask = a.relu_output
-    if _images(call, a.dx, a.dy):
-        dx = call.in_layout(a.dx, nhwc=True)
-        dy = call.in_layout(a.dy, nhwc=True, dtype=dtype_of(dx))
-        if mask is not None:
-            mask = call.in_layout(mask, nhwc=True, dtype=dtype_of(dx))
-        return _fast(a, dx, dy, [dy, mask, dx], over=dx)
-    return Windows(call, a.dx, a.dy, a).over_large("average_pooling_backward", mask)
+    make = _over_images if _images(call, a.dx, a.dy) else _over_windows
+    return make(call, a, a.dx, a.dy, a.relu_output)
 
 
 @primitive("own")
 def stochastic_pooling(call: CudaCall, a: StochasticPooling) -> Step:
-    call.choose_layouts(a.x, a.y)
     if _is_open(a.index):
         a.index.layout = Layout(a.index.shape, "int32", False)
-    windows = Windows(call, a.x, a.y, a)
     if not a.train:
-        return windows.over_small("expected_pooling")
-    drawn = [call.backend.counter(), call.backend.key(a.key)]
-    return windows.over_small("stochastic_pooling", a.index, *drawn)
-
-
-class Windows:
-    """Windows over `large` (N, C, *in), one for each position of `small` (N, C, *out)."""
-
-    def __init__(
-        self,
-        call: CudaCall,
-        large: Tensor,
-        small: Tensor,
-        a: PoolingWindow | StochasticPooling | Unfolding,
-    ) -> None:
-        call.choose_layouts(large, small)
-        self.call = call
-        self.large = call.in_layout(large, nhwc=False, dtype="float32")
-        self.small = call.in_layout(small, nhwc=False, dtype="float32")
-        self.macros = {
-            "AXES": len(a.kernel),
-            "IN": large.shape[2:],
-            "OUT": small.shape[2:],
-            "KERNEL": a.kernel,
-            "STRIDE": a.stride,
-            "PAD": a.pad,
-            "DILATION": getattr(a, "dilation", [1] * len(a.kernel)),
-            "INS": math.prod(large.shape[2:]),
-            "OUTS": math.prod(small.shape[2:]),
-            "TAPS": math.prod(a.kernel),
-        }
-
-    def over_small(self, name: str, *others: Any) -> Step:
-        """A step that launches a kernel with a thread for each element of `small`."""
-        return self._launch(name, self.small, others)
-
-    def over_large(self, name: str, *others: Any) -> Step:
-        """A step that launches a kernel with a thread for each element of `large`."""
-        return self._launch(name, self.large, others)
-
-    def _launch(self, name: str, over: Tensor, others: Sequence[Any]) -> Step:
-        # Whatever else there is, such as an index, lies row-major, in the type that it is declared.
-        row_major = [
-            self.call.in_layout(other, nhwc=False, dtype=other.dtype)
-            if isinstance(other, Tensor)
-            else other
-            for other in others
-        ]
-        function = kernel("windows", name, COUNT=f"{over.count}ll", **self.macros)
-        return launch(function, blocks_for(over.count), [self.large, self.small, *row_major])
+        return _over_windows(call, a, a.x, a.y, name="expected_pooling")
+    drawn = call.backend.counter(), call.backend.key(a.key)
+    return _over_windows(call, a, a.x, a.y, a.index, *drawn)
 
 
 @primitive("own")
 def im2col(call: CudaCall, a: Im2col) -> Step:
-    return Windows(call, a.x, a.y, a).over_small("im2col")
+    return _over_windows(call, a, a.x, a.y)
 
 
 @primitive("own")
 def im2col_backward(call: CudaCall, a: Im2colBackward) -> Step:
-    return Windows(call, a.dx, a.dy, a).over_large("im2col_backward")
+    return _over_windows(call, a, a.dx, a.dy)
 
 
 def _planes(small: Tensor, large: Tensor) -> list[int]:

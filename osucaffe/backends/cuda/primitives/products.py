@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,6 +119,20 @@ def _operands(call: CudaCall, nhwc: bool) -> Any:
     return arguments(call.name, call.settings, tensors)
 
 
+def _tune(
+    call: CudaCall,
+    a: InnerProduct | InnerProductBackwardData | InnerProductBackwardFilter,
+    product: Product,
+    bind: Callable[[CudaCall], Bound],
+    small: Provider,
+) -> Pending:
+    """Let the tuner choose between cuBLASLt and, where there is little to do, our own kernel."""
+    work, rows = product.m * product.n * product.k, product.m
+    most = MOST_WORK if isinstance(a, InnerProduct) else MOST_GRADIENT_WORK
+    tries_small = not a.transpose and work <= most and rows <= MOST_ROWS
+    return call.tune([Gemm(call.backend, product, bind), *([small] if tries_small else [])])
+
+
 # -- outputs ---------------------------------------------------------------------------------------
 
 
@@ -129,26 +143,19 @@ def inner_product(call: CudaCall, a: InnerProduct) -> Pending:
     choose_row_layout(a.y, backend.dtype)
     choose_row_major(a.b)
     columns = a.w.shape[1 if a.transpose else 0]
-    inside = math.prod(a.x.shape[a.axis :])
-    size = (a.y.count // columns, columns, inside)
+    size = (a.y.count // columns, columns, math.prod(a.x.shape[a.axis :]))
     fuses = not a.relu  # nothing fuses a slope
     words = ["bias"] * (a.b is not None) + ["relu"] * (a.relu is not None)
-    epilogue = " ".join(words) if fuses else ""
-    dtypes = backend.dtype, backend.dtype
+    dtypes, epilogue = (backend.dtype, backend.dtype), " ".join(words) if fuses else ""
     product = Product(backend.precision, *size, False, not a.transpose, *dtypes, epilogue)
-    bind = functools.partial(_bind_outputs, nhwc, fuses)
-    providers: list[Provider] = [Gemm(backend, product, bind)]
-    if not a.transpose and math.prod(size) <= MOST_WORK and size[0] <= MOST_ROWS:
-        providers.append(_SmallProduct(size, nhwc))
-    return call.tune(providers)
 
+    def bind(call: CudaCall) -> Bound:
+        a: InnerProduct = _operands(call, nhwc)
+        if fuses:
+            return Bound(a.x, a.w, a.y, a.b, [])
+        return Bound(a.x, a.w, a.y, None, [bias_step(a.y, a.b, a.relu, columns)])
 
-def _bind_outputs(nhwc: bool, fuses: bool, call: CudaCall) -> Bound:
-    a: InnerProduct = _operands(call, nhwc)
-    if fuses:
-        return Bound(a.x, a.w, a.y, a.b, [])
-    columns = a.w.shape[1 if a.transpose else 0]
-    return Bound(a.x, a.w, a.y, None, [bias_step(a.y, a.b, a.relu, columns)])
+    return _tune(call, a, product, bind, _SmallProduct(size, nhwc))
 
 
 @dataclass(frozen=True)
@@ -184,20 +191,16 @@ def inner_product_backward_data(call: CudaCall, a: InnerProductBackwardData) -> 
     call.choose_layouts(a.relu_output)
     inside = math.prod(a.dx.shape[a.axis :])
     rows = a.dx.count // inside
-    size = (rows, inside, a.dy.count // rows)
+    columns = a.dy.count // rows
     dtypes = backend.dtype, backend.dtype
-    product = Product(backend.precision, *size, False, a.transpose, *dtypes)
-    bind = functools.partial(_bind_data, nhwc)
-    providers: list[Provider] = [Gemm(backend, product, bind)]
-    if not a.transpose and math.prod(size) <= MOST_GRADIENT_WORK and rows <= MOST_ROWS:
-        providers.append(_SmallGradient((size[2], rows, inside), nhwc))
-    return call.tune(providers)
+    product = Product(backend.precision, rows, inside, columns, False, a.transpose, *dtypes)
 
+    def bind(call: CudaCall) -> Bound:
+        a: InnerProductBackwardData = _operands(call, nhwc)
+        behind = [] if a.relu_output is None else [mask_step(a.dx, a.relu_output)]
+        return Bound(a.dy, a.w, a.dx, None, behind)
 
-def _bind_data(nhwc: bool, call: CudaCall) -> Bound:
-    a: InnerProductBackwardData = _operands(call, nhwc)
-    behind = [] if a.relu_output is None else [mask_step(a.dx, a.relu_output)]
-    return Bound(a.dy, a.w, a.dx, None, behind)
+    return _tune(call, a, product, bind, _SmallGradient((columns, rows, inside), nhwc))
 
 
 @primitive("own")
@@ -215,23 +218,19 @@ def inner_product_backward_filter(call: CudaCall, a: InnerProductBackwardFilter)
     accumulate = "dw" in call.accumulates
     dtypes = backend.dtype, dtype_of(a.dw)
     product = Product(backend.precision, *size, True, False, *dtypes, accumulate=accumulate)
-    bind = functools.partial(_bind_filter, nhwc, rows)
-    providers: list[Provider] = [Gemm(backend, product, bind)]
-    if not a.transpose and math.prod(size) <= MOST_GRADIENT_WORK and columns <= MOST_ROWS:
-        providers.append(_SmallGradient((rows, columns, inside), nhwc))
-    return call.tune(providers)
+
+    def bind(call: CudaCall) -> Bound:
+        a: InnerProductBackwardFilter = _operands(call, nhwc)
+        left, right = (a.x, a.dy) if a.transpose else (a.dy, a.x)
+        behind = [] if a.db is None else [_bias_gradient(rows, call)]
+        return Bound(left, right, call.needed("dw"), None, behind)
+
+    return _tune(call, a, product, bind, _SmallGradient((rows, columns, inside), nhwc))
 
 
 def _bias_gradient(rows: int, call: CudaCall) -> Step:
     dy = call.in_layout(call.needed("dy"), nhwc=False, dtype=call.backend.dtype)
     return sum_rows(call, dy, call.needed("db"), rows, accumulate="db" in call.accumulates)
-
-
-def _bind_filter(nhwc: bool, rows: int, call: CudaCall) -> Bound:
-    a: InnerProductBackwardFilter = _operands(call, nhwc)
-    left, right = (a.x, a.dy) if a.transpose else (a.dy, a.x)
-    behind = [] if a.db is None else [_bias_gradient(rows, call)]
-    return Bound(left, right, call.needed("dw"), None, behind)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ ARCHITECTURE_SPECIFIC = {
     "wgrad_tf32": "90a",
 }
 """Files of kernels with instructions of one architecture alone, and which."""
-NUMBERS = {
+NUMBERS: dict[str, type[np.generic]] = {
     "int": np.int32, "int64_t": np.int64, "uint64_t": np.uint64, "float": np.float32,
 }  # fmt: skip
 """NumPy's names of the types in which kernels take numbers."""

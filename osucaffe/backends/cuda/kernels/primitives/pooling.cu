@@ -77,7 +77,7 @@ extern "C" __global__ void max_pooling(const T* x, T* y, uint8_t* note, int64_t 
         } \
     }
 
-extern "C" __global__ void max_pooling_backward(const T* dy, const uint8_t* note, T* dx,
+extern "C" __global__ void max_pooling_backward(T* dx, const T* dy, const uint8_t* note,
                                                 int64_t count) {
     PDL_BEGIN;
     FOR_EACH(count) {
@@ -113,7 +113,7 @@ extern "C" __global__ void average_pooling(const T* x, T* y, int64_t count) {
 
 // relu_output (may be null): x, the output of a ReLU whose backward is fused: no gradient where it is
 // not positive.
-extern "C" __global__ void average_pooling_backward(const T* dy, const T* relu_output, T* dx,
+extern "C" __global__ void average_pooling_backward(T* dx, const T* dy, const T* relu_output,
                                                     int64_t count) {
     PDL_BEGIN;
     FOR_EACH(count) {

@@ -61,8 +61,8 @@ __device__ __forceinline__ float area(int window) {
     return result;
 }
 
-// behind: a ReLU, so maxima are noted only where they are positive (-1 elsewhere).
-extern "C" __global__ void max_pooling(const float* x, float* y, int* index, int behind) {
+// RELU: x came out of one, so maxima are noted only where they are positive (-1 elsewhere).
+extern "C" __global__ void max_pooling(const float* x, float* y, int* index) {
     PDL_BEGIN;
     FOR_EACH(COUNT) {
         const float* plane = x + id / OUTS * INS;
@@ -71,7 +71,7 @@ extern "C" __global__ void max_pooling(const float* x, float* y, int* index, int
         FOR_EACH_TAP(id % OUTS)
             if (where < 0 || plane[place] > best) best = plane[place], where = place;
         y[id] = best;
-        if (index) index[id] = behind && !(best > 0) ? -1 : where;
+        if (index) index[id] = RELU && !(best > 0) ? -1 : where;
     }
 }
 
