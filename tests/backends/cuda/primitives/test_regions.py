@@ -1,59 +1,24 @@
-"""The kernels over regions: run as C++ against the CPU's, and compiled for a GPU, in graphs too."""
+"""Layers of forks behind convolutions on a GPU, and what a region of no image gives."""
 
 from __future__ import annotations
-
-import shutil
 
 import numpy as np
 import pytest
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cuda import Cuda
-from osucaffe.backends.cuda.primitives import regions
 from tests.layers.nets import build, inputs
 
-from ...cases import CASES, Case
-from ...cases_regions import region_cases
-from ...running import run_call
-from ..executed import execute
+from ...running import Output, run_call
 from ..simulated import simulate, with_libraries
 
 
-def own_cases() -> list[Case]:
-    before = len(CASES)
-    region_cases()
-    own = CASES[before:]
-    del CASES[before:]
-    return own
-
-
-@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler here")
-@pytest.mark.parametrize(
-    "each",
-    [case for case in own_cases() if case.label],
-    ids=lambda case: f"{case.name}: {case.label}",
-)
-def test_kernels_as_cpp(each: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    simulate(monkeypatch)
-    execute(monkeypatch)
-    monkeypatch.setattr(regions, "blocks_for", lambda count: 1)
-    found = run_call(Cuda(precision="fp32"), each.name, each.tensors, each.settings, flexible=False)
-    for argument, wanted in each.expected.items():
-        np.testing.assert_allclose(found[argument], wanted, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_kernels_compile(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    simulate(monkeypatch)
-    backend = Cuda(precision=precision, graphs=False)
-    for each in own_cases():
-        run_call(backend, each.name, each.tensors, each.settings)
-
-
 def test_a_roi_of_no_image_gives_zeros() -> None:
-    tensors = {"x": np.ones((1, 1, 4, 4)), "rois": np.array([[-1.0, 0, 0, 3, 3]]),
-               "y": next(iter(own_cases())).tensors["y"]}  # fmt: skip
-    tensors["y"] = type(tensors["y"])((1, 1, 3, 3))
+    tensors = {
+        "x": np.ones((1, 1, 4, 4)),
+        "rois": np.array([[-1.0, 0, 0, 3, 3]]),
+        "y": Output((1, 1, 3, 3)),
+    }
     found = run_call(Cpu(), "roi_sampling", tensors, {"scale": 1.0, "pad": 0.0})
     assert not found["y"].any()
 
