@@ -53,7 +53,7 @@ class Cuda(TuningGpu):
         """What chooses among candidates, by timing them on this device: again, where the libraries
         or our kernels have changed."""
         kernels = f"{zlib.crc32(texts().encode()):08x}"
-        libraries = f"cudnn {cudnn.version()}, cublaslt {self.products.library.version}"
+        libraries = f"cudnn {cudnn.version()}, cublaslt {self.products.version}"
         return Tuner(self, f"{self.properties.name}, {libraries}, kernels {kernels}")
 
     @functools.cached_property

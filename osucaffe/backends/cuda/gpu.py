@@ -131,8 +131,7 @@ class Gpu(Backend):
             values = to_bfloat16(values)
         flat = np.ascontiguousarray(values, _array_dtype(tensor)).reshape(-1)
         if flat.dtype == np.float32 and flat.size <= 4:  # without waiting: a learning rate, say
-            given = [*flat, *[np.float32(0)] * (4 - flat.size)]
-            arguments = [tensor, np.int32(flat.size), *given]
+            arguments = [tensor, flat.size, *flat, *[0] * (4 - flat.size)]
             launch(self._set_floats, 1, arguments, block=1)()
         elif flat.size:
             self._copy(tensor.address, flat)
@@ -243,9 +242,8 @@ class Gpu(Backend):
     def begin_forward(self, random: RandomState) -> None:
         """Let the device draw the random numbers of this forward pass."""
         if id(random) in self._counters:
-            address = np.uint64(self._counters[id(random)][1])
-            arguments = [address, np.uint64(random.step), np.uint64(random.rank)]
-            launch(self._set_step, 1, arguments, block=1)()
+            _, address = self._counters[id(random)]
+            launch(self._set_step, 1, [address, random.step, random.rank], block=1)()
 
     # -- streams and layouts ----------------------------------------------------------------------
 

@@ -253,7 +253,7 @@ class FakeProducts:
 
     def __init__(self, algorithms: int = 1) -> None:
         self._algorithms = algorithms
-        self.library = SimpleNamespace(version=0)
+        self.version = 0
 
     def proposed(self, product: Any) -> Future[list[str]]:
         return done([f"algorithm {i}" for i in range(self._algorithms)])

@@ -84,7 +84,7 @@ def _record_kernels(monkeypatch: pytest.MonkeyPatch, found: Recorded) -> None:
     def compiled(text: str, function: str, specific: str = "") -> Any:
         capability = found.device.compute_capability
         name = f"sm_{specific or capability}"
-        made = compile.Kernel(Future(), function, 0)
+        made = compile.Kernel(Future(), text, function, 0)
         made.source = text, (*compile.OPTIONS, f"-arch={name}"), function  # type: ignore[attr-defined]
         return made
 

@@ -40,6 +40,8 @@ static int __syncthreads_or(int flag) {
     return any;
 }
 
+static float __fmul_rn(float a, float b) { return a * b; }
+static float __fadd_rn(float a, float b) { return a + b; }
 static int atomicAdd(int* at, int value) { return (*at += value) - value; }
 static int __popc(unsigned bits) { return __builtin_popcount(bits); }
 static uint32_t __float_as_uint(float x) { uint32_t bits; memcpy(&bits, &x, 4); return bits; }

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from ctypes import byref, c_float, c_int, c_int64, c_size_t, c_uint64, c_void_p
+from ctypes import byref, c_float, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,145 +62,133 @@ class Product:
         return self.epilogue.startswith("bias")
 
 
-class Library:
-    """cuBLASLt on the current device. Threads may use it at the same time."""
+class Products:
+    """cuBLASLt on a device of CuPy's; what it proposes is asked for in the background, once."""
 
-    def __init__(self) -> None:
-        self.calls = _load()
-        self.handle = c_void_p()
-        check(self.calls.cublasLtCreate(byref(self.handle)))
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        self._handle = c_void_p()
+        call("Create", byref(self._handle))
+        self._proposed: dict[Product, Task[list[str]]] = {}
 
     @functools.cached_property
     def version(self) -> int:
         """As the library numbers it."""
-        self.calls.cublasLtGetVersion.restype = c_size_t
-        found: int = self.calls.cublasLtGetVersion()
+        get_version = _load().cublasLtGetVersion
+        get_version.restype = c_size_t
+        found: int = get_version()
         return found
 
-
-class Algorithm:
-    """A way to compute a product: `workspace` bytes of scratch, and `execute`. name: one of
-    `proposals`."""
-
-    def __init__(self, library: Library, product: Product, name: str) -> None:
-        self._library = library
-        self._operands = _Operands(library, product)
-        algorithm, workspace = name.split()
-        self._algorithm = (c_uint64 * 8).from_buffer_copy(bytes.fromhex(algorithm))
-        self.workspace = int(workspace)
-
-    def execute(self, a: int, b: int, c: int, bias: int, workspace: int, stream: int) -> None:
-        """Launch it. Arguments are addresses, and CUDA's stream."""
-        given = self._operands
-        given.set_bias(bias)
-        status = self._library.calls.cublasLtMatmul(
-            self._library.handle, given.description, byref(given.one), c_void_p(b), given.b,
-            c_void_p(a), given.a, byref(given.beta), c_void_p(c), given.c, c_void_p(c), given.c,
-            byref(self._algorithm), c_void_p(workspace), c_size_t(self.workspace), c_void_p(stream),
-        )  # fmt: skip
-        check(status, f"{given.product} at {a:x}, {b:x}, {c:x}, {bias:x}, {workspace:x}")
-
-
-def proposals(library: Library, product: Product) -> list[str]:
-    """The algorithms that the library proposes, the most promising first, as text."""
-    given = _Operands(library, product)
-    given.set_bias(ALIGNMENT)
-    preference = c_void_p()
-    check(library.calls.cublasLtMatmulPreferenceCreate(byref(preference)))
-    set_attribute = library.calls.cublasLtMatmulPreferenceSetAttribute
-    check(set_attribute(preference, _MAX_WORKSPACE, byref(c_size_t(WORKSPACE)), c_size_t(8)))
-    alignment = ctypes.c_uint32(ALIGNMENT)
-    for attribute in range(_MIN_ALIGNMENT_A, _MIN_ALIGNMENT_D + 1):
-        check(set_attribute(preference, attribute, byref(alignment), c_size_t(4)))
-    found = (_Heuristic * MOST_PROPOSED)()
-    count = c_int()
-    status = library.calls.cublasLtMatmulAlgoGetHeuristic(
-        library.handle, given.description, given.b, given.a, given.c, given.c, preference,
-        MOST_PROPOSED, found, byref(count),
-    )  # fmt: skip
-    library.calls.cublasLtMatmulPreferenceDestroy(preference)
-    if status:
-        return []
-    return [
-        f"{bytes(each.algorithm).hex()} {each.workspace}"
-        for each in found[: count.value]
-        if each.state == 0
-    ]
-
-
-class Products:
-    """What is proposed for products on a device of CuPy's, asked for in the background, once."""
-
-    def __init__(self, device: Any) -> None:
-        self._device = device
-        self.library = Library()
-        self._proposed: dict[Product, Task[list[str]]] = {}
-
     def proposed(self, product: Product) -> Task[list[str]]:
-        """The names of the algorithms that it proposes."""
+        """The names of the algorithms that it proposes, the most promising first."""
         if product not in self._proposed:
-            self._proposed[product] = begin(functools.partial(self._on_a_thread, product))
+            self._proposed[product] = begin(functools.partial(self._propose, product))
         return self._proposed[product]
 
     def algorithm(self, product: Product, name: str) -> Algorithm:
         """The algorithm of a name, for a product."""
-        return Algorithm(self.library, product, name)
+        return Algorithm(self._handle, product, name)
 
-    def _on_a_thread(self, product: Product) -> list[str]:
-        self._device.use()
-        return proposals(self.library, product)
+    def _propose(self, product: Product) -> list[str]:
+        self._device.use()  # each thread has a current device of its own
+        described = _Described(product)
+        described.set_bias(ALIGNMENT)
+        preference = c_void_p()
+        call("MatmulPreferenceCreate", byref(preference))
+        limits: dict[int, Any] = {_MAX_WORKSPACE: c_size_t(WORKSPACE)}
+        for attribute in range(_MIN_ALIGNMENT_A, _MIN_ALIGNMENT_D + 1):
+            limits[attribute] = c_uint32(ALIGNMENT)
+        for attribute, value in limits.items():
+            set_attribute("MatmulPreference", preference, attribute, value)
+        found, count = (_Heuristic * MOST_PROPOSED)(), c_int()
+        status = _load().cublasLtMatmulAlgoGetHeuristic(
+            self._handle, described.description, described.b, described.a, described.c,
+            described.c, preference, MOST_PROPOSED, found, byref(count),
+        )  # fmt: skip
+        call("MatmulPreferenceDestroy", preference)
+        return [
+            f"{bytes(each.algorithm).hex()} {each.workspace}"
+            for each in found[: 0 if status else count.value]
+            if each.state == 0
+        ]
 
 
-class _Operands:
-    """What the library is told of a product. It counts along columns first: its matrices are ours
+class Algorithm:
+    """A way to compute a product: `workspace` bytes of scratch, and `execute`. name: one of
+    those that are proposed."""
+
+    def __init__(self, handle: c_void_p, product: Product, name: str) -> None:
+        self._handle, self._product, self._described = handle, product, _Described(product)
+        algorithm, workspace = name.split()
+        self._algorithm = (c_uint64 * 8).from_buffer_copy(bytes.fromhex(algorithm))
+        self.workspace = int(workspace)
+        self._one, self._beta = c_float(1.0), c_float(float(product.accumulate))
+
+    def execute(self, a: int, b: int, c: int, bias: int, workspace: int, stream: int) -> None:
+        """Launch it. Arguments are addresses, and CUDA's stream."""
+        described = self._described
+        described.set_bias(bias)
+        status = _load().cublasLtMatmul(
+            self._handle, described.description, byref(self._one), c_void_p(b), described.b,
+            c_void_p(a), described.a, byref(self._beta), c_void_p(c), described.c, c_void_p(c),
+            described.c, byref(self._algorithm), c_void_p(workspace), c_size_t(self.workspace),
+            c_void_p(stream),
+        )  # fmt: skip
+        if status:
+            check(status, f"{self._product} at {a:x}, {b:x}, {c:x}, {bias:x}, {workspace:x}")
+
+
+class _Described:
+    """A product as the library is told of it. It counts along columns first: its matrices are ours
     transposed, c' = b' a'."""
 
-    def __init__(self, library: Library, product: Product) -> None:
-        self.product = product
-        self._calls = library.calls
-        kind, wide = _TYPES[product.a], _TYPES[product.c]
-        compute = _COMPUTE_32F_FAST_TF32 if product.precision == "tf32" else _COMPUTE_32F
+    def __init__(self, product: Product) -> None:
+        tf32 = product.precision == "tf32"
         self.description = c_void_p()
-        scale = _TYPES["float32"]
-        check(self._calls.cublasLtMatmulDescCreate(byref(self.description), compute, scale))
+        call(
+            "MatmulDescCreate", byref(self.description),
+            _COMPUTE_32F_FAST_TF32 if tf32 else _COMPUTE_32F, _TYPES["float32"],
+        )  # fmt: skip
         self._set(_TRANSPOSED_A, c_int(product.transpose_b))
         self._set(_TRANSPOSED_B, c_int(product.transpose_a))
         self._set(_EPILOGUE, c_int(_EPILOGUES[product.epilogue]))
         m, n, k = product.m, product.n, product.k
-        self.b = self._matrix(kind, *((k, n) if product.transpose_b else (n, k)))
-        self.a = self._matrix(kind, *((m, k) if product.transpose_a else (k, m)))
-        self.c = self._matrix(wide, n, m)
-        self.one = c_float(1.0)
-        self.beta = c_float(float(product.accumulate))
-        self._bias = 0
+        self.b = _matrix(product.a, *((k, n) if product.transpose_b else (n, k)))
+        self.a = _matrix(product.a, *((m, k) if product.transpose_a else (k, m)))
+        self.c = _matrix(product.c, n, m)
+        self._bias = 0 if product.has_bias else None
 
     def __del__(self) -> None:
         for layout in self.a, self.b, self.c:
-            self._calls.cublasLtMatrixLayoutDestroy(layout)
-        self._calls.cublasLtMatmulDescDestroy(self.description)
+            call("MatrixLayoutDestroy", layout)
+        call("MatmulDescDestroy", self.description)
 
     def set_bias(self, address: int) -> None:
         """Where the bias lies, if the product has one."""
-        if self.product.has_bias and address != self._bias:
+        if self._bias is not None and address != self._bias:
             self._set(_BIAS_POINTER, c_void_p(address))
             self._bias = address
 
     def _set(self, attribute: int, value: Any) -> None:
-        size = c_size_t(ctypes.sizeof(value))
-        check(
-            self._calls.cublasLtMatmulDescSetAttribute(
-                self.description, c_int(attribute), byref(value), size
-            )
-        )
+        set_attribute("MatmulDesc", self.description, attribute, value)
 
-    def _matrix(self, kind: int, rows: int, columns: int) -> c_void_p:
-        layout = c_void_p()
-        check(
-            self._calls.cublasLtMatrixLayoutCreate(
-                byref(layout), kind, c_uint64(rows), c_uint64(columns), c_int64(rows)
-            )
-        )
-        return layout
+
+def _matrix(dtype: str, rows: int, columns: int) -> c_void_p:
+    layout = c_void_p()
+    extents = c_uint64(rows), c_uint64(columns), c_int64(rows)
+    call("MatrixLayoutCreate", byref(layout), _TYPES[dtype], *extents)
+    return layout
+
+
+def set_attribute(kind: str, target: c_void_p, attribute: int, value: Any) -> None:
+    """Set an attribute of a descriptor of this kind."""
+    size = c_size_t(ctypes.sizeof(value))
+    call(f"{kind}SetAttribute", target, c_int(attribute), byref(value), size)
+
+
+def call(name: str, *arguments: Any) -> None:
+    """Call a function of the library, by its name without cublasLt. RuntimeError if it fails."""
+    check(getattr(_load(), f"cublasLt{name}")(*arguments), name)
 
 
 def check(status: int, what: str = "") -> None:

@@ -15,15 +15,14 @@ from typing import Any, NamedTuple
 
 from ....errors import UserError
 from .cudnn_enums import (
+    Address,
     Attribute,
-    BehaviorNote,
     ConvolutionMode,
     DataType,
     DescriptorType,
     Double,
     HeurMode,
     Knob,
-    NumericalNote,
     PointwiseMode,
     Type,
 )
@@ -93,22 +92,25 @@ def check(status: int, call: str) -> None:
 
 # -- descriptors -----------------------------------------------------------------------------------
 
-_ENUMERATIONS = {
-    DataType: Type.DATA_TYPE,
-    ConvolutionMode: Type.CONVOLUTION_MODE,
-    PointwiseMode: Type.POINTWISE_MODE,
-    HeurMode: Type.HEUR_MODE,
-    NumericalNote: Type.NUMERICAL_NOTE,
-    BehaviorNote: Type.BEHAVIOR_NOTE,
-    Knob: Type.KNOB_TYPE,
+_TYPES: dict[type, tuple[Type, Any]] = {
+    bool: (Type.BOOLEAN, ctypes.c_bool),
+    int: (Type.INT64, c_int64),
+    float: (Type.FLOAT, ctypes.c_float),
+    Double: (Type.DOUBLE, ctypes.c_double),
+    Address: (Type.VOID_PTR, c_void_p),
+    DataType: (Type.DATA_TYPE, c_int),
+    ConvolutionMode: (Type.CONVOLUTION_MODE, c_int),
+    PointwiseMode: (Type.POINTWISE_MODE, c_int),
+    HeurMode: (Type.HEUR_MODE, c_int),
+    Knob: (Type.KNOB_TYPE, c_int),
 }
+"""What cuDNN calls the types of values, and what they are in C."""
 
 
 class Descriptor:
     """One of cuDNN's objects. It is destroyed when nothing refers to it any more."""
 
-    def __init__(self, kind: DescriptorType, *, empty: bool = False) -> None:
-        """empty: it is only to receive what `get` finds."""
+    def __init__(self, kind: DescriptorType) -> None:
         self.kind = kind
         self._brief = load_brief()
         self.pointer = c_void_p()
@@ -120,34 +122,14 @@ class Descriptor:
             self._brief.cudnnBackendDestroyDescriptor(self.pointer)
 
     def set(self, attribute: Attribute, *values: Any) -> None:
-        """Give it values of one kind: numbers of one of the enumerations, bool, int, float (or
-        Double), a text, or other descriptors, which then live as long as this one."""
+        """Give it values of one type: of _TYPES, a text, or a handle or other descriptors, which
+        then live as long as this one."""
         kind, array = _array(values)
-        if kind is Type.BACKEND_DESCRIPTOR:
-            self._held += values
-        self._set(attribute, kind, array)
-
-    def _set(self, attribute: Attribute, kind: Type, array: Any) -> None:
+        self._held += [value for value in values if isinstance(value, Descriptor | Handle)]
         status = self._brief.cudnnBackendSetAttribute(
             self.pointer, attribute, kind, c_int64(len(array)), array
         )
         check(status, f"setting {attribute.name}")
-
-    def set_handle(self, attribute: Attribute, handle: c_void_p) -> None:
-        """Give it a handle."""
-        self._set(attribute, Type.HANDLE, (c_void_p * 1)(handle))
-
-    def set_pointers(self, attribute: Attribute, *addresses: int) -> None:
-        """Give it addresses on the device."""
-        self._set(attribute, Type.VOID_PTR, (c_void_p * len(addresses))(*addresses))
-
-    def finalize(self) -> Descriptor:
-        """Let cuDNN check it; then it can be used."""
-        check(
-            load().cudnnBackendFinalize(self.pointer),
-            f"finalizing {self.kind.name} descriptor",
-        )
-        return self
 
     def get(self, attribute: Attribute, kind: Type, array: Any) -> int:
         """Let cuDNN fill an array; how many elements there are."""
@@ -167,7 +149,7 @@ class Descriptor:
         self, attribute: Attribute, kind: DescriptorType, most: int
     ) -> list[Descriptor]:
         """Other descriptors that belong to it, in their order: no more than `most`."""
-        made = [Descriptor(kind, empty=True) for _ in range(most)]
+        made = [Descriptor(kind) for _ in range(most)]
         array = (c_void_p * most)(*(each.pointer for each in made))
         return made[: self.get(attribute, Type.BACKEND_DESCRIPTOR, array)]
 
@@ -175,28 +157,28 @@ class Descriptor:
 def _array(values: Sequence[Any]) -> tuple[Type, Any]:
     """The type of values and an array of them, in C."""
     first, count = values[0], len(values)
-    if isinstance(first, Descriptor):
-        return Type.BACKEND_DESCRIPTOR, (c_void_p * count)(*(each.pointer for each in values))
+    if isinstance(first, Descriptor | Handle):
+        kind = Type.HANDLE if isinstance(first, Handle) else Type.BACKEND_DESCRIPTOR
+        return kind, (c_void_p * count)(*(each.pointer for each in values))
     if isinstance(first, str):
         text = first.encode() + b"\0"
         return Type.CHAR, ctypes.create_string_buffer(text, len(text))
-    if isinstance(first, bool):
-        return Type.BOOLEAN, (ctypes.c_bool * count)(*values)
-    if type(first) in _ENUMERATIONS:
-        return _ENUMERATIONS[type(first)], (c_int * count)(*values)
-    if isinstance(first, int):
-        return Type.INT64, (c_int64 * count)(*values)
-    if isinstance(first, Double):
-        return Type.DOUBLE, (ctypes.c_double * count)(*values)
-    return Type.FLOAT, (ctypes.c_float * count)(*values)
+    kind, c_type = _TYPES[type(first)]
+    return kind, (c_type * count)(*values)
 
 
-def build(kind: DescriptorType, attributes: Mapping[Attribute, Any]) -> Descriptor:
-    """A finalized descriptor with these attributes; a list or tuple is several values of one."""
+def build(
+    kind: DescriptorType, attributes: Mapping[Attribute, Any], handle: Handle | None = None
+) -> Descriptor:
+    """A finalized descriptor with these attributes; a list or tuple is several values of one.
+    handle: of the device that it is for, where it has to know that."""
     made = Descriptor(kind)
-    for attribute, value in attributes.items():
+    device = handle.attributes.get(kind, {}) if handle else {}
+    for attribute, value in {**device, **attributes}.items():
         made.set(attribute, *(value if isinstance(value, list | tuple) else [value]))
-    return made.finalize()
+    # Plans are compiled here, while other threads run.
+    check(load().cudnnBackendFinalize(made.pointer), f"finalizing {kind.name} descriptor")
+    return made
 
 
 # -- where plans are to run ------------------------------------------------------------------------
@@ -205,30 +187,23 @@ def build(kind: DescriptorType, attributes: Mapping[Attribute, Any]) -> Descript
 class Handle:
     """cuDNN on the current device. One thread uses it at a time.
 
-    Its methods but `use` tell the library for which device a descriptor is.
+    attributes: what descriptors that are for this device say of it, by their kinds.
     """
+
+    attributes: Mapping[DescriptorType, Mapping[Attribute, Any]]
 
     def __init__(self) -> None:
         self._library = load()
         self.pointer = c_void_p()
         check(self._library.cudnnCreate(byref(self.pointer)), "cudnnCreate")
+        self.attributes = {
+            DescriptorType.OPERATIONGRAPH: {Attribute.OPERATIONGRAPH_HANDLE: self},
+            DescriptorType.EXECUTION_PLAN: {Attribute.EXECUTION_PLAN_HANDLE: self},
+        }
 
     def use(self, stream: int) -> None:
         """Launch on this stream from now on."""
         check(self._library.cudnnSetStream(self.pointer, c_void_p(stream)), "cudnnSetStream")
-
-    def graph(self, descriptor: Descriptor) -> None:
-        """Let an operation graph be for this device."""
-        descriptor.set_handle(Attribute.OPERATIONGRAPH_HANDLE, self.pointer)
-
-    def heuristics(self, descriptor: Descriptor) -> None:
-        """Let heuristics, or an engine, be for this device: they know it from the graph."""
-
-    engine = heuristics
-
-    def plan(self, descriptor: Descriptor) -> None:
-        """Let a plan be for this device."""
-        descriptor.set_handle(Attribute.EXECUTION_PLAN_HANDLE, self.pointer)
 
 
 # -- engines and plans -----------------------------------------------------------------------------
@@ -264,19 +239,14 @@ class Proposal(NamedTuple):
 
 def operation_graph(handle: Handle, operations: Sequence[Descriptor]) -> Descriptor:
     """Operations that are computed together. CudnnError where cuDNN knows no such graph."""
-    graph = Descriptor(DescriptorType.OPERATIONGRAPH)
-    handle.graph(graph)
-    graph.set(Attribute.OPERATIONGRAPH_OPS, *operations)
-    return graph.finalize()
+    attributes = {Attribute.OPERATIONGRAPH_OPS: operations}
+    return build(DescriptorType.OPERATIONGRAPH, attributes, handle)
 
 
 def proposals(handle: Handle, graph: Descriptor, mode: HeurMode, most: int) -> Iterator[Proposal]:
     """What the heuristics of a mode propose for a graph, the most promising first."""
-    heuristics = Descriptor(DescriptorType.ENGINEHEUR)
-    heuristics.set(Attribute.ENGINEHEUR_OPERATION_GRAPH, graph)
-    heuristics.set(Attribute.ENGINEHEUR_MODE, mode)
-    handle.heuristics(heuristics)
-    heuristics.finalize()
+    attributes = {Attribute.ENGINEHEUR_OPERATION_GRAPH: graph, Attribute.ENGINEHEUR_MODE: mode}
+    heuristics = build(DescriptorType.ENGINEHEUR, attributes, handle)
     results = Attribute.ENGINEHEUR_RESULTS
     notes: dict[int, tuple[frozenset[int], frozenset[int]]] = {}
     for found in heuristics.descriptors(results, DescriptorType.ENGINECFG, most):
@@ -310,11 +280,11 @@ def _read(found: Descriptor) -> tuple[Configuration, Descriptor]:
 def configure(handle: Handle, graph: Descriptor, configuration: Configuration) -> Descriptor:
     """The descriptor of a configuration for a graph. CudnnError where the engine does not know
     the graph."""
-    engine = Descriptor(DescriptorType.ENGINE)
-    engine.set(Attribute.ENGINE_OPERATION_GRAPH, graph)
-    engine.set(Attribute.ENGINE_GLOBAL_INDEX, configuration.engine)
-    handle.engine(engine)
-    engine.finalize()
+    attributes: dict[Attribute, Any] = {
+        Attribute.ENGINE_OPERATION_GRAPH: graph,
+        Attribute.ENGINE_GLOBAL_INDEX: configuration.engine,
+    }
+    engine = build(DescriptorType.ENGINE, attributes, handle)
     choices = [
         build(
             DescriptorType.KNOB_CHOICE,
@@ -322,7 +292,7 @@ def configure(handle: Handle, graph: Descriptor, configuration: Configuration) -
         )
         for knob, value in configuration.knobs
     ]
-    attributes: dict[Attribute, Any] = {Attribute.ENGINECFG_ENGINE: engine}
+    attributes = {Attribute.ENGINECFG_ENGINE: engine}
     if choices:
         attributes[Attribute.ENGINECFG_KNOB_CHOICES] = choices
     return build(DescriptorType.ENGINECFG, attributes)
@@ -340,19 +310,15 @@ class Plan:
     def build(cls, handle: Handle, configuration: Descriptor) -> Plan:
         """The plan of a configuration. It may have to be compiled, which takes up to half a second
         of a core. CudnnError where the configuration cannot compute the graph."""
-        made = Descriptor(DescriptorType.EXECUTION_PLAN)
-        handle.plan(made)
-        made.set(Attribute.EXECUTION_PLAN_ENGINE_CONFIG, configuration)
-        return cls(made.finalize())
+        attributes = {Attribute.EXECUTION_PLAN_ENGINE_CONFIG: configuration}
+        return cls(build(DescriptorType.EXECUTION_PLAN, attributes, handle))
 
     @classmethod
     def parse(cls, handle: Handle, text: str) -> Plan:
         """From the text that `str` gives: nothing is compiled. CudnnError where that was another
         version's, or another device's."""
-        made = Descriptor(DescriptorType.EXECUTION_PLAN)
-        handle.plan(made)
-        made.set(Attribute.EXECUTION_PLAN_JSON_REPRESENTATION, text)
-        return cls(made.finalize())
+        attributes = {Attribute.EXECUTION_PLAN_JSON_REPRESENTATION: text}
+        return cls(build(DescriptorType.EXECUTION_PLAN, attributes, handle))
 
     def __str__(self) -> str:
         attribute = Attribute.EXECUTION_PLAN_JSON_REPRESENTATION
@@ -364,11 +330,14 @@ class Plan:
     def bind(self, addresses: Mapping[int, int], workspace: int) -> Descriptor:
         """What `execute` runs on. addresses: of the tensors, by their unique ids; workspace: of
         the scratch memory."""
-        pack = Descriptor(DescriptorType.VARIANT_PACK)
-        pack.set(Attribute.VARIANT_PACK_UNIQUE_IDS, *addresses)
-        pack.set_pointers(Attribute.VARIANT_PACK_DATA_POINTERS, *addresses.values())
-        pack.set_pointers(Attribute.VARIANT_PACK_WORKSPACE, workspace)
-        return pack.finalize()
+        return build(
+            DescriptorType.VARIANT_PACK,
+            {
+                Attribute.VARIANT_PACK_UNIQUE_IDS: [*addresses],
+                Attribute.VARIANT_PACK_DATA_POINTERS: [*map(Address, addresses.values())],
+                Attribute.VARIANT_PACK_WORKSPACE: Address(workspace),
+            },
+        )
 
     def execute(self, handle: Handle, pack: Descriptor) -> None:
         """Launch it on the handle's stream."""

@@ -174,3 +174,7 @@ class Knob(int):
 
 class Double(float):
     """A number that cuDNN wants as a double."""
+
+
+class Address(int):
+    """Of memory on the device."""

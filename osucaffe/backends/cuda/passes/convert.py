@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from ...tensor import Step, Tensor
-from ..layout import C_TYPES, ITEM_BYTES, dtype_of, is_channels_last
+from ..layout import ITEM_BYTES, dtype_of, is_channels_last
 from ..runtime.compile import kernel
 from ..runtime.launch import blocks_for, launch
 from .elementwise import Operand, element_step
@@ -26,17 +24,29 @@ def convert(source: Tensor, target: Tensor, *, accumulate: bool = False) -> Step
     shape = (source if from_channels_last else target).layout.shape
     batch, channels, pixels = shape[0], shape[1], math.prod(shape[2:])
     rows, columns = (pixels, channels) if from_channels_last else (channels, pixels)
-    types = {"S": C_TYPES[dtype_of(source)], "T": C_TYPES[dtype_of(target)]}
     if channels <= FEW_CHANNELS:
-        name = "few_columns" if from_channels_last else "few_rows"
-        function = kernel("movement", name, FEW=channels, **types)
         count = batch * pixels
-        shape = [np.int64(count), np.int32(pixels), np.int32(accumulate)]
-        return launch(function, blocks_for(count), [source, target, *shape])
-    grid = (-(-columns // 32), -(-rows // 32), batch)
-    shape = [np.int32(rows), np.int32(columns), np.int32(accumulate)]
-    function = kernel("movement", "transpose", **types)
-    return launch(function, grid, [source, target, *shape], block=(32, 8))
+        function = kernel(
+            "movement", "few_channels", S=source, T=target, FEW=channels,
+            FROM_LAST=from_channels_last,
+        )  # fmt: skip
+        return launch(function, blocks_for(count), [source, target, count, pixels, accumulate])
+    return transpose(source, target, rows, columns, batch, accumulate=accumulate)
+
+
+def transpose(
+    source: Tensor,
+    target: Tensor,
+    rows: int,
+    columns: int,
+    matrices: int = 1,
+    *,
+    accumulate: bool = False,
+) -> Step:
+    """A step that transposes matrices of rows x columns, which lie one behind the other."""
+    function = kernel("movement", "transpose", S=source, T=target)
+    grid = (-(-columns // 32), -(-rows // 32), matrices)
+    return launch(function, grid, [source, target, rows, columns, accumulate], block=(32, 8))
 
 
 def copy_columns(
@@ -56,11 +66,10 @@ def copy_columns(
     types = {dtype_of(tensor) for tensor in (source, target, relu_output) if tensor is not None}
     widest = 16 // max(ITEM_BYTES[dtype] for dtype in types)
     vector = math.gcd(widest, width, *pitch, *offset)
-    macros = {"S": C_TYPES[dtype_of(source)], "T": C_TYPES[dtype_of(target)]}
-    macros["P"] = C_TYPES[dtype_of(relu_output or target)]
+    function = kernel(
+        "movement", "copy_columns", S=source, T=target, P=relu_output or target, VEC=vector
+    )
     arguments = [
-        source, target, relu_output, np.int64(rows), np.int32(width // vector),
-        *(np.int64(value) for value in (pitch[0], offset[0], pitch[1], offset[1])),
+        source, target, relu_output, rows, width // vector, pitch[0], offset[0], pitch[1], offset[1]
     ]  # fmt: skip
-    function = kernel("movement", "copy_columns", VEC=vector, **macros)
     return launch(function, blocks_for(rows * width // vector), arguments)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from ...formula import to_c
 from ...tensor import Step, Tensor
 from ..layout import C_TYPES, ITEM_BYTES, dtype_of
 from ..runtime.compile import kernel_from
 from ..runtime.launch import blocks_for, launch
+
+WIDTHS = 4, 8
+"""Elements that a thread loads at once at least, and at most."""
 
 
 @dataclass(frozen=True)
@@ -24,51 +25,69 @@ class Operand:
     stored: bool = False
     loaded: bool = True
 
+    @property
+    def type(self) -> str:
+        """Of its elements, in C."""
+        return C_TYPES[dtype_of(self.tensor)]
 
-def element_kernel(name: str, operands: Sequence[Operand], body: str, parameters: str = "") -> str:
-    """The text of a kernel that runs `body` (C, over float variables) for each element.
 
-    Operands have as many elements each, in one memory order; `at` is an element's place in it.
-    parameters: further parameters of the kernel, each with a comma in front.
+def vector_function(
+    operands: Sequence[Operand], body: str, parameters: Mapping[str, str] | None = None
+) -> tuple[str, str]:
+    """C of `elements<N>(start, ...)`, which runs `body` (C, over float variables) for N
+    neighbouring elements of the operands, loaded and stored as vectors; and what to pass as its
+    other arguments where variables have their names (the pointer to operand x is `x_`).
+
+    Operands lie in one memory order; `at` is an element's place in it. parameters: types of other
+    variables that `body` reads, by their names.
     """
-    width = 16 // min(ITEM_BYTES[dtype_of(each.tensor)] for each in operands)
-    width = max(4, min(8, width))
-    declared = ", ".join(f"{C_TYPES[dtype_of(e.tensor)]}* {e.name}_" for e in operands)
-    loads, scalar_loads, stores, scalar_stores, picks, puts = [], [], [], [], [], []
+    types = {f"{each.name}_": f"{each.type}*" for each in operands} | dict(parameters or {})
+    declared = ", ".join(f"{kind} {name}" for name, kind in types.items())
+    loads, picks, puts, stores = [], [], [], []
     for each in operands:
-        n, t = each.name, C_TYPES[dtype_of(each.tensor)]
-        loads.append(f"float {n}s[WIDTH];")
+        n, t = each.name, each.type
+        loads.append(f"float {n}s[N];")
+        picks.append(f"float {n};")
         if each.loaded:
-            loads.append(f"load<{t}, WIDTH>({n}_ + start, {n}s);")
-            scalar_loads.append(f"float {n} = to_float({n}_[at]);")
-            picks.append(f"float {n} = {n}s[lane];")
-        else:
-            scalar_loads.append(f"float {n};")
-            picks.append(f"float {n};")
+            loads.append(f"load<{t}, N>({n}_ + start, {n}s);")
+            picks[-1] = f"float {n} = {n}s[lane];"
         if each.stored:
-            stores.append(f"store<{t}, WIDTH>({n}_ + start, {n}s);")
-            scalar_stores.append(f"{n}_[at] = from_float<{t}>({n});")
             puts.append(f"{n}s[lane] = {n};")
-    one = "\n".join([*picks, f"{{ {body} }}", *puts])
-    rest = "\n".join([*scalar_loads, f"{{ {body} }}", *scalar_stores])
-    return f"""
-#define WIDTH {width}
-extern "C" __global__ void {name}({declared}, int64_t count{parameters}) {{
-    PDL_BEGIN;
-    FOR_EACH(count / WIDTH) {{
-        int64_t start = id * WIDTH;
-        {" ".join(loads)}
+            stores.append(f"store<{t}, N>({n}_ + start, {n}s);")
+    text = f"""
+template <int N> __device__ __forceinline__ void elements(int64_t start, {declared}) {{
+    {" ".join(loads)}
 #pragma unroll
-        for (int lane = 0; lane < WIDTH; ++lane) {{
-            int64_t at = start + lane;
-            {one}
-        }}
-        {" ".join(stores)}
+    for (int lane = 0; lane < N; ++lane) {{
+        int64_t at = start + lane;
+        {" ".join(picks)}
+        {{ {body} }}
+        {" ".join(puts)}
     }}
-    FOR_EACH(count % WIDTH) {{
-        int64_t at = count / WIDTH * WIDTH + id;
-        {rest}
-    }}
+    {" ".join(stores)}
+}}
+"""
+    return text, ", ".join(types)
+
+
+def element_kernel(
+    name: str,
+    operands: Sequence[Operand],
+    body: str,
+    parameters: Mapping[str, str] | None = None,
+) -> str:
+    """The text of a kernel that runs `body` for each element: see `vector_function`."""
+    text, passed = vector_function(operands, body, parameters)
+    least, most = WIDTHS
+    smallest = min(ITEM_BYTES[dtype_of(each.tensor)] for each in operands)
+    width = max(least, min(most, 16 // smallest))
+    declared = ", ".join(f"{each.type}* {each.name}_" for each in operands)
+    others = "".join(f", {kind} {name}" for name, kind in (parameters or {}).items())
+    return f"""{text}
+extern "C" __global__ void {name}({declared}, int64_t count{others}) {{
+    PDL_BEGIN;
+    FOR_EACH(count / {width}) elements<{width}>(id * {width}, {passed});
+    FOR_EACH(count % {width}) elements<1>(count / {width} * {width} + id, {passed});
 }}
 """
 
@@ -77,8 +96,7 @@ def element_step(operands: Sequence[Operand], body: str) -> Step:
     """A step that runs `body` for each element of the operands."""
     count = operands[0].tensor.size
     function = kernel_from(element_kernel("elementwise", operands, body), "elementwise")
-    tensors = [each.tensor for each in operands]
-    return launch(function, blocks_for(count, 8), [*tensors, np.int64(count)])
+    return launch(function, blocks_for(count, 8), [*(each.tensor for each in operands), count])
 
 
 def formula_step(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from ...tensor import Call, Step, Tensor, sequence
-from ..layout import C_TYPES, ITEM_BYTES, dtype_of
+from ..layout import ITEM_BYTES, dtype_of
 from ..runtime import device
 from ..runtime.compile import kernel
 from ..runtime.launch import launch
@@ -28,16 +26,14 @@ def sum_rows(call: Call, x: Tensor, y: Tensor, rows: int, *, accumulate: bool) -
     share = -(-rows // parts)
     parts = -(-rows // share)
     function = kernel(
-        "gradients", "sum_rows", T=C_TYPES[dtype_of(x)], VEC=vector, COLUMNS=columns,
-        GROUPS=groups, LANES=lanes,
-    )  # fmt: skip
-    size = [np.int64(rows), np.int64(share)]
+        "gradients", "sum_rows", T=x, VEC=vector, COLUMNS=columns, GROUPS=groups, LANES=lanes
+    )
     grid, block = (across, parts), groups * lanes
     if parts == 1:
-        return launch(function, grid, [x, y, *size, np.int32(accumulate)], block=block)
+        return launch(function, grid, [x, y, rows, share, accumulate], block=block)
     partial = call.temporary((parts, columns))
     return sequence([
-        launch(function, grid, [x, partial, *size, np.int32(0)], block=block),
+        launch(function, grid, [x, partial, rows, share, False], block=block),
         sum_parts(partial, y, accumulate=accumulate),
     ])  # fmt: skip
 
@@ -53,6 +49,5 @@ def sum_parts(
     """A step that sums the rows of a (parts, columns) matrix into y. Columns behind those of y go
     into `more`, if it is given."""
     parts, columns = partial.shape
-    counts = parts, columns, y.size, accumulate, accumulate_more
-    arguments = [partial, y, more, *map(np.int32, counts)]
+    arguments = [partial, y, more, parts, columns, y.size, accumulate, accumulate_more]
     return launch(kernel("gradients", "sum_parts"), -(-columns // 32), arguments, block=(32, 8))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ...primitives.formulas import (
     Drawing,
     Dropout,
@@ -81,12 +79,9 @@ def _dropout(
     if relu_output is not None:
         operands.append(Operand("p", call.in_layout(relu_output, nhwc=nhwc)))
         drawn = f"p > 0 && {drawn}"
-    text = element_kernel(
-        "dropout",
-        operands,
-        f"y = {drawn} ? x * {1 / (1 - a.ratio)!r}f : 0.0f;",
-        ", const uint64_t* step, uint64_t key",
-    )
+    body = f"y = {drawn} ? x * {1 / (1 - a.ratio)!r}f : 0.0f;"
+    parameters = {"step": "const uint64_t*", "key": "uint64_t"}
+    function = kernel_from(element_kernel("dropout", operands, body, parameters), "dropout")
     tensors = [each.tensor for each in operands]
-    arguments = [*tensors, np.int64(y.size), backend.counter(), np.uint64(backend.key(a.key))]
-    return launch(kernel_from(text, "dropout"), blocks_for(y.size, 8), arguments)
+    arguments = [*tensors, y.size, backend.counter(), backend.key(a.key)]
+    return launch(function, blocks_for(y.size, 8), arguments)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
 from ...primitives.losses import Accuracy, ClassLoss, SoftmaxLoss, SoftmaxLossBackward, Total
-from ...tensor import Step, sequence
+from ...tensor import Step, Tensor, sequence
 from ..layout import C_TYPES, dtype_of
 from ..registry import CudaCall, primitive
 from ..runtime.compile import kernel, kernel_from
@@ -16,15 +16,26 @@ SMALL_ROWS, SMALL_SCORES = 512, 32
 """Up to so many rows of so many scores, one block computes the whole loss, a thread each row."""
 
 
-def _ignored(a: ClassLoss | Accuracy) -> list[np.int32]:
-    return [np.int32(a.ignore or 0), np.int32(a.ignore is not None)]
+def _macros(a: ClassLoss | Accuracy) -> dict[str, Any]:
+    """What tells a kernel which label does not count and the weights of the classes, if any."""
+    weights = None if isinstance(a, Accuracy) else a.weights
+    macros: dict[str, Any] = {} if a.ignore is None else {"IGNORE": a.ignore}
+    if weights is not None:
+        macros["WEIGHTS"] = ", ".join(f"{float(weight)!r}f" for weight in weights)
+    return macros
 
 
-def _weights(a: ClassLoss) -> dict[str, str]:
-    """The macro that tells a kernel the weights of the classes, if there are any."""
-    if a.weights is None:
-        return {}
-    return {"WEIGHTS": ", ".join(f"{float(weight)!r}f" for weight in a.weights)}
+def block_for(count: int) -> int:
+    """Threads of a single block that sums so many numbers."""
+    return min(1024, max(32, -(-count // 32) * 32))
+
+
+def _mean(note: Tensor, y: Tensor, *, label: Tensor | None = None, fixed: float = 0) -> Step:
+    """A step that writes the mean of the notes that are not -1: of each class if there are labels.
+    fixed: what to divide by instead of how many there are."""
+    arguments = [note, label, y, note.count, fixed]
+    block = block_for(note.count)
+    return launch(kernel("loss", "mean_notes"), max(1, y.count), arguments, block=block)
 
 
 @primitive("own")
@@ -35,30 +46,14 @@ def softmax_loss(call: CudaCall, a: SoftmaxLoss) -> Step:
     x, probability = rows.tensors
     label, loss = call.row_major(a.label), call.row_major(a.loss)
     fixed = a.fixed_normalizer(x) or 0
-    sizes = [*rows.shape, *_ignored(a)]
-    types = {"X": x, "P": probability}
+    macros = {"X_T": x, "P_T": probability, **_macros(a)}
     if rows.count <= SMALL_ROWS and rows.length <= SMALL_SCORES:
-        function = kernel(
-            "loss", "softmax_loss", SCORES=rows.length,
-            **{f"{name}_T": C_TYPES[dtype_of(each)] for name, each in types.items()},
-            **_weights(a),
-        )  # fmt: skip
-        places = [np.int64(rows.count), np.int64(rows.step), *_ignored(a)]
-        arguments = [x, label, probability, loss, np.float32(fixed), *places]
+        function = kernel("loss", "softmax_loss", SCORES=rows.length, **macros)
+        arguments = [x, label, probability, loss, fixed, rows.count, rows.step]
         return launch(function, 1, arguments, block=-(-rows.count // 32) * 32)
     note = call.temporary((rows.count,))
-    summed = [note, loss, np.int64(rows.count), np.float32(fixed)]
-    return sequence([
-        rows.launch(
-            "softmax_losses", types, [x, label, probability, note, *sizes], **_weights(a)
-        ),
-        launch(kernel("loss", "sum_losses"), 1, summed, block=block_for(rows.count)),
-    ])  # fmt: skip
-
-
-def block_for(count: int) -> int:
-    """Threads of a single block that sums so many numbers."""
-    return min(1024, max(32, -(-count // 32) * 32))
+    losses = rows.launch("softmax_losses", [x, label, probability, note], **macros)
+    return sequence([losses, _mean(note, loss, fixed=fixed)])
 
 
 @primitive("own")
@@ -67,18 +62,15 @@ def softmax_loss_backward(call: CudaCall, a: SoftmaxLossBackward) -> Step:
     rows = Rows(call, a.axis, a.probability, a.dx)
     probability, dx = rows.tensors
     label = call.row_major(a.label)
-    fixed = a.fixed_normalizer(dx) or 0
+    fixed, macros = a.fixed_normalizer(dx) or 0, _macros(a)
     steps, counted = [], None
     if not fixed:
         counted = call.temporary((1,))
-        arguments = [label, counted, np.int64(rows.count), *_ignored(a)]
-        steps.append(launch(kernel("loss", "count_labels"), 1, arguments, block=1024))
-    function = kernel("loss", "softmax_loss_backward", P_T=C_TYPES[dtype_of(probability)],
-                      DX_T=C_TYPES[dtype_of(dx)], **_weights(a))  # fmt: skip
-    scale = np.float32(1 / max(fixed, 1))
-    arguments = [probability, label, a.dloss, counted, scale, dx, *rows.shape, *_ignored(a)]
-    steps.append(launch(function, blocks_for(dx.count), arguments))
-    return sequence(steps)
+        function = kernel("loss", "count_labels", **macros)
+        steps.append(launch(function, 1, [label, counted, rows.count], block=1024))
+    function = kernel("loss", "softmax_loss_backward", P_T=probability, DX_T=dx, **macros)
+    arguments = [probability, label, a.dloss, counted, 1 / max(fixed, 1), dx, *rows.shape]
+    return sequence([*steps, launch(function, blocks_for(dx.count), arguments)])
 
 
 @primitive("own")
@@ -88,15 +80,10 @@ def accuracy(call: CudaCall, a: Accuracy) -> Step:
     (x,) = rows.tensors
     label = call.row_major(a.label)
     note = call.temporary((rows.count,))
-    arguments = [x, label, note, *rows.shape, np.int32(a.top_k), *_ignored(a)]
-    steps = [rows.launch("accuracy", {"X": x}, arguments)]
-    for target, blocks in (a.y, 1), (a.per_class, rows.length):
-        if target is not None:
-            target = call.row_major(target)
-            by_class = np.int32(target.shape != () and target is not a.y)
-            arguments = [note, label, target, np.int64(rows.count), by_class]
-            block = block_for(rows.count)
-            steps.append(launch(kernel("loss", "mean_notes"), blocks, arguments, block=block))
+    steps = [rows.launch("accuracy", [x, label, note], a.top_k, X_T=x, **_macros(a))]
+    steps.append(_mean(note, call.row_major(a.y)))
+    if a.per_class is not None:
+        steps.append(_mean(note, call.row_major(a.per_class), label=label))
     return sequence(steps)
 
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
-
-import numpy as np
 
 from ...primitives.movement import (
     Concat,
@@ -103,10 +100,9 @@ def host(call: CudaCall, a: Host) -> Step:
     return step
 
 
-def _sizes(table: Tensor, index: Tensor) -> list[Any]:
+def _sizes(table: Tensor, index: Tensor) -> list[int]:
     """The rows of the table, the picks, the elements of a row."""
-    inner = math.prod(table.shape[1:])
-    return [np.int32(table.shape[0]), np.int32(index.count), np.int64(inner)]
+    return [table.shape[0], index.count, math.prod(table.shape[1:])]
 
 
 @primitive("plain")
@@ -127,13 +123,12 @@ def gather_gradient(call: CudaCall, a: GatherGradient) -> Step:
 
 
 def _scatter(dy: Tensor, index: Tensor, dx: Tensor, *, accumulate: bool) -> Step:
-    arguments = [dy, index, dx, *_sizes(dx, index), np.int32(accumulate)]
+    arguments = [dy, index, dx, *_sizes(dx, index), accumulate]
     return launch(kernel("selection", "gather_backward"), blocks_for(dx.count), arguments)
 
 
 @primitive("plain")
 def top_k(call: CudaCall, a: TopK) -> Step:
-    step = np.int64(math.prod(a.x.shape[a.axis + 1 :]))
-    lengths = [np.int32(a.x.shape[a.axis]), np.int32(a.length)]
-    arguments = [a.x, a.index, a.value, np.int64(a.x.count), *lengths, step]
+    step = math.prod(a.x.shape[a.axis + 1 :])
+    arguments = [a.x, a.index, a.value, a.x.count, a.x.shape[a.axis], a.length, step]
     return launch(kernel("selection", "top_k"), blocks_for(a.x.count), arguments)

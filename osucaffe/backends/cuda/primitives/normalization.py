@@ -6,63 +6,39 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from ...primitives.normalization import (
     BatchNorm,
     BatchNormBackward,
     BatchNormStatistics,
     Lrn,
     LrnBackward,
-    Neighbourhood,
     Softmax,
     SoftmaxBackward,
 )
 from ...tensor import Step, Tensor, sequence
 from ..convolution.operands import choose_row_major
-from ..layout import C_TYPES, ITEM_BYTES, Unused, dtype_of, is_channels_last
+from ..layout import ITEM_BYTES, Unused, dtype_of, is_channels_last
 from ..registry import CudaCall, primitive
 from ..runtime import device
 from ..runtime.compile import kernel
 from ..runtime.launch import THREADS, blocks_for, launch
 
-SHARED_FLOATS = 8192
-"""Of one block's rows in shared memory: small enough for several blocks on a processor."""
 
-
-def _lrn_constants(a: Neighbourhood) -> list[np.float32]:
-    return [np.float32(each) for each in (a.alpha, a.beta, a.k)[: 2 if a.within_channel else 3]]
-
-
-def _across(a: Neighbourhood, *tensors: Tensor, relu: bool = False) -> Step:
-    """A step for the region across channels: of (x, y), or backward of (x, dy, dx)."""
+def _lrn(a: Lrn | LrnBackward, *tensors: Tensor, relu: bool = False) -> Step:
+    """A step over (x, y), or backward over (x, dy, dx); within a channel the note stands before or
+    behind the last."""
     x = tensors[0]
-    backward = "_backward" if len(tensors) == 3 else ""
-    channels = x.shape[1]
-    macros = {"T": C_TYPES[dtype_of(x)], "SIZE": a.size, "RELU": int(relu)}
-    constants = _lrn_constants(a)
-    vector = 16 // ITEM_BYTES[dtype_of(x)]
-    if channels % vector == 0 and a.size // 2 * 2 <= vector:
-        count = x.count // vector
-        function = kernel(
-            "lrn", f"lrn_vectors{backward}", VEC=vector, GROUPS=channels // vector, **macros
-        )
-        return launch(function, blocks_for(count), [*tensors, np.int64(count), *constants])
-    pixels, width = x.count // channels, channels + a.size // 2 * 2
-    row_floats = 2 * width + channels if backward else width
-    rows = max(1, min(32, SHARED_FLOATS // row_floats))
-    arguments = [*tensors, np.int64(pixels), np.int32(channels), np.int32(rows), *constants]
-    function = kernel("lrn", f"lrn{backward}", **macros)
-    return launch(function, -(-pixels // rows), arguments, shared=4 * rows * row_floats)
-
-
-def _within(a: Neighbourhood, *tensors: Tensor, relu: bool = False) -> Step:
-    """A step for the region within a channel: of (x, y, note), or backward of (x, dy, note, dx)."""
-    x = tensors[0]
-    name = "lrn_within_backward" if len(tensors) == 4 else "lrn_within"
-    function = kernel("lrn", name, T=C_TYPES[dtype_of(x)], SIZE=a.size, RELU=int(relu))
-    shape = [np.int64(x.count), *(np.int32(x.shape[axis]) for axis in (2, 3, 1))]
-    return launch(function, blocks_for(x.count), [*tensors, *shape, *_lrn_constants(a)])
+    channels, vector = x.shape[1], math.gcd(x.shape[1], 16 // ITEM_BYTES[dtype_of(x)])
+    backward = a.name.removeprefix("lrn")
+    macros = {"T": x, "SIZE": a.size, "RELU": relu}
+    if a.within_channel:
+        function = kernel("lrn", f"lrn_within{backward}", **macros)
+        arguments = [*tensors, x.count, *x.shape[2:], channels, a.alpha, a.beta]
+        return launch(function, blocks_for(x.count), arguments)
+    macros |= {"VEC": vector, "GROUPS": channels // vector}
+    function = kernel("lrn", f"lrn_across{backward}", **macros)
+    count = x.count // vector
+    return launch(function, blocks_for(count), [*tensors, count, a.alpha, a.beta, a.k])
 
 
 @primitive("own")
@@ -76,11 +52,10 @@ def lrn(call: CudaCall, a: Lrn) -> Step:
     y = call.in_layout(a.y, nhwc=True)
     x = call.in_layout(a.x, nhwc=True, dtype=dtype_of(y))
     if not a.within_channel:
-        return _across(a, x, y)
+        return _lrn(a, x, y)
     # The kernel writes the sums in any case.
-    return _within(
-        a, x, y, call.temporary(x.shape) if note is None else call.in_layout(note, nhwc=True)
-    )
+    note = call.temporary(x.shape) if note is None else call.in_layout(note, nhwc=True)
+    return _lrn(a, x, y, note)
 
 
 @primitive("own")
@@ -91,8 +66,8 @@ def lrn_backward(call: CudaCall, a: LrnBackward) -> Step:
     dx = call.in_layout(a.dx, nhwc=True)
     x, dy = (call.in_layout(each, nhwc=True, dtype=dtype_of(dx)) for each in (a.x, a.dy))
     if not a.within_channel:
-        return _across(a, x, dy, dx, relu=relu)
-    return _within(a, x, dy, call.in_layout(a.note, nhwc=True), dx, relu=relu)
+        return _lrn(a, x, dy, dx, relu=relu)
+    return _lrn(a, x, dy, call.in_layout(a.note, nhwc=True), dx, relu=relu)
 
 
 class Rows:
@@ -111,32 +86,28 @@ class Rows:
         self.step = 1 if nhwc else math.prod(shape[axis + 1 :])
 
     @property
-    def shape(self) -> list[Any]:
+    def shape(self) -> list[int]:
         """The kernels' arguments that describe the rows."""
-        return [np.int64(self.count), np.int32(self.length), np.int64(self.step)]
+        return [self.count, self.length, self.step]
 
-    def launch(
-        self, name: str, types: dict[str, Tensor], arguments: list[Any], **macros: Any
-    ) -> Step:
+    def launch(self, name: str, tensors: list[Tensor], *others: int, **macros: Any) -> Step:
         """A step that launches a kernel of loss.cu, a warp for each row."""
-        macros |= {f"{key}_T": C_TYPES[dtype_of(tensor)] for key, tensor in types.items()}
         function = kernel("loss", name, **macros)
-        return launch(function, blocks_for(self.count * 32), arguments)
+        return launch(function, blocks_for(self.count * 32), [*tensors, *self.shape, *others])
 
 
 @primitive("own")
 def softmax(call: CudaCall, a: Softmax) -> Step:
     rows = Rows(call, a.axis, a.x, a.y)
     x, y = rows.tensors
-    return rows.launch("softmax", {"X": x, "Y": y}, [x, y, *rows.shape])
+    return rows.launch("softmax", [x, y], X_T=x, Y_T=y)
 
 
 @primitive("own")
 def softmax_backward(call: CudaCall, a: SoftmaxBackward) -> Step:
     rows = Rows(call, a.axis, a.y, a.dy, a.dx)
     y, dy, dx = rows.tensors
-    types = {"X": y, "Y": dy, "DX": dx}
-    return rows.launch("softmax_backward", types, [y, dy, dx, *rows.shape])
+    return rows.launch("softmax_backward", [y, dy, dx], X_T=y, Y_T=dy, DX_T=dx)
 
 
 MOST_GROUPS = 32
@@ -164,9 +135,8 @@ class _Matrix:
         across = -(-vectors // MOST_GROUPS)
         groups = -(-vectors // across)
         lanes = THREADS // groups
-        self.macros = {
-            "T": C_TYPES[self.dtype], "VEC": vector, "C": self.channels, "GROUPS": groups,
-            "LANES": lanes,
+        self.macros: dict[str, Any] = {
+            "T": self.x, "VEC": vector, "C": self.channels, "GROUPS": groups, "LANES": lanes
         }  # fmt: skip
         enough = -(-device.current().enough_blocks // across)
         parts = min(enough, -(-self.rows // (lanes * AT_ONCE)))
@@ -182,18 +152,13 @@ class _Matrix:
 
     def over(self, name: str, arguments: list[Any], **flags: Any) -> Step:
         """A step that launches a kernel over the whole matrix."""
-        macros = self.macros | {flag: int(value) for flag, value in flags.items()}
-        given = [*arguments, np.int64(self.rows)]
-        return launch(kernel("batch_norm", name, **macros), self.grid, given, block=self.block)
+        function = kernel("batch_norm", name, **self.macros, **flags)
+        return launch(function, self.grid, [*arguments, self.rows], block=self.block)
 
-    def finish(self, name: str, arguments: list[Any], **flags: Any) -> Step:
+    def finish(self, name: str, arguments: list[Any]) -> Step:
         """A step that launches a kernel with 32 threads for each channel."""
-        macros = self.macros | {flag: int(value) for flag, value in flags.items()}
-        grid = -(-self.channels // 32)
-        return launch(kernel("batch_norm", name, **macros), grid, arguments, block=(32, 32))
-
-
-NO_FORWARD = {"ADDEND": 0, "RELU": 0}
+        function = kernel("batch_norm", name, **self.macros)
+        return launch(function, -(-self.channels // 32), arguments, block=(32, 32))
 
 
 @primitive("own")
@@ -203,14 +168,13 @@ def batch_norm_statistics(call: CudaCall, a: BatchNormStatistics) -> Step:
     matrix = _Matrix(call, a.x)
     partial = matrix.partial()
     rows = matrix.rows
-    numbers = [1 / rows, rows / max(rows - 1, 1), a.eps, a.fraction]
     finish = [
         matrix.x, partial, a.mean, a.rate, a.past_means, a.past_variances, a.past_weight,
-        np.int32(matrix.grid[1]), *map(np.float32, numbers),
+        matrix.grid[1], 1 / rows, rows / max(rows - 1, 1), a.eps, a.fraction,
     ]  # fmt: skip
     return sequence([
-        matrix.over("sum_squares", [matrix.x, partial], **NO_FORWARD),
-        matrix.finish("finish_statistics", finish, **NO_FORWARD),
+        matrix.over("sum_squares", [matrix.x, partial]),
+        matrix.finish("finish_statistics", finish),
     ])  # fmt: skip
 
 
@@ -241,26 +205,20 @@ def batch_norm_backward(call: CudaCall, a: BatchNormBackward) -> Step:
         parts = [first, others[0] if others else None, mask]
         arguments = [matrix.x, *parts, *small, averages, target, partial]
         masked = a.relu and (whole is None or flags["SUMS"])
-        return matrix.over(
-            "gradients", arguments, PARTS=1 + len(others), ADDEND=0, RELU=masked,
-            POSITIVE=masked and mask is not None, **flags,
-        )  # fmt: skip
+        flags |= {"PARTS": 1 + len(others), "RELU": masked}
+        return matrix.over("gradients", arguments, POSITIVE=masked and mask is not None, **flags)
 
     average = a.dx is not None and not a.constant
     if average or whole is not None or a.dscale is not None or a.dbias is not None:
         partial = matrix.partial()
         steps.append(gradients(whole, partial, SUMS=1, WHOLE=whole is not None, AVERAGES=0))
         finish = [
-            partial, a.rate, a.dscale, a.dbias, averages, np.int32(matrix.grid[1]),
-            np.float32(1 / matrix.rows), *(np.int32(n in call.accumulates) for n in GRADIENTS),
+            partial, a.rate, a.dscale, a.dbias, averages, matrix.grid[1], 1 / matrix.rows,
+            *(name in call.accumulates for name in ("dscale", "dbias")),
         ]  # fmt: skip
-        none = dict.fromkeys(("ADDEND", "RELU", "POSITIVE", "SUMS", "WHOLE", "AVERAGES"), 0)
-        steps.append(matrix.finish("finish_gradients", finish, PARTS=1, **none))
+        steps.append(matrix.finish("finish_gradients", finish))
     if a.dx is not None:
         if whole is not None:  # it is their sum, behind the ReLU
             first, others = whole, []
         steps.append(gradients(matrix.in_layout(a.dx), None, SUMS=0, WHOLE=0, AVERAGES=average))
     return sequence(steps)
-
-
-GRADIENTS = ("dscale", "dbias")

@@ -4,10 +4,7 @@ else, over any number of axes in row-major float32; unpooling and interpolation.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from ...primitives.pooling import (
     AveragePooling,
@@ -23,7 +20,7 @@ from ...primitives.pooling import (
 )
 from ...primitives.products import Im2col, Im2colBackward, Unfolding
 from ...tensor import Step, Tensor, sequence
-from ..layout import C_TYPES, ITEM_BYTES, Layout, dtype_of, is_nhwc, strides
+from ..layout import ITEM_BYTES, Layout, dtype_of, is_nhwc, strides
 from ..registry import CudaCall, primitive
 from ..runtime.compile import kernel
 from ..runtime.launch import blocks_for, launch
@@ -41,26 +38,54 @@ def _images(call: CudaCall, large: Tensor, small: Tensor) -> bool:
     )
 
 
-def _fast(
-    a: PoolingWindow,
-    large: Tensor,
-    small: Tensor,
-    arguments: Sequence[Any],
-    *,
-    over: Tensor,
-    relu: bool = False,
+Windowed = PoolingWindow | StochasticPooling | Unfolding
+
+
+def _over_images(
+    call: CudaCall, a: PoolingWindow, large: Tensor, small: Tensor, *others: Any, relu: bool = False
 ) -> Step:
-    """A step that launches the primitive's kernel of pooling.cu over the elements of `over`."""
+    """A step that launches the primitive's kernel of pooling.cu over images with the channels last:
+    a thread for some channels of each pixel that it writes."""
+    over = large if a.name.endswith("_backward") else small
+    over = call.in_layout(over, nhwc=True)
+    floats = dtype_of(over)
+    large, small, *others = (
+        call.in_layout(each, nhwc=True, dtype=floats if each.dtype == "float32" else None)
+        if isinstance(each, Tensor)
+        else each
+        for each in (large, small, *others)
+    )
     _, c, h, w = large.shape
-    window = (a.kernel, a.stride, a.pad)
-    dtype = dtype_of(over)
-    vector = math.gcd(c, 16 // ITEM_BYTES[dtype])
+    vector = math.gcd(c, 16 // ITEM_BYTES[floats])
     names = ("C", "H", "W", "OH", "OW", "KH", "KW", "SH", "SW", "PH", "PW")
-    values = (c, h, w, *small.shape[2:], *(value for pair in window for value in pair))
+    values = (c, h, w, *small.shape[2:], *a.kernel, *a.stride, *a.pad)
     macros = dict(zip(names, map(int, values), strict=True))
-    function = kernel("pooling", a.name, T=C_TYPES[dtype], VEC=vector, RELU=int(relu), **macros)
+    function = kernel("pooling", a.name, T=over, VEC=vector, RELU=relu, **macros)
     count = over.size // vector
-    return launch(function, blocks_for(count), [*arguments, np.int64(count)])
+    return launch(function, blocks_for(count), [large, small, *others, count])
+
+
+def _over_windows(
+    call: CudaCall, a: Windowed, large: Tensor, small: Tensor, *others: Any, name: str = "",
+    relu: bool = False,
+) -> Step:  # fmt: skip
+    """A step that launches the primitive's kernel of windows.cu, or that of this name, for windows
+    over `large` (N, C, *in), one for each position of `small` (N, C, *out): a thread for each
+    element that it writes."""
+    call.choose_layouts(large, small)
+    # All lie row-major, in the types that are declared.
+    large, small, *others = (
+        call.in_layout(each, nhwc=False, dtype=each.dtype) if isinstance(each, Tensor) else each
+        for each in (large, small, *others)
+    )
+    over = large if a.name.endswith("_backward") else small
+    function = kernel(
+        "windows", name or a.name, AXES=len(a.kernel), IN=large.shape[2:], OUT=small.shape[2:],
+        KERNEL=a.kernel, STRIDE=a.stride, PAD=a.pad, RELU=relu,
+        DILATION=getattr(a, "dilation", [1] * len(a.kernel)), INS=math.prod(large.shape[2:]),
+        OUTS=math.prod(small.shape[2:]), TAPS=math.prod(a.kernel), COUNT=f"{over.count}ll",
+    )  # fmt: skip
+    return launch(function, blocks_for(over.count), [large, small, *others])
 
 
 @primitive("own")
@@ -70,172 +95,96 @@ def max_pooling(call: CudaCall, a: MaxPooling) -> Step:
         # Its place inside the window is all that the backward pass needs to know of a maximum.
         small = images and math.prod(a.kernel) < 255
         a.index.layout = Layout(a.index.shape, "uint8" if small else "int32", images)
-    if images and (a.index is None or dtype_of(a.index) == "uint8"):
-        x = call.in_layout(a.x, nhwc=True, dtype=dtype_of(a.y))
-        y = call.in_layout(a.y, nhwc=True)
-        return _fast(a, x, y, [x, y, a.index], over=y, relu=a.behind_relu)
-    windows = Windows(call, a.x, a.y, a)
-    return windows.over_small("max_pooling", a.index, np.int32(a.behind_relu))
+    fast = images and (a.index is None or dtype_of(a.index) == "uint8")
+    make = _over_images if fast else _over_windows
+    return make(call, a, a.x, a.y, a.index, relu=a.behind_relu)
 
 
 @primitive("own")
 def max_pooling_backward(call: CudaCall, a: MaxPoolingBackward) -> Step:
     call.choose_layouts(a.dx, a.dy, a.index)
-    if dtype_of(a.index) == "uint8":
-        dx = call.in_layout(a.dx, nhwc=True)
-        dy = call.in_layout(a.dy, nhwc=True, dtype=dtype_of(dx))
-        return _fast(a, dx, dy, [dy, a.index, dx], over=dx)
-    return Windows(call, a.dx, a.dy, a).over_large("max_pooling_backward", a.index)
+    make = _over_images if dtype_of(a.index) == "uint8" else _over_windows
+    return make(call, a, a.dx, a.dy, a.index)
 
 
 @primitive("own")
 def average_pooling(call: CudaCall, a: AveragePooling) -> Step:
-    if _images(call, a.x, a.y):
-        y = call.in_layout(a.y, nhwc=True)
-        x = call.in_layout(a.x, nhwc=True, dtype=dtype_of(y))
-        return _fast(a, x, y, [x, y], over=y)
-    return Windows(call, a.x, a.y, a).over_small("average_pooling")
+    make = _over_images if _images(call, a.x, a.y) else _over_windows
+    return make(call, a, a.x, a.y)
 
 
 @primitive("own")
 def average_pooling_backward(call: CudaCall, a: AveragePoolingBackward) -> Step:
-    mask = a.relu_output
-    if _images(call, a.dx, a.dy):
-        dx = call.in_layout(a.dx, nhwc=True)
-        dy = call.in_layout(a.dy, nhwc=True, dtype=dtype_of(dx))
-        if mask is not None:
-            mask = call.in_layout(mask, nhwc=True, dtype=dtype_of(dx))
-        return _fast(a, dx, dy, [dy, mask, dx], over=dx)
-    return Windows(call, a.dx, a.dy, a).over_large("average_pooling_backward", mask)
+    make = _over_images if _images(call, a.dx, a.dy) else _over_windows
+    return make(call, a, a.dx, a.dy, a.relu_output)
 
 
 @primitive("own")
 def stochastic_pooling(call: CudaCall, a: StochasticPooling) -> Step:
-    call.choose_layouts(a.x, a.y)
     if _is_open(a.index):
         a.index.layout = Layout(a.index.shape, "int32", False)
-    windows = Windows(call, a.x, a.y, a)
     if not a.train:
-        return windows.over_small("expected_pooling")
-    drawn = [call.backend.counter(), np.uint64(call.backend.key(a.key))]
-    return windows.over_small("stochastic_pooling", a.index, *drawn)
-
-
-def _list(values: Sequence[int]) -> str:
-    return "{" + ",".join(str(int(value)) for value in values) + "}"
-
-
-class Windows:
-    """Windows over `large` (N, C, *in), one for each position of `small` (N, C, *out)."""
-
-    def __init__(
-        self,
-        call: CudaCall,
-        large: Tensor,
-        small: Tensor,
-        a: PoolingWindow | StochasticPooling | Unfolding,
-    ) -> None:
-        call.choose_layouts(large, small)
-        self.call = call
-        self.large = call.in_layout(large, nhwc=False, dtype="float32")
-        self.small = call.in_layout(small, nhwc=False, dtype="float32")
-        self.macros = {
-            "AXES": len(a.kernel),
-            "IN": _list(large.shape[2:]),
-            "OUT": _list(small.shape[2:]),
-            "KERNEL": _list(a.kernel),
-            "STRIDE": _list(a.stride),
-            "PAD": _list(a.pad),
-            "DILATION": _list(a.dilation if isinstance(a, Unfolding) else [1] * len(a.kernel)),
-            "INS": math.prod(large.shape[2:]),
-            "OUTS": math.prod(small.shape[2:]),
-            "TAPS": math.prod(a.kernel),
-        }
-
-    def over_small(self, name: str, *others: Any) -> Step:
-        """A step that launches a kernel with a thread for each element of `small`."""
-        return self._launch(name, self.small, others)
-
-    def over_large(self, name: str, *others: Any) -> Step:
-        """A step that launches a kernel with a thread for each element of `large`."""
-        return self._launch(name, self.large, others)
-
-    def _launch(self, name: str, over: Tensor, others: Sequence[Any]) -> Step:
-        # Whatever else there is, such as an index, lies row-major, in the type that it is declared.
-        row_major = [
-            self.call.in_layout(other, nhwc=False, dtype=other.dtype)
-            if isinstance(other, Tensor)
-            else other
-            for other in others
-        ]
-        function = kernel("windows", name, COUNT=f"{over.count}ll", **self.macros)
-        return launch(function, blocks_for(over.count), [self.large, self.small, *row_major])
+        return _over_windows(call, a, a.x, a.y, name="expected_pooling")
+    drawn = call.backend.counter(), call.backend.key(a.key)
+    return _over_windows(call, a, a.x, a.y, a.index, *drawn)
 
 
 @primitive("own")
 def im2col(call: CudaCall, a: Im2col) -> Step:
-    return Windows(call, a.x, a.y, a).over_small("im2col")
+    return _over_windows(call, a, a.x, a.y)
 
 
 @primitive("own")
 def im2col_backward(call: CudaCall, a: Im2colBackward) -> Step:
-    return Windows(call, a.dx, a.dy, a).over_large("im2col_backward")
+    return _over_windows(call, a, a.dx, a.dy)
 
 
-def _planes(small: Tensor, large: Tensor) -> list[np.int32]:
+def _planes(small: Tensor, large: Tensor) -> list[int]:
     """The elements of a plane of each."""
-    return [np.int32(math.prod(tensor.shape[2:])) for tensor in (small, large)]
+    return [math.prod(tensor.shape[2:]) for tensor in (small, large)]
 
 
 @primitive("plain")
 def unpooling(call: CudaCall, a: Unpooling) -> Step:
     owner = call.temporary(a.y.shape, "int32")
-    inputs, outputs, sizes = np.int64(a.x.count), np.int64(a.y.count), _planes(a.x, a.y)
-
+    kernels = (
+        ("no_owners", a.y.count, [owner, a.y.count]),
+        ("find_owners", a.x.count, [a.index, owner, a.x.count, *_planes(a.x, a.y)]),
+        ("unpooling", a.y.count, [a.x, owner, a.y, a.y.count, *_planes(a.x, a.y)]),
+    )
     return sequence([
-        launch(kernel("resampling", "no_owners"), blocks_for(a.y.count), [owner, outputs]),
-        launch(kernel("resampling", "find_owners"), blocks_for(a.x.count),
-               [a.index, owner, inputs, *sizes]),
-        launch(kernel("resampling", "unpooling"), blocks_for(a.y.count),
-               [a.x, owner, a.y, outputs, *sizes]),
+        launch(kernel("resampling", name), blocks_for(count), arguments)
+        for name, count, arguments in kernels
     ])  # fmt: skip
 
 
 @primitive("plain")
 def unpooling_backward(call: CudaCall, a: UnpoolingBackward) -> Step:
-    arguments = [a.dy, a.index, a.dx, np.int64(a.dx.count), *_planes(a.dx, a.dy)]
+    arguments = [a.dy, a.index, a.dx, a.dx.count, *_planes(a.dx, a.dy)]
     return launch(kernel("resampling", "unpooling_backward"), blocks_for(a.dx.count), arguments)
 
 
-def _interpolation(name: str, x: Tensor, y: Tensor, over: Tensor, arguments: list[Tensor]) -> Step:
-    """A step that launches a kernel over the elements of an image; x is that before."""
-    _, channels, height, width = x.shape
-    macros = {
-        "X_T": C_TYPES[dtype_of(x)],
-        "Y_T": C_TYPES[dtype_of(y)],
-        "C": channels,
-        "H": height,
-        "W": width,
-        "OH": y.shape[2],
-        "OW": y.shape[3],
-        "CHANNELS_LAST": int(is_nhwc(over)),
-    }
-    for letter, tensor in (("X", x), ("Y", y)):
-        macros |= {
-            f"{letter}{axis}": f"{step}ll"
-            for axis, step in zip("NCHW", strides(tensor), strict=True)
-        }
-    function = kernel("resampling", name, **macros)
-    return launch(function, blocks_for(over.count), [*arguments, np.int64(over.count)])
+def _interpolation(
+    a: Interpolation | InterpolationBackward, x: Tensor, y: Tensor, over: Tensor, other: Tensor
+) -> Step:
+    """A step that launches the primitive's kernel, which reads `other`, over the elements of an
+    image that it writes; x is the image before, y behind the interpolation."""
+    macros: dict[str, Any] = {"X_T": x, "Y_T": y}
+    macros |= dict(zip(("C", "H", "W", "OH", "OW"), (*x.shape[1:], *y.shape[2:]), strict=True))
+    for letter, tensor in ("X", x), ("Y", y):
+        for axis, step in zip("NCHW", strides(tensor), strict=True):
+            macros[f"{letter}{axis}"] = f"{step}ll"
+    function = kernel("resampling", a.name, CHANNELS_LAST=is_nhwc(over), **macros)
+    return launch(function, blocks_for(over.count), [other, over, over.count])
 
 
 @primitive("own")
 def interpolation(call: CudaCall, a: Interpolation) -> Step:
     call.choose_layouts(a.x, a.y)
-    return _interpolation("interpolation", a.x, a.y, a.y, [a.x, a.y])
+    return _interpolation(a, a.x, a.y, a.y, a.x)
 
 
 @primitive("own")
 def interpolation_backward(call: CudaCall, a: InterpolationBackward) -> Step:
     call.choose_layouts(a.dx, a.dy)
-    return _interpolation("interpolation_backward", a.dx, a.dy, a.dx, [a.dy, a.dx])
+    return _interpolation(a, a.dx, a.dy, a.dx, a.dy)

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from ...primitives.products import (
     Convolution,
@@ -31,7 +29,7 @@ from ..convolution.operands import (
     choose_weight_layout,
 )
 from ..convolution.problem import Problem
-from ..layout import C_TYPES, ITEM_BYTES, Layout, choose_row_layout, dtype_of, is_row_major
+from ..layout import ITEM_BYTES, Layout, choose_row_layout, dtype_of, is_row_major
 from ..libraries.cublaslt import Product
 from ..passes.elementwise import mask_step
 from ..passes.rows import sum_rows
@@ -121,6 +119,20 @@ def _operands(call: CudaCall, nhwc: bool) -> Any:
     return arguments(call.name, call.settings, tensors)
 
 
+def _tune(
+    call: CudaCall,
+    a: InnerProduct | InnerProductBackwardData | InnerProductBackwardFilter,
+    product: Product,
+    bind: Callable[[CudaCall], Bound],
+    small: Provider,
+) -> Pending:
+    """Let the tuner choose between cuBLASLt and, where there is little to do, our own kernel."""
+    work, rows = product.m * product.n * product.k, product.m
+    most = MOST_WORK if isinstance(a, InnerProduct) else MOST_GRADIENT_WORK
+    tries_small = not a.transpose and work <= most and rows <= MOST_ROWS
+    return call.tune([Gemm(call.backend, product, bind), *([small] if tries_small else [])])
+
+
 # -- outputs ---------------------------------------------------------------------------------------
 
 
@@ -131,26 +143,19 @@ def inner_product(call: CudaCall, a: InnerProduct) -> Pending:
     choose_row_layout(a.y, backend.dtype)
     choose_row_major(a.b)
     columns = a.w.shape[1 if a.transpose else 0]
-    inside = math.prod(a.x.shape[a.axis :])
-    size = (a.y.count // columns, columns, inside)
+    size = (a.y.count // columns, columns, math.prod(a.x.shape[a.axis :]))
     fuses = not a.relu  # nothing fuses a slope
     words = ["bias"] * (a.b is not None) + ["relu"] * (a.relu is not None)
-    epilogue = " ".join(words) if fuses else ""
-    dtypes = backend.dtype, backend.dtype
+    dtypes, epilogue = (backend.dtype, backend.dtype), " ".join(words) if fuses else ""
     product = Product(backend.precision, *size, False, not a.transpose, *dtypes, epilogue)
-    bind = functools.partial(_bind_outputs, nhwc, fuses)
-    providers: list[Provider] = [Gemm(backend, product, bind)]
-    if not a.transpose and math.prod(size) <= MOST_WORK and size[0] <= MOST_ROWS:
-        providers.append(_SmallProduct(size, nhwc))
-    return call.tune(providers)
 
+    def bind(call: CudaCall) -> Bound:
+        a: InnerProduct = _operands(call, nhwc)
+        if fuses:
+            return Bound(a.x, a.w, a.y, a.b, [])
+        return Bound(a.x, a.w, a.y, None, [bias_step(a.y, a.b, a.relu, columns)])
 
-def _bind_outputs(nhwc: bool, fuses: bool, call: CudaCall) -> Bound:
-    a: InnerProduct = _operands(call, nhwc)
-    if fuses:
-        return Bound(a.x, a.w, a.y, a.b, [])
-    columns = a.w.shape[1 if a.transpose else 0]
-    return Bound(a.x, a.w, a.y, None, [bias_step(a.y, a.b, a.relu, columns)])
+    return _tune(call, a, product, bind, _SmallProduct(size, nhwc))
 
 
 @dataclass(frozen=True)
@@ -170,11 +175,9 @@ class _SmallProduct(Provider):
         m, n, k = self.size
         vector = math.gcd(k, 16 // ITEM_BYTES[dtype_of(a.x)])
         warps = min(MOST_WARPS, -(-k // (32 * vector)))
-        macros = {"T": C_TYPES[dtype_of(a.x)], "VEC": vector, "WARPS": warps}
-        function = kernel("inner_product", "product", **macros)
-        slope = np.float32(1.0 if a.relu is None else a.relu)
-        given = [a.x, a.w, a.b, a.y, *map(np.int32, self.size), slope]
-        return launch(function, (-(-n // TILE), -(-m // TILE)), given, block=(32, warps))
+        function = kernel("inner_product", "product", T=a.x, VEC=vector, WARPS=warps)
+        arguments = [a.x, a.w, a.b, a.y, *self.size, 1.0 if a.relu is None else a.relu]
+        return launch(function, (-(-n // TILE), -(-m // TILE)), arguments, block=(32, warps))
 
 
 # -- gradients -------------------------------------------------------------------------------------
@@ -188,20 +191,16 @@ def inner_product_backward_data(call: CudaCall, a: InnerProductBackwardData) -> 
     call.choose_layouts(a.relu_output)
     inside = math.prod(a.dx.shape[a.axis :])
     rows = a.dx.count // inside
-    size = (rows, inside, a.dy.count // rows)
+    columns = a.dy.count // rows
     dtypes = backend.dtype, backend.dtype
-    product = Product(backend.precision, *size, False, a.transpose, *dtypes)
-    bind = functools.partial(_bind_data, nhwc)
-    providers: list[Provider] = [Gemm(backend, product, bind)]
-    if not a.transpose and math.prod(size) <= MOST_GRADIENT_WORK and rows <= MOST_ROWS:
-        providers.append(_SmallGradient((size[2], rows, inside), nhwc))
-    return call.tune(providers)
+    product = Product(backend.precision, rows, inside, columns, False, a.transpose, *dtypes)
 
+    def bind(call: CudaCall) -> Bound:
+        a: InnerProductBackwardData = _operands(call, nhwc)
+        behind = [] if a.relu_output is None else [mask_step(a.dx, a.relu_output)]
+        return Bound(a.dy, a.w, a.dx, None, behind)
 
-def _bind_data(nhwc: bool, call: CudaCall) -> Bound:
-    a: InnerProductBackwardData = _operands(call, nhwc)
-    behind = [] if a.relu_output is None else [mask_step(a.dx, a.relu_output)]
-    return Bound(a.dy, a.w, a.dx, None, behind)
+    return _tune(call, a, product, bind, _SmallGradient((columns, rows, inside), nhwc))
 
 
 @primitive("own")
@@ -219,23 +218,19 @@ def inner_product_backward_filter(call: CudaCall, a: InnerProductBackwardFilter)
     accumulate = "dw" in call.accumulates
     dtypes = backend.dtype, dtype_of(a.dw)
     product = Product(backend.precision, *size, True, False, *dtypes, accumulate=accumulate)
-    bind = functools.partial(_bind_filter, nhwc, rows)
-    providers: list[Provider] = [Gemm(backend, product, bind)]
-    if not a.transpose and math.prod(size) <= MOST_GRADIENT_WORK and columns <= MOST_ROWS:
-        providers.append(_SmallGradient((rows, columns, inside), nhwc))
-    return call.tune(providers)
+
+    def bind(call: CudaCall) -> Bound:
+        a: InnerProductBackwardFilter = _operands(call, nhwc)
+        left, right = (a.x, a.dy) if a.transpose else (a.dy, a.x)
+        behind = [] if a.db is None else [_bias_gradient(rows, call)]
+        return Bound(left, right, call.needed("dw"), None, behind)
+
+    return _tune(call, a, product, bind, _SmallGradient((rows, columns, inside), nhwc))
 
 
 def _bias_gradient(rows: int, call: CudaCall) -> Step:
     dy = call.in_layout(call.needed("dy"), nhwc=False, dtype=call.backend.dtype)
     return sum_rows(call, dy, call.needed("db"), rows, accumulate="db" in call.accumulates)
-
-
-def _bind_filter(nhwc: bool, rows: int, call: CudaCall) -> Bound:
-    a: InnerProductBackwardFilter = _operands(call, nhwc)
-    left, right = (a.x, a.dy) if a.transpose else (a.dy, a.x)
-    behind = [] if a.db is None else [_bias_gradient(rows, call)]
-    return Bound(left, right, call.needed("dw"), None, behind)
 
 
 @dataclass(frozen=True)
@@ -254,19 +249,17 @@ class _SmallGradient(Provider):
     def _make(self, height: int, warps: int, call: CudaCall) -> Step:
         a = _operands(call, self.nhwc)
         transposed = "dx" in call.writes
-        tensors: list[Any]
         if transposed:
-            tensors = [a.dy, a.w, a.relu_output, a.dx, None]
+            right, mask, result, bias = a.w, a.relu_output, a.dx, None
         else:
-            tensors = [a.dy, a.x, None, a.dw, a.db]
-        added = [name in call.accumulates for name in ("dw", "db")]
+            right, mask, result, bias = a.x, None, a.dw, a.db
+        accumulates = [name in call.accumulates for name in ("dw", "db")]
         _, n, k = self.size
-        given, result = dtype_of(tensors[1]), dtype_of(tensors[3])
         vector = math.gcd(k, 4)
         function = kernel(
-            "inner_product", "gradient", T=C_TYPES[given], R=C_TYPES[result], COLUMNS=vector,
-            ROWS=height, WARPS=warps, BATCH=4, TRANSPOSED=int(transposed),
+            "inner_product", "gradient", T=right, R=result, COLUMNS=vector, ROWS=height,
+            WARPS=warps, BATCH=4, TRANSPOSED=transposed,
         )  # fmt: skip
         grid = -(-k // (32 * vector)), -(-n // height)
-        counts = [np.int32(each) for each in (*self.size, *added)]
-        return launch(function, grid, [*tensors, *counts], block=(32, warps))
+        arguments = [a.dy, right, mask, result, bias, *self.size, *accumulates]
+        return launch(function, grid, arguments, block=(32, warps))

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from ...primitives.records import CachedBatch, CachedRows, NextRow, Transform
 from ...tensor import Step, Tensor
-from ..layout import C_TYPES, dtype_of, is_channels_last
+from ..layout import is_channels_last
 from ..registry import CudaCall, primitive
 from ..runtime.compile import kernel
 from ..runtime.launch import THREADS, blocks_for, launch
@@ -45,23 +43,21 @@ def _transform(
     if addresses is not None:
         x = call.row_major(addresses)
     batch, channels, height, width = a.y.shape
-    macros = {"CACHED": 0, "PARTS": 1, "CHANNELS": channels, "WHOLE": int(whole), **macros}
-    macros |= {"FROM_LAST": int(a.interleaved), "LAST": int(is_channels_last(a.y))}
-    function = kernel("records", "transform", T=C_TYPES[dtype_of(a.y)], **macros)
+    macros = {"CACHED": 0, "PARTS": 1, "CHANNELS": channels, "WHOLE": whole, **macros}
+    macros |= {"FROM_LAST": a.interleaved, "LAST": is_channels_last(a.y)}
+    function = kernel("records", "transform", T=a.y, **macros)
     count = batch * height * width
-    sides = [np.int32(extent) for extent in (height, width, *extents)]
-    arguments = [x, table, mean, a.y, labels, np.int64(count), *sides, np.float32(a.scale)]
+    arguments = [x, table, mean, a.y, labels, count, height, width, *extents, a.scale]
     return launch(function, blocks_for(count), arguments)
 
 
 @primitive("plain")
 def cached_rows(call: CudaCall, a: CachedRows) -> Step:
-    size = math.prod(a.y.shape[1:])
-    arguments = [a.records, a.rows, a.y, np.int64(a.y.count), np.int64(size)]
+    arguments = [a.records, a.rows, a.y, a.y.count, math.prod(a.y.shape[1:])]
     return launch(kernel("values", "cached_rows"), blocks_for(a.y.count), arguments)
 
 
 @primitive("plain")
 def next_row(call: CudaCall, a: NextRow) -> Step:
-    arguments = [a.table, a.cursor, a.row, np.int32(a.table.shape[0]), np.int64(a.row.count)]
+    arguments = [a.table, a.cursor, a.row, a.table.shape[0], a.row.count]
     return launch(kernel("values", "next_row"), 1, arguments, block=THREADS)

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from ...formula import to_c
 from ...primitives.recording import arguments
 from ...primitives.recurrence import Recurrent, RecurrentBackward
@@ -19,6 +17,7 @@ from ..convolution.operands import choose_row_major, temporary
 from ..convolution.tensor_cores import INSTRUCTIONS
 from ..layout import C_TYPES, ITEM_BYTES, choose_row_layout, dtype_of
 from ..libraries.cublaslt import Product
+from ..passes.convert import transpose
 from ..registry import CudaCall, primitive
 from ..runtime.compile import Kernel, kernel
 from ..runtime.launch import blocks_for, launch
@@ -210,7 +209,7 @@ def _forward(cell: Cell, units: int, call: CudaCall, a: Recurrent) -> Step:
     run = cell.launcher(units)
     fixed = [a.x, a.keep, a.c_first, a.gates, a.h_in, copy, a.h, a.c, product]
     for t in range(cell.steps):
-        steps += [*multiply, run([*fixed, np.int32(cell.steps), np.int32(t)])]
+        steps += [*multiply, run([*fixed, cell.steps, t])]
     return sequence(steps)
 
 
@@ -235,11 +234,11 @@ def _backward(cell: Cell, units: int, call: CudaCall, a: RecurrentBackward) -> S
     flow = call.temporary((cell.items, cell.units))
     fixed = [
         a.keep, a.c_first, a.gates, a.c, a.dh, a.dh_last, a.dc_last, a.dgates, copy, a.dh_first,
-        a.dc_first, flow, product, np.int32(cell.steps),
+        a.dc_first, flow, product, cell.steps,
     ]  # fmt: skip
     end = 0 if a.dh_first is None else -1
     for t in range(cell.steps - 1, end - 1, -1):
-        steps += [*(multiply if t < cell.steps - 1 else []), run([*fixed, np.int32(t)])]
+        steps += [*(multiply if t < cell.steps - 1 else []), run([*fixed, t])]
     return sequence(steps)
 
 
@@ -247,9 +246,4 @@ def _transposed(call: CudaCall, w: Tensor) -> tuple[Tensor, list[Step]]:
     """The weights transposed, so that the terms of a sum are neighbours, and what makes them so."""
     rows, columns = w.shape
     transposed = temporary(call, (columns, rows))
-    types = {"S": C_TYPES[dtype_of(w)], "T": C_TYPES[dtype_of(transposed)]}
-    arguments = [w, transposed, np.int32(rows), np.int32(columns), np.int32(0)]
-    grid = (-(-columns // 32), -(-rows // 32), 1)
-    return transposed, [
-        launch(kernel("movement", "transpose", **types), grid, arguments, block=(32, 8))
-    ]
+    return transposed, [transpose(w, transposed, rows, columns)]

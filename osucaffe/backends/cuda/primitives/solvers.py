@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from ...formula import to_c
 from ...primitives.solvers import SumOfSquares, Update
 from ...tensor import Step, sequence
-from ..layout import C_TYPES, c_struct, dtype_of
+from ..layout import c_struct
+from ..passes.elementwise import Operand, vector_function
 from ..registry import CudaCall, primitive
 from ..runtime import device
 from ..runtime.compile import kernel, kernel_from
@@ -43,71 +43,42 @@ def chunks(segments: Sequence[Segment]) -> np.ndarray:
 @primitive("row")
 def update(call: CudaCall, a: Update) -> Step:
     backend = call.backend
-    low = backend.low_precision_arena(a.weights)
-    tensors = {"w": a.weights, "g": a.gradients, **dict(zip(("h", "h2"), a.history, strict=False))}
-    text = update_kernel(
-        a.formula, list(tensors), a.names, a.constants, dtype_of(low) if low else None
-    )
+    operands = [Operand("w", a.weights, stored=True), Operand("g", a.gradients)]
+    history = zip(("h", "h2"), a.history, strict=False)
+    operands += [Operand(name, tensor, stored=True) for name, tensor in history]
+    body = to_c(a.formula, [x.name for x in operands], [*a.names, "rate", "decay"], a.constants)
+    if low := backend.low_precision_arena(a.weights):
+        operands.append(Operand("low", low, stored=True, loaded=False))
+        body += " low = w;"
     table = chunks(a.segments)
-    memory = backend.upload(table)
-    arguments: list[Any] = [*tensors.values(), low, a.scalars, memory]
+    arguments = [*(each.tensor for each in operands), a.scalars, backend.upload(table)]
+    text = update_kernel(operands, body, a.names)
     return launch(kernel_from(text, "update"), len(table), arguments)
 
 
-def update_kernel(
-    formula: str,
-    operands: Sequence[str],
-    names: Sequence[str],
-    constants: dict[str, float],
-    low: str | None,
-) -> str:
-    """The text of the kernel. low: the type of the 16-bit copies of the weights, if any."""
-    body = to_c(formula, operands, [*names, "rate", "decay"], constants)
-    given = " ".join(f"float {name} = scalars[{i}];" for i, name in enumerate(names))
-    declared = ", ".join(f"float* __restrict__ {name}_" for name in operands)
-    kind = C_TYPES[low] if low else "float"
-    written = [name for name in operands if name != "g"]
-    vector_loads = " ".join(
-        f"float {n}s[WIDTH]; load<float, WIDTH>({n}_ + at, {n}s);" for n in operands
-    )
-    picks = " ".join(f"float {n} = {n}s[lane];" for n in operands)
-    puts = " ".join(f"{n}s[lane] = {n};" for n in written)
-    vector_stores = " ".join(f"store<float, WIDTH>({n}_ + at, {n}s);" for n in written)
-    loads = " ".join(f"float {n} = {n}_[at];" for n in operands)
-    stores = " ".join(f"{n}_[at] = {n};" for n in written)
-    return f"""
-#define WIDTH {WIDTH}
-{c_struct("Chunk", CHUNK)}
-
-extern "C" __global__ void update({declared}, {kind}* __restrict__ low,
-                                  const float* scalars, const Chunk* chunks) {{
+def update_kernel(operands: Sequence[Operand], body: str, names: Sequence[str]) -> str:
+    """The text of the kernel. names: of the scalars that `body` reads."""
+    parameters = dict.fromkeys([*names, "rate", "decay"], "float")
+    function, passed = vector_function(operands, body, parameters)
+    declared = ", ".join(f"{each.type}* __restrict__ {each.name}_" for each in operands)
+    scalars = " ".join(f"float {name} = scalars[{i}];" for i, name in enumerate(names))
+    return f"""{c_struct("Chunk", CHUNK)}
+{function}
+extern "C" __global__ void update({declared}, const float* scalars, const Chunk* chunks) {{
     PDL_BEGIN;
     Chunk chunk = chunks[blockIdx.x];
     float rate = chunk.rate, decay = chunk.decay;
-    {given}
-    int64_t whole = chunk.start;
-    if (chunk.start % WIDTH == 0) {{
-        whole = chunk.stop / WIDTH * WIDTH;
-        int stride = blockDim.x * WIDTH;
+    {scalars}
+    int64_t rest = chunk.start;
+    if (chunk.start % {WIDTH} == 0) {{
+        rest = chunk.stop / {WIDTH} * {WIDTH};
+        int stride = blockDim.x * {WIDTH};
 #pragma unroll 2
-        for (int64_t at = chunk.start + threadIdx.x * WIDTH; at < whole; at += stride) {{
-            {vector_loads}
-#pragma unroll
-            for (int lane = 0; lane < WIDTH; ++lane) {{
-                {picks}
-                {{ {body} }}
-                {puts}
-            }}
-            {vector_stores}
-            if (low) store<{kind}, WIDTH>(low + at, ws);
-        }}
+        for (int64_t at = chunk.start + threadIdx.x * {WIDTH}; at < rest; at += stride)
+            elements<{WIDTH}>(at, {passed});
     }}
-    for (int64_t at = whole + threadIdx.x; at < chunk.stop; at += blockDim.x) {{
-        {loads}
-        {{ {body} }}
-        {stores}
-        if (low) low[at] = from_float<{kind}>(w);
-    }}
+    for (int64_t at = rest + threadIdx.x; at < chunk.stop; at += blockDim.x)
+        elements<1>(at, {passed});
 }}
 """
 
@@ -117,9 +88,9 @@ def sum_of_squares(call: CudaCall, a: SumOfSquares) -> Step:
     call.backend.choose_layout(a.x)
     blocks = min(device.current().enough_blocks, max(1, -(-a.x.size // (THREADS * 8))))
     partial = call.temporary((blocks,))
-    squares = kernel("reduce", "square_parts", T=C_TYPES[dtype_of(a.x)])
-    arguments = [partial, a.y, np.int64(blocks)]
+    squares = kernel("reduce", "square_parts", T=a.x)
+    total = kernel("reduce", "sum_parts")
     return sequence([
-        launch(squares, blocks, [a.x, partial, np.int64(a.x.size)]),
-        launch(kernel("reduce", "sum_parts"), 1, arguments, block=block_for(blocks)),
+        launch(squares, blocks, [a.x, partial, a.x.size]),
+        launch(total, 1, [partial, a.y, blocks], block=block_for(blocks)),
     ])  # fmt: skip

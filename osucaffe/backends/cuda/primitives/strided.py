@@ -185,10 +185,10 @@ def _reduce(call: CudaCall, a: Summation, y: Tensor, *, accumulate: bool) -> Ste
     tensors = [view.tensor for view in views]
     function = kernel_from(text, "reduce")
     if parts == 1:
-        return launch(function, (groups, 1), [*tensors, y, np.int32(accumulate)])
+        return launch(function, (groups, 1), [*tensors, y, accumulate])
     partial = call.temporary((parts, columns))
     return sequence([
-        launch(function, (groups, parts), [*tensors, partial, np.int32(0)]),
+        launch(function, (groups, parts), [*tensors, partial, False]),
         sum_parts(partial, y, accumulate=accumulate),
     ])  # fmt: skip
 

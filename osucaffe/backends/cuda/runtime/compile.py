@@ -10,6 +10,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from ...tensor import Tensor
+from ..layout import C_TYPES, dtype_of
 from . import device, nvrtc
 from .background import Task, begin
 from .cache import cache_folder, keep_somewhere
@@ -23,12 +27,18 @@ ARCHITECTURE_SPECIFIC = {
     "wgrad_tf32": "90a",
 }
 """Files of kernels with instructions of one architecture alone, and which."""
+NUMBERS: dict[str, type[np.generic]] = {
+    "int": np.int32, "int64_t": np.int64, "uint64_t": np.uint64, "float": np.float32,
+}  # fmt: skip
+"""NumPy's names of the types in which kernels take numbers."""
 
 
 @functools.cache
 def read(name: str) -> str:
-    """The text of a file of kernels without its comments: what is cached outlives better words."""
-    return re.sub(r"^ *//.*\n", "", next(FOLDER.rglob(name)).read_text(), flags=re.MULTILINE)
+    """The text of a file of kernels, and of those that it includes, without its comments: what is
+    cached outlives better words."""
+    text = re.sub(r"^ *//.*\n", "", next(FOLDER.rglob(name)).read_text(), flags=re.MULTILINE)
+    return re.sub(r'^#include "(.+)"\n', lambda line: read(line[1]), text, flags=re.MULTILINE)
 
 
 def texts() -> str:
@@ -102,11 +112,17 @@ class Kernel:
     """A function of a file that is compiled in the background: its first use waits for that, and
     loads it (which CUDA forbids while a graph is captured: all is to run once before)."""
 
-    def __init__(self, file: Task[Path], name: str, number: int) -> None:
+    def __init__(self, file: Task[Path], text: str, name: str, number: int) -> None:
         self._file = file
+        self._text = text
         self._name = name
         self._number = number
         self._shared = 0
+
+    @functools.cached_property
+    def number_types(self) -> list[type[np.generic] | None]:
+        """Of each parameter that is a number, its type; None of pointers and all else."""
+        return parameter_types(self._text, self._name)
 
     @functools.cached_property
     def function(self) -> Any:
@@ -130,13 +146,36 @@ def compiled(text: str, function: str, specific: str = "") -> Kernel:
     """A function of a text, as it is. specific: the architecture whose own instructions it has."""
     gpu = device.current()
     arch = f"sm_{specific}" if specific else architecture(gpu.compute_capability, _supported())
-    return Kernel(_compiled(text, (*OPTIONS, f"-arch={arch}")), function, gpu.number)
+    return Kernel(_compiled(text, (*OPTIONS, f"-arch={arch}")), text, function, gpu.number)
+
+
+@functools.cache
+def parameter_types(text: str, function: str) -> list[type[np.generic] | None]:
+    """See `Kernel.number_types`."""
+    declared = re.search(rf"__global__[^;{{]*\b{function}\(([^)]*)\)", text)
+    assert declared, f"no kernel {function}"
+    words = [parameter.split() for parameter in declared[1].split(",")]
+    return [NUMBERS.get(" ".join(kind).removeprefix("const ")) for *kind, _ in words]
+
+
+def _c_value(value: Any) -> str:
+    """A macro's value in C. A tensor stands for the type of its elements."""
+    if isinstance(value, Tensor):
+        return C_TYPES[dtype_of(value)]
+    if isinstance(value, float):
+        return f"{value!r}f"
+    if isinstance(value, tuple | list):
+        return f"{{{','.join(map(_c_value, value))}}}"
+    return str(int(value) if isinstance(value, bool) else value)
 
 
 def kernel(name: str, function: str, **macros: Any) -> Kernel:
-    """A kernel of kernels/<name>.cu, compiled for these macros (once for each set)."""
+    """A kernel of kernels/<name>.cu, compiled for these macros (once for each set): numbers, lists
+    of numbers, C as text, and tensors, which stand for the types of their elements."""
     # As lines of the text: an option -DT=... would be seen by NVRTC's own headers too.
-    lines = "".join(f"#define {macro} {value}\n" for macro, value in sorted(macros.items()))
+    lines = "".join(
+        f"#define {macro} {_c_value(value)}\n" for macro, value in sorted(macros.items())
+    )
     products = read("mma.cuh") if "MMA" in macros else ""
     specific = ARCHITECTURE_SPECIFIC.get(name, "")
     return kernel_from(lines + products + read(f"{name}.cu"), function, specific)

@@ -47,10 +47,13 @@ def launch(
 ) -> Step:
     """A step that launches a kernel. A Tensor among the arguments passes its address, which is
     read when the step runs, and if it is Described, what it is as well; None passes a null
-    pointer; numbers must be of the right NumPy type. RuntimeError where no block fits the GPU."""
+    pointer; numbers become what the kernel declares. RuntimeError where no block fits the GPU."""
     blocks = (grid,) if isinstance(grid, int) else tuple(grid)
     threads = (block,) if isinstance(block, int) else tuple(block)
-    given = [0 if argument is None else argument for argument in arguments]
+    given = [
+        kind(argument) if kind else 0 if argument is None else argument
+        for kind, argument in zip(function.number_types, arguments, strict=True)
+    ]
     if shared > (most := device.current().shared_memory):
         raise RuntimeError(f"a block wants {shared} bytes of shared memory, this GPU has {most}")
     function.reserve(shared)

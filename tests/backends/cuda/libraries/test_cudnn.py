@@ -18,7 +18,7 @@ from osucaffe.backends.cuda.convolution.cudnn_search import Configuration, refus
 from osucaffe.backends.cuda.convolution.problem import Problem
 from osucaffe.backends.cuda.gpu import PRECISIONS
 from osucaffe.backends.cuda.libraries import cudnn
-from osucaffe.backends.cuda.libraries.cudnn import CudnnError, Descriptor, Handle, Plan, build
+from osucaffe.backends.cuda.libraries.cudnn import CudnnError, Handle, Plan, build
 from osucaffe.backends.cuda.libraries.cudnn_enums import Attribute, DescriptorType, HeurMode
 from osucaffe.backends.cuda.runtime.device import NEEDS
 
@@ -95,21 +95,14 @@ class DescribedDevice(Handle):
     """
 
     def __init__(self, text: str) -> None:
-        self._properties = build(
+        properties = build(
             DescriptorType.DEVICEPROP, {Attribute.DEVICEPROP_JSON_REPRESENTATION: text}
         )
-
-    def graph(self, descriptor: Descriptor) -> None:
-        """A graph needs no device."""
-
-    def heuristics(self, descriptor: Descriptor) -> None:
-        descriptor.set(Attribute.ENGINEHEUR_DEVICEPROP, self._properties)
-
-    def engine(self, descriptor: Descriptor) -> None:
-        descriptor.set(Attribute.ENGINE_DEVICEPROP, self._properties)
-
-    def plan(self, descriptor: Descriptor) -> None:
-        descriptor.set(Attribute.EXECUTION_PLAN_DEVICEPROP, self._properties)
+        self.attributes = {
+            DescriptorType.ENGINEHEUR: {Attribute.ENGINEHEUR_DEVICEPROP: properties},
+            DescriptorType.ENGINE: {Attribute.ENGINE_DEVICEPROP: properties},
+            DescriptorType.EXECUTION_PLAN: {Attribute.EXECUTION_PLAN_DEVICEPROP: properties},
+        }
 
 
 def describe(name: str) -> DescribedDevice:

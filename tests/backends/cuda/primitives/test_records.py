@@ -20,10 +20,6 @@ from tests.layers.nets import build as build_net
 from tests.layers.reading.test_raw_records import assert_same, read_net
 from tests.layers.reading.test_sharded_records import all_ranks, wanted_of_ranks
 
-from ... import test_primitives  # noqa: F401 (fills CASES)
-from ...cases import CASES, Case
-from ...running import run_call
-from ...test_primitives import assert_close
 from ..executed import execute
 from ..simulated import simulate
 
@@ -98,15 +94,3 @@ def test_batches_of_records_among_ranks(monkeypatch: pytest.MonkeyPatch) -> None
     for some, others in zip(found, wanted, strict=True):
         assert_same(some, others)
     assert all(net.layers[0]._cached.slots.has.all() for net in nets)
-
-
-CACHED = [case for case in CASES if case.name in ("cached_batch", "cached_rows", "next_row")]
-
-
-@pytest.mark.parametrize("each", CACHED, ids=lambda case: f"{case.name}: {case.label}")
-def test_kernels_of_kept_records(each: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    simulate(monkeypatch)
-    execute(monkeypatch)
-    found = run_call(Cuda(precision="fp32"), each.name, each.tensors, each.settings, flexible=False)
-    for argument, wanted in each.expected.items():
-        assert_close(found[argument], wanted, 1e-6, argument)

@@ -135,6 +135,7 @@ extern "C" __global__ void finish_statistics(const T* x, const float* partial, f
     if (column == 0) *past_weight = fraction * *past_weight + 1;
 }
 
+#ifdef ADDEND
 // y = (x - mean) * rate * scale + bias + addend, and its ReLU if RELU.
 extern "C" __global__ void normalize(const T* x, const float* mean, const float* rate,
                                      const float* scale, const float* bias, const T* addend, T* y,
@@ -171,6 +172,7 @@ extern "C" __global__ void normalize(const T* x, const float* mean, const float*
         }
     });
 }
+#endif
 
 #ifdef PARTS
 // The gradient behind the ReLU: the sum of PARTS gradients, zero where RELU and `relu_output` (if
@@ -229,6 +231,7 @@ extern "C" __global__ void gradients(const T* x, const T* dy, const T* other, co
     }
     if (SUMS) sum_block(sum, product, partial);
 }
+#endif
 
 // The gradients of scale and bias, and the averages that `gradients` takes off, from its sums.
 extern "C" __global__ void finish_gradients(const float* partial, const float* rate, float* dscale,
@@ -244,4 +247,3 @@ extern "C" __global__ void finish_gradients(const float* partial, const float* r
     averages[column] = sum * share;
     averages[C + column] = product * share * factor * factor;
 }
-#endif

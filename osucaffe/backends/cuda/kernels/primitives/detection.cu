@@ -1,4 +1,5 @@
 // Owns what comes out of a detector: the thinning of boxes, the rows of results, and their judgement.
+#include "boxes.cuh"
 
 // A block for each list of boxes: an item's of one class (`classes` lists an item), of which the
 // background's stays empty. scores (N, count, classes), boxes (N or 1, count, wide, 4). Kept are at most

@@ -2,6 +2,7 @@
 //
 // One warp works on a row; labels are floats, one a row. X_T, Y_T, ...: element types, by argument
 // (P: probability). WEIGHTS: of the classes, by which losses are multiplied, if there are any.
+// IGNORE: the label of rows that do not count, if there is one.
 
 #define ROW_LOOP \
     int lane = threadIdx.x & 31; \
@@ -14,6 +15,12 @@ __device__ const float class_weights[] = {WEIGHTS};
 #define WEIGH(value, label) ((value) * class_weights[label])
 #else
 #define WEIGH(value, label) (value)
+#endif
+
+#ifdef IGNORE
+#define IGNORED(label) ((label) == IGNORE)
+#else
+#define IGNORED(label) false
 #endif
 
 // The first score of a row: rows of inner positions are interleaved.
@@ -68,43 +75,46 @@ extern "C" __global__ void softmax_backward(const X_T* y, const Y_T* dy, DX_T* d
 extern "C" __global__ void softmax_loss_backward(const P_T* probability, const float* label,
                                                  const float* dloss, const float* counted,
                                                  float scale, DX_T* dx, int64_t rows, int c,
-                                                 int64_t step, int ignore, int has_ignore) {
+                                                 int64_t step) {
     PDL_BEGIN;
     float factor = *dloss * (counted ? 1 / *counted : scale);
     FOR_EACH(rows * c) {
         int64_t inner = id % step, outer = id / step / c;
         int channel = id / step % c;
         int wanted = (int)label[outer * step + inner];
-        bool counts = wanted >= 0 && wanted < c && !(has_ignore && wanted == ignore);
+        bool counts = wanted >= 0 && wanted < c && !IGNORED(wanted);
         float value = (to_float(probability[id]) - (channel == wanted)) * factor;
         if (counts) value = WEIGH(value, wanted);
-        dx[id] = from_float<DX_T>(has_ignore && wanted == ignore ? 0.0f : value);
+        dx[id] = from_float<DX_T>(IGNORED(wanted) ? 0.0f : value);
     }
 }
 #endif
 #endif
 
-// The loss from the sum of the rows' losses and their number, of each thread of the only block.
-// fixed: the normalizer, or 0 for the number of rows that count.
-__device__ __forceinline__ void put_loss(float sum, float count, float* loss, float fixed) {
+// The mean, from what each thread of the block has summed and how many terms these were. fixed: what
+// to divide by, or 0 for the number of terms, at least 1.
+__device__ __forceinline__ void put_mean(float sum, float count, float* mean, float fixed) {
     sum = block_sum(sum);
     count = block_sum(count);
-    if (threadIdx.x == 0) *loss = sum / fmaxf(fixed > 0 ? fixed : count, 1.0f);
+    if (threadIdx.x == 0) *mean = sum / fmaxf(fixed > 0 ? fixed : count, 1.0f);
 }
 
-extern "C" __global__ void sum_losses(const float* note, float* loss, int64_t rows, float fixed) {
+// A block for each element of y: the mean of the notes that are not -1, of all rows (label is null) or
+// of one class.
+extern "C" __global__ void mean_notes(const float* note, const float* label, float* y, int64_t rows,
+                                      float fixed) {
     PDL_BEGIN;
     float sum = 0, count = 0;
     for (int64_t row = threadIdx.x; row < rows; row += blockDim.x)
-        if (note[row] != -1) sum += note[row], count += 1;
-    put_loss(sum, count, loss, fixed);
+        if (note[row] != -1 && (!label || (int)label[row] == blockIdx.x))
+            sum += note[row], count += 1;
+    put_mean(sum, count, y + blockIdx.x, fixed);
 }
 
 #if defined(X_T) && defined(P_T)
 // note (rows): the loss of each row, or -1 where the label is ignored.
 extern "C" __global__ void softmax_losses(const X_T* x, const float* label, P_T* probability,
-                                          float* note, int64_t rows, int c, int64_t step,
-                                          int ignore, int has_ignore) {
+                                          float* note, int64_t rows, int c, int64_t step) {
     PDL_BEGIN;
     ROW_LOOP {
         const X_T* from = x + BASE;
@@ -113,7 +123,7 @@ extern "C" __global__ void softmax_losses(const X_T* x, const float* label, P_T*
             int wanted = (int)label[row];
             float value = -1;
             // log softmax = score - most - log(sum)
-            if (!(has_ignore && wanted == ignore))
+            if (!IGNORED(wanted))
                 value = wanted < 0 || wanted >= c
                     ? NAN
                     : WEIGH(bounded_loss(logf(sum) + most - to_float(from[wanted * step])), wanted);
@@ -126,8 +136,7 @@ extern "C" __global__ void softmax_losses(const X_T* x, const float* label, P_T*
 // thread for each row.
 #ifdef SCORES
 extern "C" __global__ void softmax_loss(const X_T* x, const float* label, P_T* probability,
-                                        float* loss, float fixed, int64_t rows, int64_t distance,
-                                        int ignore, int has_ignore) {
+                                        float* loss, float fixed, int64_t rows, int64_t distance) {
     PDL_BEGIN;
     int row = threadIdx.x, step = distance;
     float total = 0, count = 0;
@@ -147,22 +156,21 @@ extern "C" __global__ void softmax_loss(const X_T* x, const float* label, P_T* p
 #pragma unroll
         for (int i = 0; i < SCORES; ++i)
             probability[base + i * step] = from_float<P_T>(score[i] * scale);
-        if (!(has_ignore && wanted == ignore))
+        if (!IGNORED(wanted))
             total = bounded_loss(logf(sum) + most - hit), count = 1;
         if (wanted >= 0 && wanted < SCORES) total = WEIGH(total, wanted);
     }
-    put_loss(total, count, loss, fixed);
+    put_mean(total, count, loss, fixed);
 }
 #endif
 #endif
 
 // How many labels count, at least 1. One block.
-extern "C" __global__ void count_labels(const float* label, float* counted, int64_t rows,
-                                        int ignore, int has_ignore) {
+extern "C" __global__ void count_labels(const float* label, float* counted, int64_t rows) {
     PDL_BEGIN;
     float count = 0;
     for (int64_t row = threadIdx.x; row < rows; row += blockDim.x)
-        count += !(has_ignore && (int)label[row] == ignore);
+        count += !IGNORED((int)label[row]);
     count = block_sum(count);
     if (threadIdx.x == 0) *counted = fmaxf(count, 1.0f);
 }
@@ -170,12 +178,12 @@ extern "C" __global__ void count_labels(const float* label, float* counted, int6
 #ifdef X_T
 // note: 1 where the label is among the top k, 0 where not, -1 where ignored.
 extern "C" __global__ void accuracy(const X_T* x, const float* label, float* note, int64_t rows,
-                                    int c, int64_t step, int top_k, int ignore, int has_ignore) {
+                                    int c, int64_t step, int top_k) {
     PDL_BEGIN;
     ROW_LOOP {
         const X_T* from = x + BASE;
         int wanted = (int)label[row];
-        bool skip = has_ignore && wanted == ignore;
+        bool skip = IGNORED(wanted);
         float score = !skip && wanted >= 0 && wanted < c ? to_float(from[wanted * step]) : NAN;
         float above = 0;
         for (int i = lane; i < c; i += 32)
@@ -185,16 +193,3 @@ extern "C" __global__ void accuracy(const X_T* x, const float* label, float* not
     }
 }
 #endif
-
-// One block: the mean of the notes that count, over all rows (class -1) or those of one class.
-extern "C" __global__ void mean_notes(const float* note, const float* label, float* y, int64_t rows,
-                                      int by_class) {
-    PDL_BEGIN;
-    float sum = 0, count = 0;
-    for (int64_t row = threadIdx.x; row < rows; row += blockDim.x)
-        if (note[row] >= 0 && (!by_class || (int)label[row] == blockIdx.x))
-            sum += note[row], count += 1;
-    sum = block_sum(sum);
-    count = block_sum(count);
-    if (threadIdx.x == 0) y[blockIdx.x] = count > 0 ? sum / count : 0.0f;
-}

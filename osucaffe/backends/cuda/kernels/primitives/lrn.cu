@@ -15,7 +15,7 @@ __device__ __forceinline__ float power(float s, float beta) {
 
 #ifdef GROUPS
 // Across channels, VEC channels a thread, GROUPS threads a pixel: neighbours come from the vectors
-// beside its own, so 2 * PAD <= VEC. Windows are summed in the order of the channels.
+// on either side of its own. Windows are summed in the order of the channels.
 template <int N> __device__ __forceinline__ void load_around(const T* x, int64_t id, float (&to)[N]) {
     const int around = (N - VEC) / 2;
     int group = (uint32_t)id % GROUPS;
@@ -24,20 +24,25 @@ template <int N> __device__ __forceinline__ void load_around(const T* x, int64_t
     load<T, VEC>(x + id * VEC, side);
 #pragma unroll
     for (int i = 0; i < VEC; ++i) to[around + i] = side[i];
-    if (group > 0) {
-        load<T, VEC>(x + (id - 1) * VEC, side);
 #pragma unroll
-        for (int i = 0; i < around; ++i) to[i] = side[VEC - around + i];
-    }
-    if (group < GROUPS - 1) {
-        load<T, VEC>(x + (id + 1) * VEC, side);
+    for (int away = 1; (away - 1) * VEC < around; ++away) {
+        if (group >= away) {
+            load<T, VEC>(x + (id - away) * VEC, side);
 #pragma unroll
-        for (int i = 0; i < around; ++i) to[around + VEC + i] = side[i];
+            for (int i = 0; i < VEC; ++i)
+                if (around - away * VEC + i >= 0) to[around - away * VEC + i] = side[i];
+        }
+        if (group < GROUPS - away) {
+            load<T, VEC>(x + (id + away) * VEC, side);
+#pragma unroll
+            for (int i = 0; i < VEC; ++i)
+                if (around + away * VEC + i < N) to[around + away * VEC + i] = side[i];
+        }
     }
 }
 
-extern "C" __global__ void lrn_vectors(const T* x, T* y, int64_t count, float alpha, float beta,
-                                       float k) {
+extern "C" __global__ void lrn_across(const T* x, T* y, int64_t count, float alpha, float beta,
+                                      float k) {
     PDL_BEGIN;
     FOR_EACH(count) {
         float v[VEC + 2 * PAD], out[VEC];
@@ -53,8 +58,9 @@ extern "C" __global__ void lrn_vectors(const T* x, T* y, int64_t count, float al
     }
 }
 
-extern "C" __global__ void lrn_vectors_backward(const T* x, const T* dy, T* dx, int64_t count,
-                                                float alpha, float beta, float k) {
+// dx = dy s^-b - 2 alpha b / n x sum over neighbours of (dy x s^(-b-1)).
+extern "C" __global__ void lrn_across_backward(const T* x, const T* dy, T* dx, int64_t count,
+                                               float alpha, float beta, float k) {
     PDL_BEGIN;
     FOR_EACH(count) {
         float v[VEC + 4 * PAD], d[VEC + 2 * PAD], direct[VEC], ratio[VEC + 2 * PAD];
@@ -83,76 +89,6 @@ extern "C" __global__ void lrn_vectors_backward(const T* x, const T* dy, T* dx, 
     }
 }
 #endif
-
-// Across channels: a block holds PIXELS rows of C channels in shared memory, with SIZE / 2 zeros
-// on both sides of each row.
-extern "C" __global__ void lrn(const T* x, T* y, int64_t pixels, int c, int rows,
-                               float alpha, float beta, float k) {
-    PDL_BEGIN;
-    extern __shared__ float shared[];
-    int width = c + 2 * PAD;
-    int64_t first = blockIdx.x * (int64_t)rows;
-    for (int i = threadIdx.x; i < rows * width; i += blockDim.x) {
-        int64_t pixel = first + i / width;
-        int channel = i % width - PAD;
-        bool inside = channel >= 0 && channel < c && pixel < pixels;
-        shared[i] = inside ? to_float(x[pixel * c + channel]) : 0.0f;
-    }
-    __syncthreads();
-    for (int i = threadIdx.x; i < rows * c; i += blockDim.x) {
-        int64_t pixel = first + i / c;
-        if (pixel >= pixels) break;
-        const float* row = shared + i / c * width + i % c;
-        float sum = 0;
-#pragma unroll
-        for (int j = 0; j < SIZE; ++j) sum += row[j] * row[j];
-        y[first * c + i] = from_float<T>(row[PAD] * power(k + alpha / SIZE * sum, beta));
-    }
-}
-
-// dx = dy s^-b - 2 alpha b / n x sum over neighbours of (dy x s^(-b-1)).
-extern "C" __global__ void lrn_backward(const T* x, const T* dy, T* dx, int64_t pixels, int c,
-                                        int rows, float alpha, float beta, float k) {
-    PDL_BEGIN;
-    extern __shared__ float shared[];
-    int width = c + 2 * PAD;
-    float* xs = shared;
-    float* ratio = xs + rows * width;
-    float* direct = ratio + rows * width;
-    int64_t first = blockIdx.x * (int64_t)rows;
-    for (int i = threadIdx.x; i < rows * width; i += blockDim.x) {
-        int64_t pixel = first + i / width;
-        int channel = i % width - PAD;
-        bool inside = channel >= 0 && channel < c && pixel < pixels;
-        xs[i] = inside ? to_float(x[pixel * c + channel]) : 0.0f;
-        ratio[i] = 0;
-    }
-    __syncthreads();
-    for (int i = threadIdx.x; i < rows * c; i += blockDim.x) {
-        int64_t pixel = first + i / c;
-        if (pixel >= pixels) break;
-        int at = i / c * width + i % c;
-        float sum = 0;
-#pragma unroll
-        for (int j = 0; j < SIZE; ++j) sum += xs[at + j] * xs[at + j];
-        float s = k + alpha / SIZE * sum;
-        float scaled = to_float(dy[first * c + i]) * power(s, beta);
-        direct[i] = scaled;
-        ratio[at + PAD] = scaled * xs[at + PAD] / s;
-    }
-    __syncthreads();
-    for (int i = threadIdx.x; i < rows * c; i += blockDim.x) {
-        int64_t pixel = first + i / c;
-        if (pixel >= pixels) break;
-        int at = i / c * width + i % c;
-        float sum = 0;
-#pragma unroll
-        for (int j = 0; j < SIZE; ++j) sum += ratio[at + j];
-        float value = xs[at + PAD];
-        float result = direct[i] - 2 * alpha * beta / SIZE * value * sum;
-        dx[first * c + i] = from_float<T>(RELU ? behind_relu(result, value) : result);
-    }
-}
 
 // Within a channel: s = 1 + alpha * mean of x^2 over a SIZE x SIZE window, zeros outside.
 #define WINDOW(body) \

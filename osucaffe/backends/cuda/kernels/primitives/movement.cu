@@ -27,25 +27,18 @@ extern "C" __global__ void transpose(const S* x, T* y, int rows, int columns, in
 }
 
 #ifdef FEW
-// The same for matrices of FEW rows: a thread turns one column. count: columns of all matrices.
-extern "C" __global__ void few_rows(const S* x, T* y, int64_t count, int columns, int accumulate) {
+// The same for images of FEW channels, each of `pixels`: a thread moves all channels of a pixel.
+// FROM_LAST: x has the channels last, y has them first; else the reverse. count: pixels of all images.
+extern "C" __global__ void few_channels(const S* x, T* y, int64_t count, int pixels, int accumulate) {
     PDL_BEGIN;
     FOR_EACH(count) {
-        const S* from = x + id / columns * columns * FEW + id % columns;
+        int64_t first = id / pixels * pixels * FEW + id % pixels, last = id * FEW;
 #pragma unroll
-        for (int i = 0; i < FEW; ++i)
-            put(y + id * FEW + i, to_float(from[(int64_t)i * columns]), accumulate);
-    }
-}
-
-// The same for matrices of FEW columns: a thread turns one row. count: rows of all matrices.
-extern "C" __global__ void few_columns(const S* x, T* y, int64_t count, int rows, int accumulate) {
-    PDL_BEGIN;
-    FOR_EACH(count) {
-        T* to = y + id / rows * rows * FEW + id % rows;
-#pragma unroll
-        for (int i = 0; i < FEW; ++i)
-            put(to + (int64_t)i * rows, to_float(x[id * FEW + i]), accumulate);
+        for (int i = 0; i < FEW; ++i) {
+            int64_t from = FROM_LAST ? last + i : first + (int64_t)i * pixels;
+            int64_t to = FROM_LAST ? first + (int64_t)i * pixels : last + i;
+            put(y + to, to_float(x[from]), accumulate);
+        }
     }
 }
 #endif

@@ -1,6 +1,7 @@
 // Owns the matching and mining of boxes and their losses, in row-major float32 tensors.
 //
 // Sums are made in one order and ties fall to the first, so that each run has the same bits.
+#include "boxes.cuh"
 
 #define LEAST_OVERLAP 1e-6f
 

@@ -21,30 +21,33 @@
     int w = pixel % (width), h = pixel / (width) % (height); \
     int64_t n = pixel / ((width) * (height));
 
+// Runs the body for each tap (kh, kw) of window (h, w) inside the large image, with its channels v.
+#define TAPS(...) \
+    int h0 = h * SH - PH, w0 = w * SW - PW; \
+    UNROLL \
+    for (int kh = 0; kh < KH; ++kh) { \
+        if ((unsigned)(h0 + kh) >= H) continue; \
+        UNROLL \
+        for (int kw = 0; kw < KW; ++kw) { \
+            if ((unsigned)(w0 + kw) >= W) continue; \
+            float v[VEC]; \
+            load<T, VEC>(x + ((n * H + h0 + kh) * W + w0 + kw) * C + g * VEC, v); \
+            _Pragma("unroll") \
+            for (int i = 0; i < VEC; ++i) __VA_ARGS__ \
+        } \
+    }
+
 // note: the position of the maximum inside its window; 255 where RELU says that its gradient
 // stops (the maximum is not positive: x came out of a ReLU, fused away).
 extern "C" __global__ void max_pooling(const T* x, T* y, uint8_t* note, int64_t count) {
     PDL_BEGIN;
     FOR_EACH(count) {
         PLACE(OH, OW)
-        int h0 = h * SH - PH, w0 = w * SW - PW;
         float best[VEC];
         uint8_t where[VEC];
 #pragma unroll
         for (int i = 0; i < VEC; ++i) best[i] = -INFINITY, where[i] = 0;
-        UNROLL
-        for (int kh = 0; kh < KH; ++kh) {
-            if ((unsigned)(h0 + kh) >= H) continue;
-            UNROLL
-            for (int kw = 0; kw < KW; ++kw) {
-                if ((unsigned)(w0 + kw) >= W) continue;
-                float v[VEC];
-                load<T, VEC>(x + ((n * H + h0 + kh) * W + w0 + kw) * C + g * VEC, v);
-#pragma unroll
-                for (int i = 0; i < VEC; ++i)
-                    if (v[i] > best[i]) best[i] = v[i], where[i] = kh * KW + kw;
-            }
-        }
+        TAPS(if (v[i] > best[i]) best[i] = v[i], where[i] = kh * KW + kw;)
         store<T, VEC>(y + id * VEC, best);
         if (note) {
             Vector<uint8_t, VEC> noted;
@@ -56,7 +59,8 @@ extern "C" __global__ void max_pooling(const T* x, T* y, uint8_t* note, int64_t 
     }
 }
 
-// Runs the body for each window (oh, ow) over (h, w), which stands at tap (kh, kw) of it.
+// Runs the body for each window (oh, ow) over (h, w), which stands at tap (kh, kw) of it, with the
+// window's channels v of dy, which begin there at `from`.
 #define WINDOWS(...) \
     UNROLL \
     for (int i_ = (KH - 1) / SH; i_ >= 0; --i_) { \
@@ -67,19 +71,19 @@ extern "C" __global__ void max_pooling(const T* x, T* y, uint8_t* note, int64_t 
             int ow = (w + PW) / SW - j_, kw = w + PW - ow * SW; \
             if ((unsigned)ow >= OW || kw >= KW) continue; \
             int64_t from = ((n * OH + oh) * OW + ow) * C + g * VEC; \
+            float v[VEC]; \
+            load<T, VEC>(dy + from, v); \
             __VA_ARGS__ \
         } \
     }
 
-extern "C" __global__ void max_pooling_backward(const T* dy, const uint8_t* note, T* dx,
+extern "C" __global__ void max_pooling_backward(T* dx, const T* dy, const uint8_t* note,
                                                 int64_t count) {
     PDL_BEGIN;
     FOR_EACH(count) {
         PLACE(H, W)
         float sum[VEC] = {};
         WINDOWS({
-            float v[VEC];
-            load<T, VEC>(dy + from, v);
             Vector<uint8_t, VEC> noted = *reinterpret_cast<const Vector<uint8_t, VEC>*>(note + from);
             _Pragma("unroll")
             for (int i = 0; i < VEC; ++i) sum[i] += noted.element[i] == kh * KW + kw ? v[i] : 0.0f;
@@ -98,20 +102,8 @@ extern "C" __global__ void average_pooling(const T* x, T* y, int64_t count) {
     PDL_BEGIN;
     FOR_EACH(count) {
         PLACE(OH, OW)
-        int h0 = h * SH - PH, w0 = w * SW - PW;
         float sum[VEC] = {};
-        UNROLL
-        for (int kh = 0; kh < KH; ++kh) {
-            if ((unsigned)(h0 + kh) >= H) continue;
-            UNROLL
-            for (int kw = 0; kw < KW; ++kw) {
-                if ((unsigned)(w0 + kw) >= W) continue;
-                float v[VEC];
-                load<T, VEC>(x + ((n * H + h0 + kh) * W + w0 + kw) * C + g * VEC, v);
-#pragma unroll
-                for (int i = 0; i < VEC; ++i) sum[i] += v[i];
-            }
-        }
+        TAPS(sum[i] += v[i];)
         float scale = share(h, w);
 #pragma unroll
         for (int i = 0; i < VEC; ++i) sum[i] *= scale;
@@ -121,15 +113,13 @@ extern "C" __global__ void average_pooling(const T* x, T* y, int64_t count) {
 
 // relu_output (may be null): x, the output of a ReLU whose backward is fused: no gradient where it is
 // not positive.
-extern "C" __global__ void average_pooling_backward(const T* dy, const T* relu_output, T* dx,
+extern "C" __global__ void average_pooling_backward(T* dx, const T* dy, const T* relu_output,
                                                     int64_t count) {
     PDL_BEGIN;
     FOR_EACH(count) {
         PLACE(H, W)
         float sum[VEC] = {};
         WINDOWS({
-            float v[VEC];
-            load<T, VEC>(dy + from, v);
             float scale = share(oh, ow);
             _Pragma("unroll")
             for (int i = 0; i < VEC; ++i) sum[i] += v[i] * scale;

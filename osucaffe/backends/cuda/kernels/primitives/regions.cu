@@ -12,6 +12,21 @@ struct Span {
 
 __device__ __forceinline__ int clamp(int value, int high) { return min(max(value, 0), high); }
 
+// The element of y (regions, channels, BH, BW) that a thread computes, and its region and image (or -1).
+#define OUTPUT_PLACE(channels) \
+    int w = id % BW, h = id / BW % BH, c = id / (BW * BH) % channels; \
+    const float* roi = rois + id / ((int64_t)BW * BH * channels) * 5; \
+    int image = image_of(roi, images);
+
+// The element of dx (images, C, H, W) that a thread computes.
+#define INPUT_PLACE \
+    int w = id % W, h = id / W % H, c = id / (W * H) % C, image = id / ((int64_t)W * H * C);
+
+// Runs what follows for each region `roi`, number r, of the thread's image.
+#define FOR_EACH_REGION \
+    for (int r = 0; r < regions; ++r) \
+        if (const float* roi = rois + r * 5; roi[0] >= image && roi[0] < image + 1)
+
 // The image of a region, or -1 where it is none of the batch.
 __device__ __forceinline__ int image_of(const float* roi, int images) {
     return roi[0] >= 0 && roi[0] < images ? (int)roi[0] : -1;
@@ -47,9 +62,8 @@ extern "C" __global__ void roi_max_pooling(const float* x, const float* rois, fl
                                            int images, int64_t count) {
     PDL_BEGIN;
     FOR_EACH(count) {
-        int w = id % BW, h = id / BW % BH, c = id / (BW * BH) % C;
-        const float* roi = rois + id / ((int64_t)BW * BH * C) * 5;
-        int image = image_of(roi, images), where = -1;
+        OUTPUT_PLACE(C)
+        int where = -1;
         float best = 0;
         if (image >= 0) {
             const float* plane = x + ((int64_t)image * C + c) * (H * W);
@@ -70,11 +84,9 @@ extern "C" __global__ void roi_max_pooling_backward(const float* dy, const float
                                                     int64_t count) {
     PDL_BEGIN;
     FOR_EACH(count) {
-        int w = id % W, h = id / W % H, c = id / (W * H) % C, image = id / ((int64_t)W * H * C);
+        INPUT_PLACE
         float sum = 0;
-        for (int r = 0; r < regions; ++r) {
-            const float* roi = rois + r * 5;
-            if (roi[0] < image || roi[0] >= image + 1) continue;
+        FOR_EACH_REGION {
             int64_t plane = ((int64_t)r * C + c) * (BH * BW);
             for (int i = 0; i < BH; ++i) {
                 Span rows = max_bin(roi, 1, i, BH, H);
@@ -92,15 +104,12 @@ extern "C" __global__ void roi_average_pooling(const float* x, const float* rois
                                                int images, int64_t count) {
     PDL_BEGIN;
     FOR_EACH(count) {
-        int w = id % BW, h = id / BW % BH, d = id / (BW * BH) % D;
-        const float* roi = rois + id / ((int64_t)BW * BH * D) * 5;
-        int image = image_of(roi, images);
+        OUTPUT_PLACE(D)
         float sum = 0;
         Span rows = average_bin(roi, 1, h, BH, H), columns = average_bin(roi, 0, w, BW, W);
         int area = (rows.high - rows.low) * (columns.high - columns.low);
         if (image >= 0) {
-            int c = (d * BH + h) * BW + w;
-            const float* plane = x + ((int64_t)image * C + c) * (H * W);
+            const float* plane = x + ((int64_t)image * C + (c * BH + h) * BW + w) * (H * W);
             for (int i = rows.low; i < rows.high; ++i)
                 for (int j = columns.low; j < columns.high; ++j) sum += plane[i * W + j];
         }
@@ -113,12 +122,10 @@ extern "C" __global__ void roi_average_pooling_backward(const float* dy, const f
                                                         float* dx, int regions, int64_t count) {
     PDL_BEGIN;
     FOR_EACH(count) {
-        int w = id % W, h = id / W % H, c = id / (W * H) % C, image = id / ((int64_t)W * H * C);
+        INPUT_PLACE
         int j = c % BW, i = c / BW % BH;
         float sum = 0;
-        for (int r = 0; r < regions; ++r) {
-            const float* roi = rois + r * 5;
-            if (roi[0] < image || roi[0] >= image + 1) continue;
+        FOR_EACH_REGION {
             Span rows = average_bin(roi, 1, i, BH, H), columns = average_bin(roi, 0, j, BW, W);
             if (h < rows.low || h >= rows.high || w < columns.low || w >= columns.high) continue;
             int area = (rows.high - rows.low) * (columns.high - columns.low);
@@ -155,16 +162,14 @@ extern "C" __global__ void roi_sampling(const float* x, const float* rois, float
                                         int64_t count) {
     PDL_BEGIN;
     FOR_EACH(count) {
-        int j = id % BW, i = id / BW % BH, c = id / (BW * BH) % C;
-        const float* roi = rois + id / ((int64_t)BW * BH * C) * 5;
-        int image = image_of(roi, images);
+        OUTPUT_PLACE(C)
         Points rows = points_of(roi, 1, BH), columns = points_of(roi, 0, BW);
-        float h = place_of(rows, i, H), w = place_of(columns, j, W), value = 0;
-        if (image >= 0 && rows.any && columns.any && h == h && w == w) {
+        float y_at = place_of(rows, h, H), x_at = place_of(columns, w, W), value = 0;
+        if (image >= 0 && rows.any && columns.any && y_at == y_at && x_at == x_at) {
             const float* plane = x + ((int64_t)image * C + c) * (H * W);
-            int top = (int)h, left = (int)w;
+            int top = (int)y_at, left = (int)x_at;
             int bottom = min(top + 1, H - 1), right = min(left + 1, W - 1);
-            float down = h - top, over = w - left;
+            float down = y_at - top, over = x_at - left;
             float upper = plane[top * W + left] * (1 - over) + plane[top * W + right] * over;
             float lower = plane[bottom * W + left] * (1 - over) + plane[bottom * W + right] * over;
             value = upper * (1 - down) + lower * down;
@@ -177,11 +182,9 @@ extern "C" __global__ void roi_sampling_backward(const float* dy, const float* r
                                                  int regions, int64_t count) {
     PDL_BEGIN;
     FOR_EACH(count) {
-        int w = id % W, h = id / W % H, c = id / (W * H) % C, image = id / ((int64_t)W * H * C);
+        INPUT_PLACE
         float sum = 0;
-        for (int r = 0; r < regions; ++r) {
-            const float* roi = rois + r * 5;
-            if (roi[0] < image || roi[0] >= image + 1) continue;
+        FOR_EACH_REGION {
             Points rows = points_of(roi, 1, BH), columns = points_of(roi, 0, BW);
             if (!rows.any || !columns.any) continue;
             const float* plane = dy + ((int64_t)r * C + c) * (BH * BW);
@@ -229,20 +232,5 @@ extern "C" __global__ void roi_warping_rois_backward(const float* x, const float
             if (threadIdx.x == 0) drois[r * 5 + 1 + i] = sum;
         }
         if (threadIdx.x == 0) drois[r * 5] = 0;
-    }
-}
-
-// Region number `id` is of the hardest where fewer than `most` of its image come before it. inner:
-// places behind the axis of the five numbers.
-extern "C" __global__ void hardest(const float* rois, const float* loss, float* y, int most,
-                                   int inner, int64_t count) {
-    PDL_BEGIN;
-    FOR_EACH(count) {
-        float image = rois[id / inner * 5 * inner + id % inner], own = loss[id];
-        int before = 0;
-        for (int64_t i = 0; i < count; ++i)
-            before += rois[i / inner * 5 * inner + i % inner] == image &&
-                      (loss[i] > own || (loss[i] == own && i < id));
-        y[id] = before < most;
     }
 }

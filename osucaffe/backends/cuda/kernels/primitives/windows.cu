@@ -39,6 +39,16 @@ __device__ __forceinline__ int window_at(int place, int tap) {
     return inside ? window : -1;
 }
 
+// Runs what follows for each tap of a window, which stands at `place` of the plane.
+#define FOR_EACH_TAP(window) \
+    for (int tap = 0, place; tap < TAPS; ++tap) \
+        if ((place = tap_place(window, tap)) >= 0)
+
+// Runs what follows for each window over a place, by its taps.
+#define FOR_EACH_WINDOW(place) \
+    for (int tap = 0, window; tap < TAPS; ++tap) \
+        if ((window = window_at(place, tap)) >= 0)
+
 // The area of a window inside the padded image, as Caffe counts it.
 __device__ __forceinline__ float area(int window) {
     int result = 1;
@@ -51,19 +61,17 @@ __device__ __forceinline__ float area(int window) {
     return result;
 }
 
-// behind: a ReLU, so maxima are noted only where they are positive (-1 elsewhere).
-extern "C" __global__ void max_pooling(const float* x, float* y, int* index, int behind) {
+// RELU: x came out of one, so maxima are noted only where they are positive (-1 elsewhere).
+extern "C" __global__ void max_pooling(const float* x, float* y, int* index) {
     PDL_BEGIN;
     FOR_EACH(COUNT) {
         const float* plane = x + id / OUTS * INS;
         float best = -INFINITY;
         int where = -1;
-        for (int tap = 0; tap < TAPS; ++tap) {
-            int place = tap_place(id % OUTS, tap);
-            if (place >= 0 && (where < 0 || plane[place] > best)) best = plane[place], where = place;
-        }
+        FOR_EACH_TAP(id % OUTS)
+            if (where < 0 || plane[place] > best) best = plane[place], where = place;
         y[id] = best;
-        if (index) index[id] = behind && !(best > 0) ? -1 : where;
+        if (index) index[id] = RELU && !(best > 0) ? -1 : where;
     }
 }
 
@@ -73,10 +81,8 @@ extern "C" __global__ void max_pooling_backward(float* dx, const float* dy, cons
         int64_t plane = id / INS * OUTS;
         int place = id % INS;
         float sum = 0;
-        for (int tap = 0; tap < TAPS; ++tap) {
-            int window = window_at(place, tap);
-            if (window >= 0 && index[plane + window] == place) sum += dy[plane + window];
-        }
+        FOR_EACH_WINDOW(place)
+            if (index[plane + window] == place) sum += dy[plane + window];
         dx[id] = sum;
     }
 }
@@ -86,10 +92,7 @@ extern "C" __global__ void average_pooling(const float* x, float* y) {
     FOR_EACH(COUNT) {
         const float* plane = x + id / OUTS * INS;
         float sum = 0;
-        for (int tap = 0; tap < TAPS; ++tap) {
-            int place = tap_place(id % OUTS, tap);
-            if (place >= 0) sum += plane[place];
-        }
+        FOR_EACH_TAP(id % OUTS) sum += plane[place];
         y[id] = sum / area(id % OUTS);
     }
 }
@@ -100,10 +103,7 @@ extern "C" __global__ void average_pooling_backward(float* dx, const float* dy, 
     FOR_EACH(COUNT) {
         const float* plane = dy + id / INS * OUTS;
         float sum = 0;
-        for (int tap = 0; tap < TAPS; ++tap) {
-            int window = window_at(id % INS, tap);
-            if (window >= 0) sum += plane[window] / area(window);
-        }
+        FOR_EACH_WINDOW(id % INS) sum += plane[window] / area(window);
         dx[id] = relu_output ? behind_relu(sum, relu_output[id]) : sum;
     }
 }
@@ -116,16 +116,11 @@ extern "C" __global__ void stochastic_pooling(const float* x, float* y, int* ind
     FOR_EACH(COUNT) {
         const float* plane = x + id / OUTS * INS;
         float total = 0;
-        for (int tap = 0; tap < TAPS; ++tap) {
-            int place = tap_place(id % OUTS, tap);
-            if (place >= 0) total += plane[place];
-        }
+        FOR_EACH_TAP(id % OUTS) total += plane[place];
         float drawn = (squares32((step[0] << 32) + step[1] * COUNT + id, key) >> 8) * 0x1p-24f;
         float threshold = drawn * total, sum = 0, value = 0;
         int where = tap_place(id % OUTS, 0);
-        for (int tap = 0; tap < TAPS; ++tap) {
-            int place = tap_place(id % OUTS, tap);
-            if (place < 0) continue;
+        FOR_EACH_TAP(id % OUTS) {
             sum += plane[place];
             if (sum > threshold) { value = plane[place], where = place; break; }
         }
@@ -139,10 +134,7 @@ extern "C" __global__ void expected_pooling(const float* x, float* y) {
     FOR_EACH(COUNT) {
         const float* plane = x + id / OUTS * INS;
         float total = 0, squares = 0;
-        for (int tap = 0; tap < TAPS; ++tap) {
-            int place = tap_place(id % OUTS, tap);
-            if (place >= 0) total += plane[place], squares += plane[place] * plane[place];
-        }
+        FOR_EACH_TAP(id % OUTS) total += plane[place], squares += plane[place] * plane[place];
         y[id] = total > 0 ? squares / total : 0.0f;
     }
 }
@@ -162,10 +154,7 @@ extern "C" __global__ void im2col_backward(float* dx, const float* columns) {
     FOR_EACH(COUNT) {
         const float* plane = columns + id / INS * TAPS * OUTS;
         float sum = 0;
-        for (int tap = 0; tap < TAPS; ++tap) {
-            int window = window_at(id % INS, tap);
-            if (window >= 0) sum += plane[(int64_t)tap * OUTS + window];
-        }
+        FOR_EACH_WINDOW(id % INS) sum += plane[(int64_t)tap * OUTS + window];
         dx[id] = sum;
     }
 }
