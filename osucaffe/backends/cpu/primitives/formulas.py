@@ -11,19 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...primitives.formulas import (
-    OUTPUTS,
-    Broadcast,
-    Dropout,
-    DropoutBackward,
-    Elementwise,
-    Reduce,
-    ReduceGradient,
-    Relu,
-    ReluBackward,
-    Sum,
-    Summation,
-)
+from ...primitives import formulas as ops
 from ...random import call_key, keep_threshold, squares32
 from ...tensor import Shape, Step, Tensor
 from ..evaluate import CHUNK, Evaluate
@@ -90,7 +78,7 @@ def formula(
 
 def keeps_zeros(settings: dict[str, Any]) -> bool:
     """Whether all outputs of the formula are zero where all inputs are."""
-    names = [*ascii_lowercase[: ascii_lowercase.index(OUTPUTS[0])], *OUTPUTS]
+    names = [*ascii_lowercase[: ascii_lowercase.index(ops.OUTPUTS[0])], *ops.OUTPUTS]
     arrays = [np.zeros(1) for _ in names]
     with np.errstate(all="ignore"):
         evaluate = Evaluate(
@@ -101,12 +89,12 @@ def keeps_zeros(settings: dict[str, Any]) -> bool:
 
 
 @primitive(agnostic=keeps_zeros)
-def elementwise(call: CpuCall, a: Elementwise) -> Step:
+def elementwise(call: CpuCall, a: ops.Elementwise) -> Step:
     return formula(call, a.formula, a.operands, a.constants)
 
 
 @primitive(agnostic=True)
-def sum_(call: CpuCall, a: Sum) -> Step:
+def sum_(call: CpuCall, a: ops.Sum) -> Step:
     operands = {f"x{i}": x for i, x in enumerate(a.xs)}
     constants = {f"c{i}": c for i, c in enumerate(a.coefficients or [1.0] * len(a.xs)) if c != 1}
     terms = [f"c{i} * x{i}" if f"c{i}" in constants else f"x{i}" for i in range(len(a.xs))]
@@ -114,7 +102,7 @@ def sum_(call: CpuCall, a: Sum) -> Step:
 
 
 @primitive(agnostic=True)
-def relu(call: CpuCall, a: Relu) -> Step:
+def relu(call: CpuCall, a: ops.Relu) -> Step:
     return formula(call, relu_formula(a.slope), {"y": a.y} | {"x": a.x})
 
 
@@ -126,13 +114,13 @@ def relu_formula(slope: float) -> str:
 
 
 @primitive(agnostic=True)
-def relu_backward(call: CpuCall, a: ReluBackward) -> Step:
+def relu_backward(call: CpuCall, a: ops.ReluBackward) -> Step:
     below = f"{a.slope!r} * dy" if a.slope else "0"
     return formula(call, f"dx = where(x > 0, dy, {below})", {"x": a.x, "dy": a.dy, "dx": a.dx})
 
 
 @primitive()
-def dropout(call: CpuCall, a: Dropout) -> Step:
+def dropout(call: CpuCall, a: ops.Dropout) -> Step:
     threshold, scale = keep_threshold(a.ratio), 1 / (1 - a.ratio)
     random = call.backend.random
 
@@ -158,7 +146,7 @@ def dropout(call: CpuCall, a: Dropout) -> Step:
 
 
 @primitive()
-def dropout_backward(call: CpuCall, a: DropoutBackward) -> Step:
+def dropout_backward(call: CpuCall, a: ops.DropoutBackward) -> Step:
     operands = {"dy": a.dy, "mask": a.mask, "dx": a.dx}
     return formula(call, "dx = dy * mask * scale", operands, {"scale": 1 / (1 - a.ratio)})
 
@@ -197,7 +185,7 @@ def extents(box: Box) -> Shape:
 
 
 @primitive()
-def broadcast(call: CpuCall, a: Broadcast) -> Step:
+def broadcast(call: CpuCall, a: ops.Broadcast) -> Step:
     operands, tensors = list(a.operands), list(a.operands.values())
     pieces = [
         (extents(box), [clip(box, tensor.shape) for tensor in tensors])
@@ -223,7 +211,7 @@ def broadcast(call: CpuCall, a: Broadcast) -> Step:
     return partial(workers.run, [worker(*part) for part in cut(len(pieces), parts)])
 
 
-def _reduce(call: CpuCall, a: Summation, y: Tensor) -> Step:
+def _reduce(call: CpuCall, a: ops.Summation, y: Tensor) -> Step:
     inputs = a.inputs
     full = np.broadcast_shapes(*(tensor.shape for tensor in inputs))
     summed = tuple(a.axes)
@@ -254,10 +242,10 @@ def _reduce(call: CpuCall, a: Summation, y: Tensor) -> Step:
 
 
 @primitive()
-def reduce(call: CpuCall, a: Reduce) -> Step:
+def reduce(call: CpuCall, a: ops.Reduce) -> Step:
     return _reduce(call, a, a.y)
 
 
 @primitive()
-def reduce_gradient(call: CpuCall, a: ReduceGradient) -> Step:
+def reduce_gradient(call: CpuCall, a: ops.ReduceGradient) -> Step:
     return _reduce(call, a, a.dw)

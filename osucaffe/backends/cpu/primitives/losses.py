@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from ...primitives.losses import MOST_LOSS, Accuracy, SoftmaxLoss, SoftmaxLossBackward, Total
+from ...primitives import losses as ops
 from ...tensor import Step, Tensor
-from ..registry import CpuCall, primitive, unprepared
+from ..registry import CpuCall, direct, primitive
 from .formulas import flat, planes
 
 
@@ -20,12 +20,12 @@ class _Labels:
     """
 
     def __init__(
-        self, call: CpuCall, a: SoftmaxLoss | SoftmaxLossBackward | Accuracy, x: Tensor
+        self, call: CpuCall, a: ops.SoftmaxLoss | ops.SoftmaxLossBackward | ops.Accuracy, x: Tensor
     ) -> None:
         self.label, self.ignore, self.classes = a.label, a.ignore, x.shape[a.axis]
         self.outer, self.inner = math.prod(x.shape[: a.axis]), math.prod(x.shape[a.axis + 1 :])
-        weights = None if isinstance(a, Accuracy) else a.weights
-        self.fixed = None if isinstance(a, Accuracy) else a.fixed_normalizer(x)
+        weights = None if isinstance(a, ops.Accuracy) else a.weights
+        self.fixed = None if isinstance(a, ops.Accuracy) else a.fixed_normalizer(x)
         shape = (self.outer, self.inner)
         self.value = call.temporary(shape, "int64")
         self.place = call.temporary(shape, "int64")
@@ -67,7 +67,7 @@ class _Labels:
 
 
 @primitive()
-def softmax_loss(call: CpuCall, a: SoftmaxLoss) -> Step:
+def softmax_loss(call: CpuCall, a: ops.SoftmaxLoss) -> Step:
     labels = _Labels(call, a, a.x)
     shape = (labels.outer, 1, labels.inner)
     largest, total = call.temporary(shape), call.temporary(shape)
@@ -87,7 +87,7 @@ def softmax_loss(call: CpuCall, a: SoftmaxLoss) -> Step:
         np.log(total.array, out=total.array)
         score.array -= largest.array[:, 0]
         score.array -= total.array[:, 0]
-        np.maximum(score.array, -MOST_LOSS, out=score.array)
+        np.maximum(score.array, -ops.MOST_LOSS, out=score.array)
         score.array *= labels.counted.array
         divisor = labels.normalizer()
         labels.weigh(score.array)
@@ -98,7 +98,7 @@ def softmax_loss(call: CpuCall, a: SoftmaxLoss) -> Step:
 
 
 @primitive()
-def softmax_loss_backward(call: CpuCall, a: SoftmaxLossBackward) -> Step:
+def softmax_loss_backward(call: CpuCall, a: ops.SoftmaxLossBackward) -> Step:
     labels = _Labels(call, a, a.probability)
     score = call.temporary((labels.outer, labels.inner))
 
@@ -116,7 +116,7 @@ def softmax_loss_backward(call: CpuCall, a: SoftmaxLossBackward) -> Step:
 
 
 @primitive()
-def accuracy(call: CpuCall, a: Accuracy) -> Step:
+def accuracy(call: CpuCall, a: ops.Accuracy) -> Step:
     labels = _Labels(call, a, a.x)
     score = call.temporary((labels.outer, labels.inner))
     reaching = call.temporary((labels.outer, labels.classes, labels.inner), "bool")
@@ -147,8 +147,7 @@ def accuracy(call: CpuCall, a: Accuracy) -> Step:
     return step
 
 
-@primitive()
-@unprepared
-def total(call: CpuCall, a: Total) -> None:
+@direct()
+def total(call: CpuCall, a: ops.Total) -> None:
     sums = [float(flat(x).sum(dtype=np.float64)) for x in a.xs]
     a.y.array.fill(sum(weight * each for weight, each in zip(a.weights, sums, strict=True)))

@@ -6,34 +6,19 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ...primitives.movement import (
-    Concat,
-    Copy,
-    Crop,
-    CropBackward,
-    Fill,
-    Gather,
-    GatherBackward,
-    GatherGradient,
-    Permute,
-    Positions,
-    Split,
-    TopK,
-)
+from ...primitives import movement as ops
 from ...tensor import Step, Tensor
-from ..registry import CpuCall, primitive, unprepared
+from ..registry import CpuCall, direct, primitive
 from .formulas import matrix, planes
 
 
-@primitive(agnostic=lambda settings: settings["value"] == 0)
-@unprepared
-def fill(call: CpuCall, a: Fill) -> None:
+@direct(agnostic=lambda settings: settings["value"] == 0)
+def fill(call: CpuCall, a: ops.Fill) -> None:
     a.y.array.fill(a.value)
 
 
-@primitive(agnostic=True)
-@unprepared
-def copy(call: CpuCall, a: Copy) -> None:
+@direct(agnostic=True)
+def copy(call: CpuCall, a: ops.Copy) -> None:
     np.copyto(a.y.array, a.x.array, casting="unsafe")
 
 
@@ -44,7 +29,7 @@ def _box(part: Tensor, offsets: Mapping[int, int]) -> tuple[slice, ...]:
 
 
 @primitive()
-def concat(call: CpuCall, a: Concat) -> Step:
+def concat(call: CpuCall, a: ops.Concat) -> Step:
     boxes = [_box(x, {a.axis: start}) for x, start in zip(a.xs, a.starts, strict=True)]
 
     def step() -> None:
@@ -55,7 +40,7 @@ def concat(call: CpuCall, a: Concat) -> Step:
 
 
 @primitive()
-def split(call: CpuCall, a: Split) -> Step:
+def split(call: CpuCall, a: ops.Split) -> Step:
     boxes = [
         (y, _box(y, {a.axis: at})) for y, at in zip(a.ys, a.starts, strict=True) if y is not None
     ]
@@ -67,14 +52,13 @@ def split(call: CpuCall, a: Split) -> Step:
     return step
 
 
-@primitive()
-@unprepared
-def permute(call: CpuCall, a: Permute) -> None:
+@direct()
+def permute(call: CpuCall, a: ops.Permute) -> None:
     np.copyto(a.y.array, a.x.array.transpose(a.axes))
 
 
 @primitive()
-def crop(call: CpuCall, a: Crop) -> Step:
+def crop(call: CpuCall, a: ops.Crop) -> Step:
     box = _box(a.y, dict(enumerate(a.offsets)))
 
     def step() -> None:
@@ -84,7 +68,7 @@ def crop(call: CpuCall, a: Crop) -> Step:
 
 
 @primitive()
-def crop_backward(call: CpuCall, a: CropBackward) -> Step:
+def crop_backward(call: CpuCall, a: ops.CropBackward) -> Step:
     box = _box(a.dy, dict(enumerate(a.offsets)))
 
     def step() -> None:
@@ -95,7 +79,7 @@ def crop_backward(call: CpuCall, a: CropBackward) -> Step:
 
 
 @primitive()
-def gather(call: CpuCall, a: Gather) -> Step:
+def gather(call: CpuCall, a: ops.Gather) -> Step:
     rows, wrong = (
         call.temporary((a.index.count,), "int64"),
         call.temporary((a.index.count,), "bool"),
@@ -126,18 +110,17 @@ def _scatter(dy: Tensor, index: Tensor, target: Tensor) -> Step:
 
 
 @primitive()
-def gather_backward(call: CpuCall, a: GatherBackward) -> Step:
+def gather_backward(call: CpuCall, a: ops.GatherBackward) -> Step:
     return _scatter(a.dy, a.index, a.dx)
 
 
 @primitive()
-def gather_gradient(call: CpuCall, a: GatherGradient) -> Step:
+def gather_gradient(call: CpuCall, a: ops.GatherGradient) -> Step:
     return _scatter(a.dy, a.index, a.dw)
 
 
-@primitive()
-@unprepared
-def positions(call: CpuCall, a: Positions) -> None:
+@direct()
+def positions(call: CpuCall, a: ops.Positions) -> None:
     flat = a.y.array.reshape(-1)
     flat.fill(1)
     flat[:1] = 0
@@ -145,7 +128,7 @@ def positions(call: CpuCall, a: Positions) -> None:
 
 
 @primitive()
-def top_k(call: CpuCall, a: TopK) -> Step:
+def top_k(call: CpuCall, a: ops.TopK) -> Step:
     length = a.length
 
     def step() -> None:

@@ -6,18 +6,7 @@ import math
 
 import numpy as np
 
-from ...primitives.pooling import (
-    AveragePooling,
-    AveragePoolingBackward,
-    Interpolation,
-    InterpolationBackward,
-    MaxPooling,
-    MaxPoolingBackward,
-    PoolingWindow,
-    StochasticPooling,
-    Unpooling,
-    UnpoolingBackward,
-)
+from ...primitives import pooling as ops
 from ...random import call_key, squares32
 from ...tensor import Step, Tensor
 from ..evaluate import CHUNK
@@ -64,7 +53,7 @@ class _Images(PaddedImage):
     """
 
     def __init__(
-        self, call: CpuCall, x: Tensor, y: Tensor, a: PoolingWindow | StochasticPooling
+        self, call: CpuCall, x: Tensor, y: Tensor, a: ops.PoolingWindow | ops.StochasticPooling
     ) -> None:
         windows = Windows(x.shape[2:], y.shape[2:], a.kernel, a.stride, a.pad)
         super().__init__(call, x.shape[1], windows)
@@ -79,7 +68,7 @@ class _Images(PaddedImage):
 
 
 @primitive()
-def max_pooling(call: CpuCall, a: MaxPooling) -> Step:
+def max_pooling(call: CpuCall, a: ops.MaxPooling) -> Step:
     images = _Images(call, a.x, a.y, a)
     first = images.windows.first_inside()
     larger = images.scratch("bool")
@@ -105,7 +94,7 @@ def max_pooling(call: CpuCall, a: MaxPooling) -> Step:
 
 
 @primitive()
-def max_pooling_backward(call: CpuCall, a: MaxPoolingBackward) -> Step:
+def max_pooling_backward(call: CpuCall, a: ops.MaxPoolingBackward) -> Step:
     images = _Images(call, a.dx, a.dy, a)
     here, part = images.scratch("bool"), images.scratch()
 
@@ -123,7 +112,7 @@ def max_pooling_backward(call: CpuCall, a: MaxPoolingBackward) -> Step:
 
 
 @primitive()
-def average_pooling(call: CpuCall, a: AveragePooling) -> Step:
+def average_pooling(call: CpuCall, a: ops.AveragePooling) -> Step:
     images = _Images(call, a.x, a.y, a)
     areas = images.windows.areas().astype(call.backend.dtype)
 
@@ -140,7 +129,7 @@ def average_pooling(call: CpuCall, a: AveragePooling) -> Step:
 
 
 @primitive()
-def average_pooling_backward(call: CpuCall, a: AveragePoolingBackward) -> Step:
+def average_pooling_backward(call: CpuCall, a: ops.AveragePoolingBackward) -> Step:
     images = _Images(call, a.dx, a.dy, a)
     areas = images.windows.areas().astype(call.backend.dtype)
     share = images.scratch()
@@ -174,7 +163,7 @@ def uniform(call: CpuCall, y: Tensor, key: int) -> Step:
 
 
 @primitive()
-def stochastic_pooling(call: CpuCall, a: StochasticPooling) -> Step:
+def stochastic_pooling(call: CpuCall, a: ops.StochasticPooling) -> Step:
     images = _Images(call, a.x, a.y, a)
     if not a.train:
         return _expectation(a.x, a.y, images)
@@ -250,7 +239,7 @@ class _Places:
 
 
 @primitive()
-def unpooling(call: CpuCall, a: Unpooling) -> Step:
+def unpooling(call: CpuCall, a: ops.Unpooling) -> Step:
     places = _Places(call, a.index, a.y)
 
     def step() -> None:
@@ -264,7 +253,7 @@ def unpooling(call: CpuCall, a: Unpooling) -> Step:
 
 
 @primitive()
-def unpooling_backward(call: CpuCall, a: UnpoolingBackward) -> Step:
+def unpooling_backward(call: CpuCall, a: ops.UnpoolingBackward) -> Step:
     places = _Places(call, a.index, a.dy)
 
     def step() -> None:
@@ -308,14 +297,14 @@ def _product(call: CpuCall, x: Tensor, y: Tensor, rows: np.ndarray, columns: np.
 
 
 @primitive()
-def interpolation(call: CpuCall, a: Interpolation) -> Step:
+def interpolation(call: CpuCall, a: ops.Interpolation) -> Step:
     dtype = call.backend.dtype_of(a.x)
     axes = zip(a.y.shape[2:], a.x.shape[2:], strict=True)
     return _product(call, a.x, a.y, *(weights(large, small, dtype) for large, small in axes))
 
 
 @primitive()
-def interpolation_backward(call: CpuCall, a: InterpolationBackward) -> Step:
+def interpolation_backward(call: CpuCall, a: ops.InterpolationBackward) -> Step:
     dtype = call.backend.dtype_of(a.dx)
     axes = zip(a.dy.shape[2:], a.dx.shape[2:], strict=True)
     matrices = (weights(large, small, dtype).T for large, small in axes)

@@ -7,19 +7,9 @@ import math
 
 import numpy as np
 
-from ...primitives.products import (
-    Convolution,
-    ConvolutionBackwardData,
-    ConvolutionBackwardFilter,
-    ConvolutionWindow,
-    Im2col,
-    Im2colBackward,
-    InnerProduct,
-    InnerProductBackwardData,
-    InnerProductBackwardFilter,
-)
+from ...primitives import products as ops
 from ...tensor import Step, Tensor, sequence
-from ..registry import CpuCall, primitive, unprepared
+from ..registry import CpuCall, direct, primitive
 from ..windows import Windows
 from .formulas import formula, matrix, relu_formula
 from .pooling import PaddedImage
@@ -45,7 +35,7 @@ class _Geometry:
     """The shapes of one convolution as a matrix product for each group, and its scratch."""
 
     def __init__(
-        self, call: CpuCall, x: Tensor, w: Tensor, y: Tensor, a: ConvolutionWindow
+        self, call: CpuCall, x: Tensor, w: Tensor, y: Tensor, a: ops.ConvolutionWindow
     ) -> None:
         channels, group = x.shape[1], a.group
         windows = Windows(x.shape[2:], y.shape[2:], w.shape[2:], a.stride, a.pad, a.dilation)
@@ -91,7 +81,7 @@ class _Geometry:
 
 
 @primitive()
-def convolution(call: CpuCall, a: Convolution) -> Step:
+def convolution(call: CpuCall, a: ops.Convolution) -> Step:
     geometry = _Geometry(call, a.x, a.w, a.y, a)
     activate = None if a.relu is None else formula(call, relu_formula(a.relu), {"x": a.y, "y": a.y})
     made = a.y if a.addend is None else call.temporary(a.y.shape)
@@ -112,7 +102,7 @@ def convolution(call: CpuCall, a: Convolution) -> Step:
 
 
 @primitive()
-def convolution_backward_data(call: CpuCall, a: ConvolutionBackwardData) -> Step:
+def convolution_backward_data(call: CpuCall, a: ops.ConvolutionBackwardData) -> Step:
     geometry = _Geometry(call, a.dx, a.w, a.dy, a)
 
     def step() -> None:
@@ -125,7 +115,7 @@ def convolution_backward_data(call: CpuCall, a: ConvolutionBackwardData) -> Step
 
 
 @primitive(accumulates=True)
-def convolution_backward_filter(call: CpuCall, a: ConvolutionBackwardFilter) -> Step:
+def convolution_backward_filter(call: CpuCall, a: ops.ConvolutionBackwardFilter) -> Step:
     steps: list[Step] = []
     if (dw := a.dw) is not None:
         part = call.temporary(dw.shape)
@@ -160,7 +150,7 @@ def _bias_gradient(call: CpuCall, dy: Tensor, db: Tensor) -> Step:
 
 
 @primitive()
-def im2col(call: CpuCall, a: Im2col) -> Step:
+def im2col(call: CpuCall, a: ops.Im2col) -> Step:
     windows = Windows(a.x.shape[2:], a.y.shape[2:], a.kernel, a.stride, a.pad, a.dilation)
     unfolding = _Unfolding(call, a.x.shape[1], windows)
     columns = a.x.shape[0], a.x.shape[1], *a.kernel, *windows.out
@@ -174,7 +164,7 @@ def im2col(call: CpuCall, a: Im2col) -> Step:
 
 
 @primitive()
-def im2col_backward(call: CpuCall, a: Im2colBackward) -> Step:
+def im2col_backward(call: CpuCall, a: ops.Im2colBackward) -> Step:
     windows = Windows(a.dx.shape[2:], a.dy.shape[2:], a.kernel, a.stride, a.pad, a.dilation)
     unfolding = _Unfolding(call, a.dx.shape[1], windows)
 
@@ -186,7 +176,7 @@ def im2col_backward(call: CpuCall, a: Im2colBackward) -> Step:
 
 
 @primitive()
-def inner_product(call: CpuCall, a: InnerProduct) -> Step:
+def inner_product(call: CpuCall, a: ops.InnerProduct) -> Step:
     activate = None if a.relu is None else formula(call, relu_formula(a.relu), {"x": a.y, "y": a.y})
 
     def step() -> None:
@@ -200,16 +190,14 @@ def inner_product(call: CpuCall, a: InnerProduct) -> Step:
     return step
 
 
-@primitive()
-@unprepared
-def inner_product_backward_data(call: CpuCall, a: InnerProductBackwardData) -> None:
+@direct()
+def inner_product_backward_data(call: CpuCall, a: ops.InnerProductBackwardData) -> None:
     weights = matrix(a.w, 1)
     np.matmul(matrix(a.dy, a.axis), weights.T if a.transpose else weights, out=matrix(a.dx, a.axis))
 
 
-@primitive()
-@unprepared
-def inner_product_backward_filter(call: CpuCall, a: InnerProductBackwardFilter) -> None:
+@direct()
+def inner_product_backward_filter(call: CpuCall, a: ops.InnerProductBackwardFilter) -> None:
     inputs, gradients = matrix(a.x, a.axis), matrix(a.dy, a.axis)
     if a.dw is not None:
         left, right = (inputs, gradients) if a.transpose else (gradients, inputs)
