@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -11,84 +13,52 @@ from ...random import call_key, squares32
 from ...tensor import Step, Tensor
 from ..evaluate import CHUNK
 from ..registry import CpuCall, primitive
-from ..windows import Windows
+from ..windows import PaddedImages
 from .formulas import flat
 
 
-class PaddedImage:
-    """Where taps of windows read an image (channels, *extents) in its padding, or add to it."""
-
-    def __init__(self, call: CpuCall, channels: int, windows: Windows) -> None:
-        self.windows = windows
-        self._padded = None if windows.plain else call.temporary((channels, *windows.padded))
-
-    def surround(self, value: float) -> None:
-        """Fill the padding (scratch holds anything before a step)."""
-        if self._padded is not None:
-            self._padded.array.fill(value)
-
-    def pad(self, image: np.ndarray) -> np.ndarray:
-        """The image with its padding, which `surround` has filled."""
-        if self._padded is None:
-            return image
-        padded: np.ndarray = self._padded.array
-        np.copyto(padded[self.windows.interior], image)
-        return padded
-
-    def target(self, image: np.ndarray) -> np.ndarray:
-        """A zeroed padded image to add to; `finish` copies its interior to the image."""
-        target = image if self._padded is None else self._padded.array
-        target.fill(0)
-        return target
-
-    def finish(self, image: np.ndarray) -> None:
-        if self._padded is not None:
-            np.copyto(image, self._padded.array[self.windows.interior])
-
-
-class _Images(PaddedImage):
-    """The padded image of a pooling, and scratch of one output.
-
-    starts: the flat index of each window's first corner. taps: each with how far it lies behind.
-    """
+class _Images(PaddedImages):
+    """The padded images of a pooling, and scratch of one output."""
 
     def __init__(
         self, call: CpuCall, x: Tensor, y: Tensor, a: ops.PoolingWindow | ops.StochasticPooling
     ) -> None:
-        windows = Windows(x.shape[2:], y.shape[2:], a.kernel, a.stride, a.pad)
-        super().__init__(call, x.shape[1], windows)
-        self.call, self.channels = call, x.shape[1]
-        self.starts = windows.starts()
-        self.taps = list(zip(windows.taps, windows.shifts(), strict=True))
-        self.positions = np.zeros(windows.out, np.int32)
+        super().__init__(call, x, y, a.kernel, a.stride, a.pad)
+        self._call = call
+        self.origins = self.starts()
+        self._shifts, self._positions = self.shifts(), np.zeros_like(self.origins)
 
     def scratch(self, dtype: str = "float32") -> Tensor:
         """Memory for one value of each window of an image."""
-        return self.call.temporary((self.channels, *self.windows.out), dtype)
+        return self._call.temporary((self.channels, *self.out), dtype)
+
+    def positions(self) -> Iterator[tuple[Any, np.ndarray]]:
+        """For each tap, it and the flat index of what it reads in each window, in one memory."""
+        for tap, shift in zip(self.taps, self._shifts, strict=True):
+            yield tap, np.add(self.origins, shift, out=self._positions)
 
 
 @primitive()
 def max_pooling(call: CpuCall, a: ops.MaxPooling) -> Step:
     images = _Images(call, a.x, a.y, a)
-    first = images.windows.first_inside()
+    first = images.first_inside()
     larger = images.scratch("bool")
 
     def step() -> None:
-        images.surround(-np.inf)
+        images.fill_padding(-np.inf)
         for number, (image, best) in enumerate(zip(a.x.array, a.y.array, strict=True)):
-            source = images.pad(image)
+            source = images.with_padding(image)
             best.fill(-np.inf)
             if a.index is None:
-                for tap, _ in images.taps:
+                for tap in images.taps:
                     np.maximum(best, source[tap], out=best)
                 continue
             where = a.index.array[number]
             np.copyto(where, first)
-            for tap, shift in images.taps:
+            for tap, positions in images.positions():
                 np.greater(source[tap], best, out=larger.array)
                 np.copyto(best, source[tap], where=larger.array)
-                np.add(images.starts, shift, out=images.positions)
-                np.copyto(where, images.positions, where=larger.array)
+                np.copyto(where, positions, where=larger.array)
 
     return step
 
@@ -100,10 +70,9 @@ def max_pooling_backward(call: CpuCall, a: ops.MaxPoolingBackward) -> Step:
 
     def step() -> None:
         for number, image in enumerate(a.dx.array):
-            target = images.target(image)
-            for tap, shift in images.taps:
-                np.add(images.starts, shift, out=images.positions)
-                np.equal(a.index.array[number], images.positions, out=here.array)
+            target = images.accumulator(image)
+            for tap, positions in images.positions():
+                np.equal(a.index.array[number], positions, out=here.array)
                 np.multiply(a.dy.array[number], here.array, out=part.array)
                 target[tap] += part.array
             images.finish(image)
@@ -114,14 +83,14 @@ def max_pooling_backward(call: CpuCall, a: ops.MaxPoolingBackward) -> Step:
 @primitive()
 def average_pooling(call: CpuCall, a: ops.AveragePooling) -> Step:
     images = _Images(call, a.x, a.y, a)
-    areas = images.windows.areas().astype(call.backend.dtype)
+    areas = images.areas().astype(call.backend.dtype)
 
     def step() -> None:
-        images.surround(0)
+        images.fill_padding(0)
         for image, mean in zip(a.x.array, a.y.array, strict=True):
-            source = images.pad(image)
+            source = images.with_padding(image)
             mean.fill(0)
-            for tap in images.windows.taps:
+            for tap in images.taps:
                 mean += source[tap]
             mean /= areas
 
@@ -131,14 +100,14 @@ def average_pooling(call: CpuCall, a: ops.AveragePooling) -> Step:
 @primitive()
 def average_pooling_backward(call: CpuCall, a: ops.AveragePoolingBackward) -> Step:
     images = _Images(call, a.dx, a.dy, a)
-    areas = images.windows.areas().astype(call.backend.dtype)
+    areas = images.areas().astype(call.backend.dtype)
     share = images.scratch()
 
     def step() -> None:
         for image, gradient in zip(a.dx.array, a.dy.array, strict=True):
-            target = images.target(image)
+            target = images.accumulator(image)
             np.divide(gradient, areas, out=share.array)
-            for tap in images.windows.taps:
+            for tap in images.taps:
                 target[tap] += share.array
             images.finish(image)
 
@@ -172,25 +141,24 @@ def stochastic_pooling(call: CpuCall, a: ops.StochasticPooling) -> Step:
 
     def step() -> None:
         draw()
-        images.surround(0)
+        images.fill_padding(0)
         for number, (image, value) in enumerate(zip(a.x.array, a.y.array, strict=True)):
-            source, where = images.pad(image), a.index.array[number]
+            source, where = images.with_padding(image), a.index.array[number]
             total.array.fill(0)
-            for tap, _ in images.taps:
+            for tap in images.taps:
                 total.array += source[tap]
             np.multiply(value, total.array, out=threshold.array)
             # The first element at which the running sum passes the threshold; a window of zeros
             # gives its first element.
-            np.copyto(where, images.starts)
+            np.copyto(where, images.origins)
             for array in (value, total.array, chosen.array):
                 array.fill(0)
-            for tap, shift in images.taps:
+            for tap, positions in images.positions():
                 total.array += source[tap]
                 np.greater(total.array, threshold.array, out=beyond.array)
                 np.greater(beyond.array, chosen.array, out=chosen.array)  # here for the first time
                 np.copyto(value, source[tap], where=chosen.array)
-                np.add(images.starts, shift, out=images.positions)
-                np.copyto(where, images.positions, where=chosen.array)
+                np.copyto(where, positions, where=chosen.array)
                 np.copyto(chosen.array, beyond.array)
 
     return step
@@ -201,12 +169,12 @@ def _expectation(x: Tensor, y: Tensor, images: _Images) -> Step:
     total, square = images.scratch(), images.scratch()
 
     def step() -> None:
-        images.surround(0)
+        images.fill_padding(0)
         for image, value in zip(x.array, y.array, strict=True):
-            source = images.pad(image)
+            source = images.with_padding(image)
             value.fill(0)
             total.array.fill(0)
-            for tap in images.windows.taps:
+            for tap in images.taps:
                 total.array += source[tap]
                 np.square(source[tap], out=square.array)
                 value += square.array
