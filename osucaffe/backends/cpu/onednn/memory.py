@@ -46,15 +46,18 @@ class Located(Protocol):
     def address(self) -> int: ...
 
 
-class _Binding:
-    """A memory object of the library that follows its tensor to where that is placed."""
+class Part:
+    """Some elements of a row-major tensor of four-byte elements: `size` of them, which are the
+    `index`-th such part. The index may change between executions."""
 
-    __slots__ = ("address", "memory", "tensor")
+    __slots__ = ("index", "size", "tensor")
 
-    def __init__(self, tensor: Located, memory: c_void_p) -> None:
-        self.tensor = tensor
-        self.memory = memory
-        self.address = 0
+    def __init__(self, tensor: Tensor, index: int = 0, size: int = 1) -> None:
+        self.tensor, self.index, self.size = tensor, index, size
+
+    @property
+    def address(self) -> int:
+        return self.tensor.address + 4 * self.index * self.size
 
 
 def execution(
@@ -67,28 +70,24 @@ def execution(
     Its attribute `implementation` names the library's code.
     """
     primitive = library.primitive(chosen)
+    tensors = [tensor for tensor, _ in arguments.values()]
     memories = [library.memory(form) for _, form in arguments.values()]
-    array = (ExecutionArgument * len(arguments))(
-        *map(ExecutionArgument, arguments, (memory.value for memory in memories))
-    )
-    bindings = [
-        _Binding(tensor, memory._as_parameter_)
-        for (tensor, _), memory in zip(arguments.values(), memories, strict=True)
-    ]
+    handles, addresses = [memory._as_parameter_ for memory in memories], [0] * len(memories)
+    array = (ExecutionArgument * len(arguments))(*map(ExecutionArgument, arguments, handles))
     execute, set_data_handle = library.execute, library.set_data_handle
     handle, stream, count = primitive._as_parameter_, c_void_p(library.stream), c_int(len(array))
     implementation = chosen.implementation  # run must not refer to itself: a cycle lives on
-    moves = not all(isinstance(tensor, Tensor) for tensor, _ in arguments.values())
+    moves = not all(isinstance(tensor, Tensor) for tensor in tensors)
     bound = -1
 
     def run() -> None:
         nonlocal bound
         if bound != Tensor.placements or moves:
             bound = Tensor.placements
-            for binding in bindings:
-                if binding.tensor.address != binding.address:
-                    binding.address = binding.tensor.address
-                    set_data_handle(binding.memory, binding.address)
+            for number, tensor in enumerate(tensors):
+                if tensor.address != addresses[number]:
+                    addresses[number] = tensor.address
+                    set_data_handle(handles[number], addresses[number])
         if execute(handle, stream, count, array):
             raise RuntimeError(f"oneDNN could not execute {implementation}")
 

@@ -215,3 +215,21 @@ class Preparation:
         if form.data_type == api.F32:
             return self.call.temporary((form.size,))
         return self.call.temporary((form.bytes,), "uint8")
+
+
+def padding_behind(
+    x: Tensor,
+    y: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    pad: Sequence[int],
+    dilation: Sequence[int],
+) -> list[int]:
+    """How far the last windows of x, of which y has one value each, reach beyond it on each axis
+    (less than 0: they do not come to its end)."""
+    return [
+        (out - 1) * step + (size - 1) * apart + 1 - extent - before
+        for out, step, size, apart, extent, before in zip(
+            y.shape[2:], stride, kernel, dilation, x.shape[2:], pad, strict=True
+        )
+    ]
