@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from ctypes import c_int, c_void_p
-from typing import Protocol
 
 from ...tensor import Step, Tensor
 from .api import Descriptor, ExecutionArgument, Library, PrimitiveDescriptor
@@ -39,13 +38,6 @@ def choose_layout(tensor: Tensor, layout: Layout | None) -> None:
     tensor.root.layout = layout
 
 
-class Located(Protocol):
-    """What lies somewhere in memory: a tensor, or a part of one."""
-
-    @property
-    def address(self) -> int: ...
-
-
 class Part:
     """Some elements of a row-major tensor of four-byte elements: `size` of them, which are the
     `index`-th such part. The index may change between executions."""
@@ -58,6 +50,10 @@ class Part:
     @property
     def address(self) -> int:
         return self.tensor.address + 4 * self.index * self.size
+
+
+Located = Tensor | Part
+"""What lies somewhere in memory."""
 
 
 def execution(
