@@ -46,10 +46,15 @@ def convolution(x, w, b, stride, pad, dilation, group):
 
 
 def unpooling(x, index, shape):
+    """A place out of range makes the first element of its channel NaN."""
     y = np.zeros(shape)
     for n, c in np.ndindex(*shape[:2]):
-        for value, place in zip(x[n, c].flat, index[n, c].flat, strict=True):
-            y[n, c].flat[int(place)] = value
+        places = index[n, c].astype(int).ravel().tolist()
+        inside = [0 <= place < y[n, c].size for place in places]
+        for value, place, known in zip(x[n, c].flat, places, inside, strict=True):
+            if known:
+                y[n, c].flat[place] = value
+        y[n, c, 0, 0] = y[n, c, 0, 0] if all(inside) else np.nan
     return y
 
 
@@ -188,14 +193,6 @@ def batch_norm(x, mean, rate, scale, bias, addend, relu):
             x = getattr(np, name)(x, values.reshape(-1, *[1] * (x.ndim - 2)))
     x = x if addend is None else x + addend
     return np.maximum(x, 0) if relu else x
-
-
-def batch_norm_backward(forward, x, dy, mean, rate, constant):
-    """From the gradient behind the ReLU. forward(x, constant, relu): the whole."""
-    axes = (0, *range(2, x.ndim))
-    plain = batch_norm(x, mean, rate, None, None, None, False)
-    dx = gradient(lambda x: forward(x, constant=constant, relu=False), x, dy)
-    return {"dy": dy, "dx": dx, "dscale": (plain * dy).sum(axis=axes), "dbias": dy.sum(axis=axes)}
 
 
 def softmax(x, axis):

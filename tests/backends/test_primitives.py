@@ -18,14 +18,7 @@ from osucaffe.backends.primitives import NAMES, Program
 from osucaffe.backends.primitives.recording import PRIMITIVES
 from osucaffe.backends.tensor import Tensor
 
-from . import (
-    cases_boxes,
-    cases_layers,
-    cases_plain,
-    cases_recurrent,
-    cases_regions,
-    cases_resampling,
-)  # fmt: skip
+from . import cases_boxes, cases_layers, cases_plain, cases_recurrent, cases_regions
 from .cases import CASES, STATE, Case, normal
 from .running import Output, run_call
 
@@ -89,9 +82,8 @@ for define in (
     cases_layers.convolution_cases,
     cases_layers.inner_product_cases, cases_layers.pooling_cases,
     cases_layers.normalization_cases, cases_layers.batch_norm_cases,
-    cases_layers.loss_cases, cases_recurrent.recurrent_cases, cases_boxes.box_cases,
-    cases_regions.region_cases, cases_resampling.unpooling_cases,
-    cases_resampling.interpolation_cases,
+    cases_layers.loss_cases, cases_layers.unpooling_cases, cases_layers.interpolation_cases,
+    cases_recurrent.recurrent_cases, cases_boxes.box_cases, cases_regions.region_cases,
 ):  # fmt: skip
     define()
 
