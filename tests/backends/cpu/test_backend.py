@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,9 @@ from osucaffe.backends.cpu.primitives.formulas import boxes
 from osucaffe.backends.cpu.primitives.solvers import merge_segments
 from osucaffe.backends.cpu.workers import SMALL, Workers
 from osucaffe.backends.primitives import Program
-from osucaffe.backends.tensor import Tensor
+from osucaffe.backends.tensor import Step, Tensor, sequence
+
+from ..running import Output, run_call
 
 NUMPY = Cpu(onednn=False)
 RANDOM = np.random.default_rng(4)
@@ -29,17 +30,12 @@ def place(backend: Cpu, *tensors: Tensor) -> None:
             backend.place(tensor, memory, 0)
 
 
-def prepare(backend: Cpu, program: Program) -> Callable[[], None]:
+def prepare(backend: Cpu, program: Program) -> list[Step]:
     """All calls prepared and all their tensors placed, zeroed."""
     steps = backend.prepare(program.calls)
     for call in program.calls:
         place(backend, *call.read_tensors(), *call.written_tensors(), *call.scratch)
-
-    def run() -> None:
-        for step in steps:
-            step()
-
-    return run
+    return steps
 
 
 def test_memory_begins_on_a_cache_line() -> None:
@@ -92,7 +88,7 @@ def test_host_runs_the_function_between_other_steps() -> None:
     program.fill(x, value=2.0)
     program.host([x], [y], function=lambda xs, ys: np.copyto(ys[0], xs[0] + 1))
     program.relu(y, x, slope=0.0)
-    prepare(NUMPY, program)()
+    sequence(prepare(NUMPY, program))()
     assert NUMPY.read(x).tolist() == [3, 3, 3]
 
 
@@ -100,7 +96,7 @@ def test_max_pooling_notes_the_first_maximum() -> None:
     x, y, index = Tensor((1, 1, 3, 4)), Tensor((1, 1, 2, 2)), Tensor((1, 1, 2, 2), "int32")
     program = Program()
     program.max_pooling(x, y, index, kernel=[3, 3], stride=[2, 2], pad=[1, 1])
-    run = prepare(NUMPY, program)
+    run = sequence(prepare(NUMPY, program))
     NUMPY.write(x, [[[[-1, -1, 5, 5], [-2, -1, 5, 5], [0, 7, 7, -9]]]])
     run()
     assert NUMPY.read(y).tolist() == [[[[-1, 5], [7, 7]]]]
@@ -132,7 +128,7 @@ class Blocked:
         return Tensor(shape, name=name, flexible="like" not in how, **how)
 
     def run(self) -> None:
-        run = prepare(self.backend, self.program)
+        run = sequence(prepare(self.backend, self.program))
         place(self.backend, self.tensor)
         self.backend.write(self.tensor, self.values)
         run()
@@ -205,7 +201,7 @@ def test_gradients_are_added_in_blocked_memory(blocked: Blocked) -> None:
     index, dy = Tensor((3,)), Tensor((3, 17, 6, 6))
     blocked.program.gather_gradient(dy, index, blocked.tensor)
     blocked.program.calls[0].accumulates = frozenset({"dw"})
-    run = prepare(blocked.backend, blocked.program)
+    run = sequence(prepare(blocked.backend, blocked.program))
     blocked.backend.write(blocked.tensor, blocked.values)
     blocked.backend.write(dy, 1.5)
     blocked.backend.write(index, [1, 1, 0])
@@ -306,11 +302,8 @@ def record_everything(program: Program) -> None:
 def test_steps_allocate_nothing() -> None:
     program = Program()
     record_everything(program)
-    steps = NUMPY.prepare(program.calls)
-    for call in program.calls:
-        place(NUMPY, *call.read_tensors(), *call.written_tensors(), *call.scratch)
-    for step in steps:
-        step()
+    steps = prepare(NUMPY, program)
+    sequence(steps)()
     peaks = {}
     tracemalloc.start()
     for call, step in zip(program.calls, steps, strict=True):
@@ -342,20 +335,12 @@ def test_channels_come_last_where_nothing_runs_backward(backward: bool) -> None:
 def test_twenty_channels_are_those_of_numpy(channels: int) -> None:
     """They have code of their own where nothing runs backward."""
     draw = np.random.default_rng(0)
-    shapes = (2, channels, 14, 14), (20, channels, 5, 5), (20,), (2, 20, 10, 10)
-    values = [draw.normal(size=shape) for shape in shapes[:3]]
-    found = []
-    for backend in Cpu(), Cpu("float64"):
-        program = Program()
-        x, w, b, y = (Tensor(shape, flexible=len(shape) == 4) for shape in shapes)
-        program.convolution(
-            x, w, b, y, stride=(1, 1), pad=(0, 0), dilation=(1, 1), group=1, relu=0.0
-        )
-        [step] = backend.prepare(program.calls)
-        for tensor in x, w, b, y, *program.calls[0].scratch:
-            backend.place(tensor, backend.allocate(backend.nbytes(tensor)), 0)
-        for tensor, given in zip((x, w, b), values, strict=True):
-            backend.write(tensor, given)
-        step()
-        found.append(backend.read(y))
-    np.testing.assert_allclose(found[0], found[1], rtol=1e-5, atol=1e-5 * found[1].max())
+    shapes = {"x": (2, channels, 14, 14), "w": (20, channels, 5, 5), "b": (20,)}
+    tensors = {name: draw.normal(size=shape) for name, shape in shapes.items()}
+    tensors["y"] = Output((2, 20, 10, 10))
+    settings = {"stride": (1, 1), "pad": (0, 0), "dilation": (1, 1), "group": 1, "relu": 0.0}
+    found, wanted = (
+        run_call(backend, "convolution", tensors, settings)["y"]
+        for backend in (Cpu(), Cpu("float64"))
+    )
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5 * wanted.max())

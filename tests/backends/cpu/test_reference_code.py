@@ -17,7 +17,7 @@ from osucaffe.backends.tensor import Tensor
 from osucaffe.proto import caffe_pb2, read_net
 from tests.processes import python
 
-from .programs import DNN, NEEDS_ONEDNN, blocked
+from .programs import NEEDS_ONEDNN, blocked, prepare
 
 pytestmark = NEEDS_ONEDNN
 
@@ -165,7 +165,7 @@ def test_no_reference_kernel(name: str, row_major: bool) -> None:
     program.convolution(x, w, Tensor((outputs,)), y, **settings)
     program.convolution_backward_data(y, w, x, **settings)
     program.convolution_backward_filter(x, y, w, Tensor((outputs,)), **settings)
-    steps = [DNN.prepare(None, call) for call in program.calls]
+    steps = prepare(program)
     for call, step in zip(program.calls[made:], steps[made:], strict=True):
         if step is None:  # NumPy's
             assert (call.name, group > 1) == ("convolution_backward_filter", True)
