@@ -109,8 +109,6 @@ class Cpu(Host):
                 return served
         if call.settings.get("activation"):
             return self._prepare_apart(call)
-        if call.name == "host":
-            return self._prepare_host(call)
         if call.name == "copy" and (step := self._prepare_reorder(call)) is not None:
             return step
         return self._prepare_numpy(call)
@@ -150,24 +148,6 @@ class Cpu(Host):
             backend=self,
         )
         step = implementation.function(inner, arguments(call.name, reads, writes, call.settings))
-        return sequence([*stand_ins.before, step, *stand_ins.after])
-
-    def _prepare_host(self, call: Call) -> Step:
-        """The function itself, on row-major stand-ins for tensors of another layout."""
-        function = call.settings["function"]
-        if call.settings["feed"]:  # it places the tensors
-            for tensor in call.written_tensors():
-                _make_row_major(tensor)
-            return function
-        stand_ins = _StandIns(self, call)
-        reads, writes = (
-            map_tensors(stand_ins.get, tensors)
-            for tensors in (call.reads["reads"], call.writes["writes"])
-        )
-
-        def step() -> None:
-            function([tensor.array for tensor in reads], [tensor.array for tensor in writes])
-
         return sequence([*stand_ins.before, step, *stand_ins.after])
 
     def _prepare_reorder(self, call: Call) -> Step | None:

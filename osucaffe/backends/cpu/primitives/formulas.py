@@ -4,7 +4,7 @@ each other along axes of extent 1, and sums of them."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from string import ascii_lowercase
 from typing import Any
@@ -119,26 +119,39 @@ def relu_backward(call: CpuCall, a: ops.ReluBackward) -> Step:
     return formula(call, f"dx = where(x > 0, dy, {below})", {"x": a.x, "dy": a.dy, "dx": a.dx})
 
 
+class Draw:
+    """Draws 32 random bits for elements of a tensor of this size, a piece after another.
+
+    An instance has memory of its own: give every thread one.
+    """
+
+    def __init__(self, call: CpuCall, size: int, key: int) -> None:
+        self._random, self._size, self._key = call.backend.random, size, key
+        self._numbers = [np.empty(max(1, min(CHUNK, size)), np.uint64) for _ in range(4)]
+
+    def __call__(self, start: int, stop: int) -> Iterator[tuple[slice, np.ndarray]]:
+        """Each piece of the elements, and its bits as uint64."""
+        key, length = call_key(self._random.seed, self._key), len(self._numbers[0])
+        for begin in range(start, stop, length):
+            end = min(begin + length, stop)
+            bits, *scratch = [array[: end - begin] for array in self._numbers]
+            squares32(self._random.counter(self._size, begin), key, bits, scratch)
+            yield slice(begin, end), bits
+
+
 @primitive()
 def dropout(call: CpuCall, a: ops.Dropout) -> Step:
     threshold, scale = keep_threshold(a.ratio), 1 / (1 - a.ratio)
-    random = call.backend.random
 
     def worker() -> Callable[[int, int], None]:
-        length = max(1, min(CHUNK, a.x.size))
-        numbers = [np.empty(length, np.uint64) for _ in range(4)]
+        draw = Draw(call, a.x.size, a.key)
 
         def work(start: int, stop: int) -> None:
             source, target, kept = flat(a.x), flat(a.y), flat(a.mask)
-            seed = call_key(random.seed, a.key)
-            for begin in range(start, stop, length):
-                end = min(begin + length, stop)
-                drawn, *scratch = [array[: end - begin] for array in numbers]
-                squares32(random.counter(a.x.size, begin), seed, drawn, scratch)
-                keep = kept[begin:end]
-                np.greater_equal(drawn, threshold, out=keep, casting="unsafe")
-                np.multiply(source[begin:end], keep, out=target[begin:end])
-                np.multiply(target[begin:end], scale, out=target[begin:end])
+            for piece, bits in draw(start, stop):
+                np.greater_equal(bits, threshold, out=kept[piece], casting="unsafe")
+                np.multiply(source[piece], kept[piece], out=target[piece])
+                np.multiply(target[piece], scale, out=target[piece])
 
         return work
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ...primitives import movement as ops
-from ...tensor import Step, Tensor
+from ...tensor import Shape, Step, Tensor
 from ..registry import CpuCall, direct, primitive
 from .formulas import matrix, planes
 
@@ -78,22 +78,35 @@ def crop_backward(call: CpuCall, a: ops.CropBackward) -> Step:
     return step
 
 
+class Indices:
+    """Whole numbers from 0 to below a bound, read from floats into memory that is reused.
+
+    Call `look` first in a step; then `values` holds them, and `wrong` where one is out of range.
+    """
+
+    def __init__(self, call: CpuCall, source: Tensor, shape: Shape, bound: int) -> None:
+        self._source, self._bound, self.values = source, bound, call.temporary(shape, "int64")
+        self.wrong, self._flag = call.temporary(shape, "bool"), call.temporary(shape, "bool")
+
+    def look(self) -> None:
+        """Read the numbers."""
+        values, wrong, flag = self.values.array, self.wrong.array, self._flag.array
+        np.copyto(values, self._source.array.reshape(values.shape), casting="unsafe")
+        np.less(values, 0, out=wrong)
+        np.greater_equal(values, self._bound, out=flag)
+        np.logical_or(wrong, flag, out=wrong)
+
+
 @primitive()
 def gather(call: CpuCall, a: ops.Gather) -> Step:
-    rows, wrong = (
-        call.temporary((a.index.count,), "int64"),
-        call.temporary((a.index.count,), "bool"),
-    )
+    rows = Indices(call, a.index, (a.index.count,), a.x.shape[0])
 
     def step() -> None:
-        source, out = matrix(a.x, 1), matrix(a.y, len(a.index.shape))
-        np.copyto(rows.array, a.index.array.reshape(-1), casting="unsafe")
+        rows.look()
+        out = matrix(a.y, len(a.index.shape))
         # mode "clip" keeps NumPy from making a copy first
-        np.take(source, rows.array, axis=0, out=out, mode="clip")
-        np.less(rows.array, 0, out=wrong.array)
-        np.copyto(out, np.nan, where=wrong.array[:, None])
-        np.greater_equal(rows.array, len(source), out=wrong.array)
-        np.copyto(out, np.nan, where=wrong.array[:, None])
+        np.take(matrix(a.x, 1), rows.values.array, axis=0, out=out, mode="clip")
+        np.copyto(out, np.nan, where=rows.wrong.array[:, None])
 
     return step
 
@@ -140,5 +153,16 @@ def top_k(call: CpuCall, a: ops.TopK) -> Step:
             np.copyto(planes(a.index, a.axis), order, casting="unsafe")
         if a.value is not None:
             np.copyto(planes(a.value, a.axis), np.take_along_axis(scores, order, axis=1))
+
+    return step
+
+
+@primitive()
+def host(call: CpuCall, a: ops.Host) -> Step:
+    if a.feed:  # it places the tensors
+        return a.function
+
+    def step() -> None:
+        a.function([tensor.array for tensor in a.reads], [tensor.array for tensor in a.writes])
 
     return step

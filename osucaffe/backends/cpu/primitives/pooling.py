@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from ...primitives import pooling as ops
-from ...random import call_key, squares32
 from ...tensor import Step, Tensor
-from ..evaluate import CHUNK
 from ..registry import CpuCall, primitive
 from ..windows import PaddedImages
-from .formulas import flat
+from .formulas import Draw, flat
+from .movement import Indices
 
 
 class _Images(PaddedImages):
@@ -116,17 +115,13 @@ def average_pooling_backward(call: CpuCall, a: ops.AveragePoolingBackward) -> St
 
 def uniform(call: CpuCall, y: Tensor, key: int) -> Step:
     """A step that fills y with numbers of [0, 1): 24 random bits each, so float32 holds them."""
-    random, length = call.backend.random, max(1, min(CHUNK, y.count))
-    numbers = [np.empty(length, np.uint64) for _ in range(4)]
+    draw = Draw(call, y.count, key)
 
     def step() -> None:
-        target, seed = flat(y), call_key(random.seed, key)
-        for begin in range(0, len(target), length):
-            piece = target[begin : begin + length]
-            drawn, *scratch = [array[: len(piece)] for array in numbers]
-            squares32(random.counter(len(target), begin), seed, drawn, scratch)
-            np.right_shift(drawn, np.uint64(8), out=drawn)
-            np.multiply(drawn, 2.0**-24, out=piece, casting="unsafe")
+        target = flat(y)
+        for piece, bits in draw(0, y.count):
+            np.right_shift(bits, np.uint64(8), out=bits)
+            np.multiply(bits, 2.0**-24, out=target[piece], casting="unsafe")
 
     return step
 
@@ -184,25 +179,18 @@ def _expectation(x: Tensor, y: Tensor, images: _Images) -> Step:
     return step
 
 
-class _Places:
-    """Where the elements of x stand in y, flat, in reused memory. Call `look` first in a step."""
+class _Places(Indices):
+    """Where the elements of x stand in y, flat: the first of its channel for one out of range."""
 
     def __init__(self, call: CpuCall, index: Tensor, y: Tensor) -> None:
-        self.index, self.area = index, math.prod(y.shape[2:])
-        self.place = call.temporary((y.shape[0] * y.shape[1], math.prod(index.shape[2:])), "int64")
-        self._first = np.arange(y.shape[0] * y.shape[1])[:, None] * self.area
-        self._flag = call.temporary(self.place.shape, "bool")
-        self.wrong = call.temporary(self.place.shape, "bool")
+        channels, self.area = y.shape[0] * y.shape[1], math.prod(y.shape[2:])
+        super().__init__(call, index, (channels, math.prod(index.shape[2:])), self.area)
+        self._first = np.arange(channels)[:, None] * self.area
 
     def look(self) -> None:
-        """Read the indices: `place`, and `wrong` where one is out of range (its place is the first
-        of its channel)."""
-        place, wrong, flag = self.place.array, self.wrong.array, self._flag.array
-        np.copyto(place, self.index.array.reshape(place.shape), casting="unsafe")
-        np.less(place, 0, out=wrong)
-        np.greater_equal(place, self.area, out=flag)
-        np.logical_or(wrong, flag, out=wrong)
-        np.putmask(place, wrong, 0)
+        super().look()
+        place = self.values.array
+        np.putmask(place, self.wrong.array, 0)
         np.add(place, self._first, out=place)
 
 
@@ -214,8 +202,8 @@ def unpooling(call: CpuCall, a: ops.Unpooling) -> Step:
         places.look()
         flat = a.y.array.reshape(-1)
         flat.fill(0)
-        np.put(flat, places.place.array, a.x.array)
-        np.putmask(a.y.array.reshape(-1, places.area)[:, 0], places.wrong.array.any(axis=1), np.nan)
+        np.put(flat, places.values.array, a.x.array)
+        np.putmask(flat.reshape(-1, places.area)[:, 0], places.wrong.array.any(axis=1), np.nan)
 
     return step
 
@@ -226,9 +214,9 @@ def unpooling_backward(call: CpuCall, a: ops.UnpoolingBackward) -> Step:
 
     def step() -> None:
         places.look()
-        taken = a.dx.array.reshape(places.place.shape)
+        taken = a.dx.array.reshape(places.values.array.shape)
         # mode "clip" keeps NumPy from making a copy first
-        np.take(a.dy.array.reshape(-1), places.place.array, out=taken, mode="clip")
+        np.take(a.dy.array.reshape(-1), places.values.array, out=taken, mode="clip")
         np.putmask(taken, places.wrong.array, 0)
 
     return step
