@@ -59,7 +59,6 @@ class Cpu(Host):
     # -- memory --------------------------------------------------------------------------------
 
     def read(self, tensor: Tensor) -> np.ndarray:
-        """A copy of the tensor's values, of its shape, whatever its layout."""
         if tensor.layout is None:
             return np.array(tensor.array)
         plain = Tensor(tensor.shape, tensor.dtype)
@@ -69,7 +68,6 @@ class Cpu(Host):
         return values
 
     def write(self, tensor: Tensor, values: Any) -> None:
-        """Set the tensor's values from an array that can be broadcast to its shape."""
         if tensor.layout is None:
             np.copyto(tensor.array, values, casting="unsafe")
             return
@@ -80,7 +78,6 @@ class Cpu(Host):
         self.reorder(plain, tensor)()
 
     def store(self, x: Tensor, target: Tensor, index: int) -> None:
-        """Copy x to target[index], without waiting. Both are row-major, and of one type."""
         target.array[index] = x.array
 
     def synchronize(self) -> None:
@@ -90,13 +87,11 @@ class Cpu(Host):
         """Let a forward pass draw its random numbers: here, calls look at `random` themselves."""
 
     def capture(self, steps: Sequence[Step]) -> Step:
-        """One step that runs these."""
         return sequence(steps if self.onednn is None else self.onednn.joined(steps))
 
     # -- steps ---------------------------------------------------------------------------------
 
     def prepare(self, calls: Iterable[Call]) -> list[Step]:
-        """The steps that run calls. Layouts of their flexible tensors are chosen from here on."""
         calls = list(calls)
         if self.onednn is not None:
             self.onednn.look_at(calls)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from ctypes import c_int, c_void_p
+from dataclasses import dataclass
 
 from ...tensor import Step, Tensor
 from .api import Descriptor, ExecutionArgument, Library, PrimitiveDescriptor
@@ -12,25 +14,21 @@ Formatted = tuple[Tensor, Descriptor]
 """A tensor and the format in which its memory is to be read or written."""
 
 
+@dataclass
 class Layout:
     """How a tensor lies in memory when it is not row-major.
 
     form: oneDNN's format, over dimensions that may regroup the tensor's (weights in groups).
     plain: the format of the same dimensions when the tensor's elements are in row-major order.
-    size: in elements of the tensor, padding included.
     """
 
-    def __init__(self, form: Descriptor, plain: Descriptor, size: int | None = None) -> None:
-        self.form = form
-        self.plain = plain
-        self.size = form.size if size is None else size
+    form: Descriptor
+    plain: Descriptor
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Layout) and (
-            self is other or (self.form == other.form and self.plain == other.plain)
-        )
-
-    __hash__ = None  # type: ignore[assignment]
+    @functools.cached_property
+    def size(self) -> int:
+        """In elements of the tensor, which have four bytes, padding included."""
+        return -(-self.form.bytes // 4)
 
 
 def choose_layout(tensor: Tensor, layout: Layout | None) -> None:

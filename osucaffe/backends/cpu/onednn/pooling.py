@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ...primitives import pooling as ops
@@ -13,6 +14,7 @@ from .memory import Layout, choose_layout
 from .preparation import Preparation, padding_behind
 
 
+@dataclass
 class Note(Layout):
     """The layout of what oneDNN notes in a tensor of four-byte elements for its backward.
 
@@ -20,17 +22,15 @@ class Note(Layout):
     fits, although a layer that works in place may have let the gradients lie otherwise.
     """
 
-    def __init__(self, form: Descriptor, below: Descriptor, above: Descriptor) -> None:
-        super().__init__(form, form, -(-form.bytes // 4))
-        self.below = below
-        self.above = above
+    below: Descriptor
+    above: Descriptor
 
 
 def note_in(tensor: Tensor, form: Descriptor, forward: PrimitiveDescriptor) -> None:
     """Let an open tensor hold what the chosen forward notes in this format."""
     if not tensor.is_open:
         raise Unsupported("the note must be row-major")
-    choose_layout(tensor, Note(form, forward.wants(api.SRC), forward.wants(api.DST)))
+    choose_layout(tensor, Note(form, form, forward.wants(api.SRC), forward.wants(api.DST)))
 
 
 def _windows(x: Tensor, y: Tensor, a: ops.PoolingWindow) -> list[Sequence[int]]:

@@ -84,11 +84,11 @@ def _product(
         argument: Part(tensor, size=math.prod(tensor.shape[1:]))
         for argument, tensor in over_time.items()
     }
-    begin, execute = p.apart(chosen, {api.WEIGHTS: weights}, {**steps, **(others or {})})
+    execute = p.execution(chosen, {api.WEIGHTS: weights}, {}, {**steps, **(others or {})}, {})
 
     def product(t: int) -> None:
         for part in steps.values():
             part.index = t
         execute()
 
-    return begin, product
+    return in_sequence(p.before), product
