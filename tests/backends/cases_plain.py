@@ -99,13 +99,15 @@ def record_cases() -> None:
 
 def elementwise_cases() -> None:
     a, b, c = (eighths(2, 16, 5, 5) for _ in range(3))
-    large, t = normal(300_000), np.exp(-abs(a))
+    large, wide, t = normal(300_000), eighths(2, 30, 4, 3), np.exp(-abs(a))
     for label, formula, constants, inputs, outputs in [
         ("one statement", "y = where(a > b, a, slope * b)", {"slope": 0.25}, [a, b],
          [np.where(a > b, a, 0.25 * b)]),
         ("temporaries", "t = exp(-abs(a)); y = log1p(t) + max(a, 0); z = t * b + 1", None, [a, b],
          [np.log1p(np.exp(a)), t * b + 1]),
         ("several threads", "y = tanh(a) * a", None, [large], [np.tanh(large) * large]),
+        ("zero stays", "y = a * 2 + tanh(a)", None, [wide], [wide * 2 + np.tanh(wide)]),
+        ("zero does not stay", "y = a + 1", None, [wide], [wide + 1]),
         ("ELU", ELU, {"alpha": 0.7}, [a], [np.where(a > 0, a, 0.7 * np.expm1(a))]),
     ]:  # fmt: skip
         settings: dict[str, Any] = {"formula": formula}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tracemalloc
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from osucaffe.backends.primitives import Program
 from osucaffe.backends.tensor import Step, Tensor, sequence
 
 from ..running import Output, run_call
+from .programs import NEEDS_ONEDNN, ONEDNN, blocked
 
 NUMPY = Cpu(onednn=False)
 RANDOM = np.random.default_rng(4)
@@ -103,112 +103,22 @@ def test_max_pooling_notes_the_first_maximum() -> None:
     assert NUMPY.read(index).tolist() == [[[[0, 2], [9, 9]]]]
 
 
-# -- layouts that oneDNN chose ----------------------------------------------------------------
-
-
-class Blocked:
-    """A tensor of 17 channels in a layout of oneDNN's, padded, that holds the values given."""
-
-    def __init__(self) -> None:
-        self.backend = Cpu()
-        if self.backend.onednn is None:
-            pytest.skip("no oneDNN library here")
-        self.program = Program()
-        self.tensor = self.make("convolved")
-        image, weights = Tensor((2, 16, 6, 6), flexible=True), self.make("w", (17, 16, 3, 3))
-        self.program.convolution(
-            image, weights, None, self.tensor, stride=[1, 1], pad=[1, 1], dilation=[1, 1], group=1
-        )
-        [self.first] = self.backend.prepare([self.program.calls.pop()])
-        if self.tensor.layout is None:
-            pytest.skip("oneDNN prefers row-major memory here")
-        self.values = RANDOM.standard_normal(self.tensor.shape).astype(np.float32)
-
-    def make(self, name: str, shape: tuple[int, ...] = (2, 17, 6, 6), **how: Any) -> Tensor:
-        return Tensor(shape, name=name, flexible="like" not in how, **how)
-
-    def run(self) -> None:
-        run = sequence(prepare(self.backend, self.program))
-        place(self.backend, self.tensor)
-        self.backend.write(self.tensor, self.values)
-        run()
-
-    def padding_is_zero(self, tensor: Tensor) -> bool:
-        total = float((tensor.array.astype(np.float64) ** 2).sum())
-        return np.isclose(total, (self.backend.read(tensor).astype(np.float64) ** 2).sum())
-
-
-@pytest.fixture
-def blocked() -> Blocked:
-    return Blocked()
-
-
-def test_blocked_values_are_written_and_read(blocked: Blocked) -> None:
-    blocked.run()
-    assert blocked.tensor.array.ndim == 1
-    np.testing.assert_array_equal(blocked.backend.read(blocked.tensor), blocked.values)
-
-
-def test_formulas_that_keep_zeros_run_on_blocked_memory(blocked: Blocked) -> None:
-    y = blocked.make("y")
-    blocked.program.elementwise([blocked.tensor], [y], formula="y = a * 2 + tanh(a)")
-    blocked.run()
-    assert y.layout == blocked.tensor.layout
-    assert not blocked.program.calls[0].scratch
-    wanted = blocked.values * 2 + np.tanh(blocked.values)
-    np.testing.assert_allclose(blocked.backend.read(y), wanted, rtol=1e-5)
-
-
-def test_formulas_that_do_not_keep_zeros_leave_the_padding_alone(blocked: Blocked) -> None:
-    blocked.program.elementwise([blocked.tensor], [blocked.tensor], formula="y = a + 1")
-    blocked.run()
-    np.testing.assert_allclose(
-        blocked.backend.read(blocked.tensor), blocked.values + 1, rtol=1e-6, atol=1e-6
-    )
-    assert blocked.padding_is_zero(blocked.tensor)
-
-
-def test_layouts_are_mixed_by_reordering(blocked: Blocked) -> None:
-    plain, blocked_sum, copied = Tensor(blocked.tensor.shape), blocked.make("s"), blocked.make("c")
-    blocked.program.copy(blocked.tensor, plain)
-    blocked.program.copy(blocked.tensor, copied)
-    blocked.program.elementwise([plain, blocked.tensor], [blocked_sum], formula="y = a + 2 * b")
-    blocked.run()
-    read = blocked.backend.read
-    np.testing.assert_array_equal(read(plain), blocked.values)
-    np.testing.assert_array_equal(read(copied), blocked.values)
-    np.testing.assert_allclose(read(blocked_sum), 3 * blocked.values, rtol=1e-6)
-
-
-def test_primitives_of_numpy_see_blocked_tensors_row_major(blocked: Blocked) -> None:
-    moved, cropped = blocked.make("m", (17, 2, 6, 6)), blocked.make("g", (1, 5, 2, 6))
-    gradient = blocked.make("gradient", like=blocked.tensor)
-    blocked.program.permute(blocked.tensor, moved, axes=(1, 0, 2, 3))
-    blocked.program.crop(blocked.tensor, cropped, offsets=(1, 3, 2, 0))
-    blocked.program.crop_backward(cropped, gradient, offsets=(1, 3, 2, 0))
-    blocked.run()
-    read, box = blocked.backend.read, (slice(1, 2), slice(3, 8), slice(2, 4))
-    np.testing.assert_array_equal(read(moved), blocked.values.transpose(1, 0, 2, 3))
-    np.testing.assert_array_equal(read(cropped), blocked.values[box])
-    wanted = np.zeros_like(blocked.values)
-    wanted[box] = blocked.values[box]
-    assert gradient.layout is not None
-    np.testing.assert_array_equal(read(gradient), wanted)
-    assert blocked.padding_is_zero(gradient)
-
-
-def test_gradients_are_added_in_blocked_memory(blocked: Blocked) -> None:
-    index, dy = Tensor((3,)), Tensor((3, 17, 6, 6))
-    blocked.program.gather_gradient(dy, index, blocked.tensor)
-    blocked.program.calls[0].accumulates = frozenset({"dw"})
-    run = sequence(prepare(blocked.backend, blocked.program))
-    blocked.backend.write(blocked.tensor, blocked.values)
-    blocked.backend.write(dy, 1.5)
-    blocked.backend.write(index, [1, 1, 0])
-    run()
-    wanted = blocked.values + np.array([1.5, 3.0]).reshape(2, 1, 1, 1)
-    np.testing.assert_allclose(blocked.backend.read(blocked.tensor), wanted, rtol=1e-6, atol=1e-6)
-    assert blocked.padding_is_zero(blocked.tensor)
+@NEEDS_ONEDNN
+def test_formulas_run_on_blocked_memory_where_they_keep_zeros() -> None:
+    program, shape = Program(), (2, 32, 6, 6)
+    x = blocked(program, shape)
+    plain, kept, mixed = Tensor(shape), Tensor(shape, flexible=True), Tensor(shape, flexible=True)
+    program.elementwise([x], [kept], formula="y = a * 2 + tanh(a)")
+    program.copy(x, plain)
+    program.elementwise([plain, x], [mixed], formula="y = a + 2 * b")
+    step = sequence(prepare(ONEDNN, program))
+    assert kept.layout == x.layout is not None
+    assert not program.calls[1].scratch
+    image, weights = program.calls[0].read_tensors()
+    ONEDNN.write(image, image.given)
+    ONEDNN.write(weights, weights.given)
+    step()
+    np.testing.assert_allclose(ONEDNN.read(mixed), 3 * image.given, rtol=1e-6)
 
 
 # -- threads and pieces -----------------------------------------------------------------------
