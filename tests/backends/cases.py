@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,41 +29,41 @@ class Gradients:
     def __init__(self, values: Expected | None = None, **of: tuple[Any, ...]) -> None:
         self.values, self.of = values or {}, of
 
-    def outputs(self, known: Container[str]) -> dict[str, Output]:
-        """What stands for those that are not known yet, by argument."""
-        like = self.values | {name: x for name, (_, x, _) in self.of.items()}
-        return {name: Output(np.shape(each)) for name, each in like.items() if name not in known}
-
-    def __call__(self) -> Expected:
-        found = {name: reference.gradient(*given) for name, given in self.of.items()}
-        return self.values | found
+    def compute(self) -> Expected:
+        return self.values | {name: reference.gradient(*given) for name, given in self.of.items()}
 
 
 @dataclass
 class Case:
-    """One call and what it should write: values, or what computes them when the case first runs.
+    """One call and what it should write.
 
-    tensors: an output that they lack has the shape of its values. first: a call of the same tensors
-    to run before it.
+    tensors: an output that they lack has the shape of what is expected. first: a call of the same
+    tensors to run before it.
     """
 
     label: str
     name: str
     tensors: dict[str, Spec]
     settings: dict[str, Any]
-    expect: Expected | Callable[[], Expected]
+    expect: Expected | Gradients
     first: tuple[str, dict[str, Spec], dict[str, Any]] | None = None
 
     def __post_init__(self) -> None:
-        expect = self.expect if isinstance(self.expect, Gradients) else Gradients(
-            None if callable(self.expect) else self.expect
-        )  # fmt: skip
-        self.tensors = self.tensors | expect.outputs(self.tensors)
+        gradients = Gradients(self.expect) if isinstance(self.expect, dict) else self.expect
+        like = gradients.values | {name: x for name, (_, x, _) in gradients.of.items()}
+        self.tensors = {name: _output_like(each) for name, each in like.items()} | self.tensors
+        self._gradients = gradients
 
     @functools.cached_property
     def expected(self) -> Expected:
         """What to find in which output."""
-        return self.expect() if callable(self.expect) else self.expect
+        return self._gradients.compute()
+
+
+def _output_like(values: Any) -> Spec:
+    if isinstance(values, list):  # one tensor each
+        return [_output_like(each) for each in values]
+    return None if values is None else Output(np.shape(values))
 
 
 CASES: list[Case] = []
@@ -73,6 +73,20 @@ random = np.random.default_rng(0)
 def case(*row: Any) -> None:
     """Add a row to the table: see `Case`."""
     CASES.append(Case(*row))
+
+
+def both_ways(
+    label: str, name: str, function: Callable[..., Any], x: np.ndarray, settings: dict[str, Any],
+    draw: Callable[..., np.ndarray] | None = None, **others: Spec,
+) -> None:  # fmt: skip
+    """Add the cases of a primitive y = function(x), and of its backward pass.
+
+    draw: makes dy. others: tensors that both read.
+    """
+    y = function(x)
+    dy = (draw or normal)(*y.shape)
+    case(label, name, {"x": x} | others, settings, {"y": y})
+    case(label, f"{name}_backward", {"dy": dy} | others, settings, Gradients(dx=(function, x, dy)))
 
 
 def normal(*shape: int) -> np.ndarray:

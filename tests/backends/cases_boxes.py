@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
 
-from . import reference, reference_boxes
-from .cases import case, eighths, labels, random
+from . import reference_boxes
+from .cases import Gradients, case, eighths, labels, random
 from .running import Output
 
 CODINGS = ("CORNER", "CENTER_SIZE", "CORNER_SIZE")
@@ -48,16 +47,15 @@ def box_cases() -> None:
 def _decoding() -> None:
     for coding in CODINGS:
         for scaled in True, False:
-            location, priors = eighths(2, 5, 3, 4) / 4, priors_of(5)
+            read = {"location": eighths(2, 5, 3, 4) / 4, "priors": priors_of(5)}
             settings: Settings = {"coding": coding, "scaled": scaled}
-            case(f"{coding}, {scaled}", "decode_boxes",
-                 {"location": location, "priors": priors, "boxes": Output(location.shape)},
-                 settings, lambda a=(location, priors), s=settings: {
-                     "boxes": reference_boxes.decode_all(*a, **s)
-                 })  # fmt: skip
+            case(f"{coding}, {scaled}", "decode_boxes", read, settings,
+                 {"boxes": reference_boxes.decode_all(**read, **settings)})  # fmt: skip
 
 
 def _matching() -> None:
+    usual = {"coding": "CORNER", "scaled": True, "background": 0, "difficult": True,
+             "threshold": 0.25, "inside": False}  # fmt: skip
     table: list[tuple[str, int, int, Settings]] = [
         ("by prediction", 0, 7, {}),
         ("bipartite", 0, 7, {"threshold": None}),
@@ -68,22 +66,15 @@ def _matching() -> None:
         ("little truth", 0, 1, {"threshold": 0.0625}),
         ("many", 0, 40, {"threshold": 0.3}),
     ]
-    usual = {"coding": "CORNER", "scaled": True, "background": 0, "difficult": True,
-             "threshold": 0.25, "inside": False}  # fmt: skip
     for label, wide, rows, given in table:
-        items, count = 3, 70 if rows > 12 else 18
-        settings = usual | given
-        priors, truth = priors_of(count), truth_of(items, rows, 4)
-        location = eighths(items, count, wide, 4) / 4 if wide else None
-        shape = (items, wide or 1, count)
-        case(label, "match_boxes",
-             {"priors": priors, "truth": truth, "location": location, "match": Output(shape),
-              "overlap": Output(shape)}, settings,
-             lambda a=(priors, truth, location), s=settings, n=items:
-                 reference_boxes.match(*a, **s, items=n))  # fmt: skip
-    empty = np.full((1, 8), -1.0)
+        items, count, settings = 3, 70 if rows > 12 else 18, usual | given
+        read = {"priors": priors_of(count), "truth": truth_of(items, rows, 4),
+                "location": eighths(items, count, wide, 4) / 4 if wide else None}  # fmt: skip
+        case(label, "match_boxes", read, settings,
+             reference_boxes.match(**read, **settings, items=items))  # fmt: skip
     case("no truth", "match_boxes",
-         {"priors": priors_of(4), "truth": empty, "location": None}, usual | {"inside": True},
+         {"priors": priors_of(4), "truth": np.full((1, 8), -1.0), "location": None},
+         usual | {"inside": True},
          {"match": np.full((2, 1, 4), -2), "overlap": np.zeros((2, 1, 4))})  # fmt: skip
 
 
@@ -117,38 +108,30 @@ def _losses() -> None:
             match = np.where(own, match, -1)
         read = {"location": location, "confidence": confidence, "priors": priors, "truth": truth,
                 "match": match}  # fmt: skip
-        out = Output((items, count))
-        case(label, "multibox_losses",
-             read | {"location_loss": out, "confidence_loss": Output((items, count))}, settings,
-             lambda r=read, s=settings: reference_boxes.losses(*r.values(), **s))  # fmt: skip
+        case(label, "multibox_losses", read, settings, reference_boxes.losses(**read, **settings))
         for chosen in None, labels(2, items, count):
-            backward = {"chosen": chosen, "dloss": np.array([1.5]),
-                        "dlocation": Output(location.shape),
-                        "dconfidence": Output(confidence.shape)}  # fmt: skip
             case(f"{label}, {'all' if chosen is None else 'some'}", "multibox_losses_backward",
-                 read | backward, settings | {"weight": 2.0},
-                 functools.partial(_gradients, read, chosen, settings))  # fmt: skip
+                 read | {"chosen": chosen, "dloss": np.array([1.5])}, settings | {"weight": 2.0},
+                 _gradients(read, chosen, settings))  # fmt: skip
     wrong = read | {"truth": np.where(np.arange(8) == 1, 7.0, truth), "match": match * 0}
     case("no such class", "multibox_losses", wrong | {"location_loss": Output((2, 9))}, usual,
          {"confidence_loss": np.full((2, 9), np.nan)})  # fmt: skip
 
 
-def _gradients(read: dict[str, np.ndarray], chosen: Any, settings: Settings) -> dict[str, Any]:
-    others = list(read.values())[2:]
+def _gradients(read: dict[str, np.ndarray], chosen: Any, settings: Settings) -> Gradients:
     counts = np.ones(read["confidence"].shape[:2]) if chosen is None else chosen
     counts = np.maximum(counts, (read["match"] >= 0).any(axis=1))
+    # Of the codes with variances, if those are not in the codes.
+    variances = 1 if settings["scaled"] else read["priors"][1][:, None]
 
-    def total(location: np.ndarray, confidence: np.ndarray) -> np.ndarray:
-        found = reference_boxes.losses(location, confidence, *others, **settings)
+    def total(**given: np.ndarray) -> np.ndarray:
+        found = reference_boxes.losses(**read | given, **settings)
         return 2 * found["location_loss"].sum() + (counts * found["confidence_loss"]).sum()
 
-    location, confidence = read["location"], read["confidence"]
-    variances = 1 if settings["scaled"] else read["priors"][1][:, None]
-    by_location = reference.gradient(lambda x: total(x, confidence), location, 1.5)
-    return {
-        "dlocation": by_location * variances,
-        "dconfidence": reference.gradient(lambda x: total(location, x), confidence, 1.5),
-    }
+    return Gradients(
+        dlocation=(lambda x: total(location=x * variances), read["location"] / variances, 1.5),
+        dconfidence=(lambda x: total(confidence=x), read["confidence"], 1.5),
+    )
 
 
 def _mining() -> None:
@@ -163,16 +146,12 @@ def _mining() -> None:
     ]
     for label, places, given in table:
         settings, shape = usual | given, (2, 30)
-        loss, match = np.abs(eighths(*shape)), np.maximum(labels(12, *shape) - 9, -2)
-        overlap, own = labels(9, *shape) / 8, None
-        if places:
-            own = boxes(places, 30)
+        own = boxes(places, 30) if places else None
+        if own is not None:
             own[:, ::5, 2:] = own[:, ::5, :2]  # too small
-        case(label, "mine_boxes",
-             {"loss": loss, "match": match, "overlap": overlap, "boxes": own,
-              "negative": Output(shape)}, settings,
-             lambda a=(loss, match, overlap, own), s=settings:
-                 reference_boxes.mine(*a, **s))  # fmt: skip
+        read = {"loss": np.abs(eighths(*shape)), "match": np.maximum(labels(12, *shape) - 9, -2),
+                "overlap": labels(9, *shape) / 8, "boxes": own}  # fmt: skip
+        case(label, "mine_boxes", read, settings, reference_boxes.mine(**read, **settings))
 
 
 def _results() -> None:
@@ -187,15 +166,13 @@ def _results() -> None:
     ]
     for label, wide, given in table:
         settings = usual | given
-        places, scores = boxes(2, 20, wide), np.abs(eighths(2, 20, 3)) / 2
-        case(label, "detect_boxes",
-             {"boxes": places, "confidence": scores, "y": Output((120, 7)), "length": Output((1,))},
-             settings, lambda a=(places, scores), s=settings:
-                 reference_boxes.detect(*a, 120, **s))  # fmt: skip
+        read = {"boxes": boxes(2, 20, wide), "confidence": np.abs(eighths(2, 20, 3)) / 2}
+        case(label, "detect_boxes", read, settings,
+             reference_boxes.detect(**read, **settings, rows=120))  # fmt: skip
     for difficult in True, False:
         for background in 0, 4:
-            count, classes = 40, 4
-            truth = truth_of(3, 12, classes - 1)
+            count = 40
+            truth = truth_of(3, 12, 3)
             found = np.concatenate(
                 [labels(4, count, 1), labels(4, count, 1), np.abs(eighths(count, 1)), boxes(count)],
                 axis=1,
@@ -204,10 +181,8 @@ def _results() -> None:
             found[::9, :2] = -1
             found[::4, 3:] = truth[np.arange(10) + 1, 3:7]  # some hits
             found[::4, :2] = truth[np.arange(10) + 1, :2]
-            settings = {"classes": classes, "background": background, "threshold": 0.5,
+            settings = {"classes": 4, "background": background, "threshold": 0.5,
                         "difficult": difficult}  # fmt: skip
-            rows = count + classes - (background < classes)
-            case(f"background {background}, difficult {difficult}", "evaluate_boxes",
-                 {"found": found, "truth": truth, "y": Output((rows, 5)), "length": Output((1,))},
-                 settings, lambda a=(found, truth), s=settings:
-                     reference_boxes.evaluate(*a, **s))  # fmt: skip
+            read = {"found": found, "truth": truth}
+            case(f"background {background}, difficult {difficult}", "evaluate_boxes", read,
+                 settings, reference_boxes.evaluate(**read, **settings))  # fmt: skip

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from .cases import Gradients, case, distinct, eighths
+from .cases import Gradients, both_ways, case, distinct, eighths
 from .running import Output
 
 MAPS = (2, 4, 4, 5)
@@ -145,52 +145,34 @@ def roi_warping_rois_backward(x, dy, scale):
 
 
 def region_cases() -> None:
-    x = distinct(*MAPS)
-    pooled: list[tuple[str, float, float]] = [("", 0.5, 0.0), ("padded", 0.5, 0.25)]
-    for label, scale, pad in pooled:
+    x, rois = distinct(*MAPS), {"rois": ROIS}
+    for label, scale, pad in ("", 0.5, 0.0), ("padded", 0.5, 0.25):
         settings: dict[str, Any] = {"scale": scale, "pad": pad}
         y, index = roi_max_pooling(x, (2, 3), **settings)
+        case(label, "roi_max_pooling", {"x": x, **rois, "index": Output(y.shape, "int32")},
+             settings, {"y": y, "index": index})  # fmt: skip
+        maxima = lambda x, s=settings: roi_max_pooling(x, (2, 3), **s)[0]  # noqa: E731
         dy = eighths(*y.shape)
-        out, where = Output(y.shape), Output(y.shape, "int32")
-        case(label, "roi_max_pooling", {"x": x, "rois": ROIS, "y": out, "index": where}, settings,
-             {"y": y, "index": index})  # fmt: skip
-        total = functools.partial(lambda x, **given: roi_max_pooling(x, **given)[0],
-                                  bins=(2, 3), **settings)  # fmt: skip
         case(label, "roi_max_pooling_backward",
-             {"dy": dy, "rois": ROIS, "index": index.astype(np.int32)}, settings,
-             Gradients(dx=(total, x, dy)))  # fmt: skip
-
-        forward = functools.partial(roi_sampling, points=(3, 4), **settings)
-        y = forward(x)
-        dy = eighths(*y.shape)
-        case(label, "roi_sampling", {"x": x, "rois": ROIS}, settings, {"y": y})
-        case(label, "roi_sampling_backward", {"dy": dy, "rois": ROIS}, settings,
-             Gradients(dx=(forward, x, dy)))  # fmt: skip
-
+             {"dy": dy, **rois, "index": index.astype(np.int32)}, settings,
+             Gradients(dx=(maxima, x, dy)))  # fmt: skip
+        both_ways(label, "roi_sampling", partial(roi_sampling, points=(3, 4), **settings), x,
+                  settings, eighths, **rois)  # fmt: skip
     for label, points in (("few points", (2, 2)), ("many points", (7, 5)), ("a point", (1, 1))):
-        forward = functools.partial(roi_warping, points=points, scale=0.5)
-        y = forward(x)
-        dy = eighths(*y.shape)
-        settings = {"scale": 0.5, "pad": 0.0, "warp": True}
-        case(label, "roi_sampling", {"x": x, "rois": ROIS}, settings, {"y": y})
-        case(label, "roi_sampling_backward", {"dy": dy, "rois": ROIS}, settings,
-             Gradients(dx=(forward, x, dy)))  # fmt: skip
-        case(label, "roi_warping_rois_backward",
-             {"x": x, "rois": ROIS, "dy": dy, "drois": Output(ROIS.shape)}, {"scale": 0.5},
-             lambda dy=dy: {"drois": roi_warping_rois_backward(x, dy, 0.5)})  # fmt: skip
-
-    y = roi_average_pooling(x, 2, 0.5)
-    dy = eighths(*y.shape)
-    label = "channels of bins"
-    case(label, "roi_average_pooling", {"x": x, "rois": ROIS}, {"scale": 0.5}, {"y": y})
-    case(label, "roi_average_pooling_backward", {"dy": dy, "rois": ROIS}, {"scale": 0.5},
-         Gradients(dx=(lambda x: roi_average_pooling(x, 2, 0.5), x, dy)))  # fmt: skip
+        both_ways(label, "roi_sampling", partial(roi_warping, points=points, scale=0.5), x,
+                  {"scale": 0.5, "pad": 0.0, "warp": True}, eighths, **rois)  # fmt: skip
+        dy = eighths(len(ROIS), MAPS[1], *points)
+        case(label, "roi_warping_rois_backward", {"x": x, **rois, "dy": dy}, {"scale": 0.5},
+             {"drois": roi_warping_rois_backward(x, dy, 0.5)})  # fmt: skip
+    both_ways("channels of bins", "roi_average_pooling",
+              partial(roi_average_pooling, group=2, scale=0.5), x, {"scale": 0.5}, eighths,
+              **rois)  # fmt: skip
 
     losses = np.array([3, 1, 2, 3, 2, 1], np.float64).reshape(6, 1)
     images = np.zeros((6, 5))
     images[:, 0] = [0, 0, 1, 0, 0, 1]
     case("", "hardest", {"rois": images, "loss": losses}, {"count": 2},
-         {"y": [[1], [0], [1], [1], [0], [1]]})  # fmt: skip
+         {"y": np.array([[1], [0], [1], [1], [0], [1]])})  # fmt: skip
     maps = np.moveaxis(images.reshape(2, 3, 5), 2, 1)[..., None]
     case("of places", "hardest", {"rois": maps, "loss": losses.reshape(2, 1, 3, 1)},
          {"count": 1}, {"y": np.reshape([1, 0, 1, 0, 0, 0], (2, 1, 3, 1))})  # fmt: skip

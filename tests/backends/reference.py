@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
 
@@ -46,10 +45,15 @@ def convolution(x, w, b, stride, pad, dilation, group):
 
 
 def unpooling(x, index, shape):
+    """A place out of range makes the first element of its channel NaN."""
     y = np.zeros(shape)
     for n, c in np.ndindex(*shape[:2]):
-        for value, place in zip(x[n, c].flat, index[n, c].flat, strict=True):
-            y[n, c].flat[int(place)] = value
+        places = index[n, c].astype(int).ravel().tolist()
+        inside = [0 <= place < y[n, c].size for place in places]
+        for value, place, known in zip(x[n, c].flat, places, inside, strict=True):
+            if known:
+                y[n, c].flat[place] = value
+        y[n, c, 0, 0] = y[n, c, 0, 0] if all(inside) else np.nan
     return y
 
 
@@ -78,40 +82,6 @@ def inner_product(x, w, b, axis, transpose):
     return (y if b is None else y + b).reshape(*x.shape[:axis], -1)
 
 
-def _windows(image, out, kernel, stride, pad):
-    """For each output position: it, the window's range on each axis, its area in the padding."""
-    for position in np.ndindex(*out):
-        ranges, area = [], 1
-        for i, extent in enumerate(image):
-            start = position[i] * stride[i] - pad[i]
-            area *= min(start + kernel[i], extent + pad[i]) - start
-            ranges.append(range(max(start, 0), min(start + kernel[i], extent)))
-        yield position, ranges, area
-
-
-def max_pooling(x, out, kernel, stride, pad):
-    """(maxima, index of the first maximum in the channel)."""
-    y = np.empty((*x.shape[:2], *out))
-    index = np.empty(y.shape, np.int64)
-    image = x.shape[2:]
-    for position, ranges, _ in _windows(image, out, kernel, stride, pad):
-        for n, c in np.ndindex(*x.shape[:2]):
-            best = max(itertools.product(*ranges), key=lambda place: x[(n, c, *place)])
-            y[(n, c, *position)] = x[(n, c, *best)]
-            index[(n, c, *position)] = np.ravel_multi_index(best, image)
-    return y, index
-
-
-def average_pooling(x, out, kernel, stride, pad):
-    y = np.empty((*x.shape[:2], *out))
-    for position, ranges, area in _windows(x.shape[2:], out, kernel, stride, pad):
-        window = x[(slice(None), slice(None), *np.ix_(*ranges))]
-        y[(slice(None), slice(None), *position)] = (
-            window.reshape(*x.shape[:2], -1).sum(axis=-1) / area
-        )
-    return y
-
-
 def squares32(counter: int, key: int) -> int:
     """Widynski 2020, section 4, with Python's integers."""
     mask = 2**64 - 1
@@ -123,31 +93,57 @@ def squares32(counter: int, key: int) -> int:
     return (x * x + z & mask) >> 32
 
 
+def _windows(x, out, kernel, stride, pad):
+    """For each output position: where it is in y, the window's values (N, C, places), the index of
+    its places in the channel, and its area in the padding."""
+    image = x.shape[2:]
+    flat = np.arange(math.prod(image)).reshape(image)
+    for position in np.ndindex(*out):
+        starts = [at * s - p for at, s, p in zip(position, stride, pad, strict=True)]
+        ends = [start + k for start, k in zip(starts, kernel, strict=True)]
+        area = math.prod(
+            min(end, e + p) - start
+            for start, end, e, p in zip(starts, ends, image, pad, strict=True)
+        )
+        places = flat[tuple(slice(max(a, 0), b) for a, b in zip(starts, ends, strict=True))].ravel()
+        at = (slice(None), slice(None), *position)
+        yield at, x.reshape(*x.shape[:2], -1)[:, :, places], places, area
+
+
+def max_pooling(x, out, kernel, stride, pad):
+    """(maxima, index of the first maximum in the channel)."""
+    y = np.empty((*x.shape[:2], *out))
+    index = np.empty(y.shape, np.int64)
+    for at, values, places, _ in _windows(x, out, kernel, stride, pad):
+        y[at], index[at] = values.max(axis=-1), places[values.argmax(axis=-1)]
+    return y, index
+
+
+def average_pooling(x, out, kernel, stride, pad):
+    y = np.empty((*x.shape[:2], *out))
+    for at, values, _, area in _windows(x, out, kernel, stride, pad):
+        y[at] = values.sum(axis=-1) / area
+    return y
+
+
 def stochastic_pooling(x, out, kernel, stride, key, start):
     """(values drawn, their index in the channel): x / sum is the chance of each element."""
     y = np.empty((*x.shape[:2], *out))
     index = np.empty(y.shape, np.int64)
-    image = x.shape[2:]
-    for position, ranges, _ in _windows(image, out, kernel, stride, [0] * len(kernel)):
-        places = list(itertools.product(*ranges))
+    numbers = np.arange(y.size).reshape(y.shape)
+    for at, values, places, _ in _windows(x, out, kernel, stride, [0] * len(kernel)):
         for n, c in np.ndindex(*x.shape[:2]):
-            values = np.array([x[(n, c, *place)] for place in places], np.float64)
-            number = int(np.ravel_multi_index((n, c, *position), y.shape))
-            chance = (squares32(start + number, key) >> 8) / 2**24
-            drawn = int(np.argmax(values.cumsum() > chance * values.sum()))
-            y[(n, c, *position)] = values[drawn]
-            index[(n, c, *position)] = np.ravel_multi_index(places[drawn], image)
+            chance = (squares32(start + int(numbers[at][n, c]), key) >> 8) / 2**24
+            drawn = int(np.argmax(values[n, c].cumsum() > chance * values[n, c].sum()))
+            y[at][n, c], index[at][n, c] = values[n, c, drawn], places[drawn]
     return y, index
 
 
 def expected_pooling(x, out, kernel, stride):
-    y = np.empty((*x.shape[:2], *out))
-    for position, ranges, _ in _windows(x.shape[2:], out, kernel, stride, [0] * len(kernel)):
-        window = x[(slice(None), slice(None), *np.ix_(*ranges))].reshape(*x.shape[:2], -1)
-        total = window.sum(axis=-1)
-        with np.errstate(invalid="ignore"):
-            mean = np.where(total > 0, (window**2).sum(axis=-1) / total, 0)
-        y[(slice(None), slice(None), *position)] = mean
+    y = np.zeros((*x.shape[:2], *out))
+    for at, values, *_ in _windows(x, out, kernel, stride, [0] * len(kernel)):
+        total = values.sum(axis=-1)
+        y[at] = (values**2).sum(axis=-1) / np.where(total > 0, total, 1)
     return y
 
 
@@ -188,14 +184,6 @@ def batch_norm(x, mean, rate, scale, bias, addend, relu):
             x = getattr(np, name)(x, values.reshape(-1, *[1] * (x.ndim - 2)))
     x = x if addend is None else x + addend
     return np.maximum(x, 0) if relu else x
-
-
-def batch_norm_backward(forward, x, dy, mean, rate, constant):
-    """From the gradient behind the ReLU. forward(x, constant, relu): the whole."""
-    axes = (0, *range(2, x.ndim))
-    plain = batch_norm(x, mean, rate, None, None, None, False)
-    dx = gradient(lambda x: forward(x, constant=constant, relu=False), x, dy)
-    return {"dy": dy, "dx": dx, "dscale": (plain * dy).sum(axis=axes), "dbias": dy.sum(axis=axes)}
 
 
 def softmax(x, axis):

@@ -128,12 +128,12 @@ def losses(location, confidence, priors, truth, match, *, coding, scaled, smooth
     return {"location_loss": boxes, "confidence_loss": scores}
 
 
-def mine(loss, match, overlap_, boxes, *, hard, ratio, most_overlap, size, threshold, top_k):
+def mine(loss, match, overlap, boxes, *, hard, ratio, most_overlap, size, threshold, top_k):
     negative, after = np.zeros(loss.shape), match.copy()
     for n in range(len(loss)):
         able = [
             p for p in range(loss.shape[1])
-            if hard or (match[n, p] == -1 and overlap_[n, p] < most_overlap)
+            if hard or (match[n, p] == -1 and overlap[n, p] < most_overlap)
         ]  # fmt: skip
         order = sorted(able, key=lambda p: -loss[n, p])
         if hard and boxes is not None:
@@ -157,7 +157,7 @@ def thin(boxes, order, threshold, eta):
     return kept
 
 
-def detect(boxes, confidence, rows, *, background, least, threshold, eta, top_k, keep):
+def detect(boxes, confidence, *, rows, background, least, threshold, eta, top_k, keep):
     items, count, classes = confidence.shape
     found = []
     for n in range(items):

@@ -18,14 +18,7 @@ from osucaffe.backends.primitives import NAMES, Program
 from osucaffe.backends.primitives.recording import PRIMITIVES
 from osucaffe.backends.tensor import Tensor
 
-from . import (
-    cases_boxes,
-    cases_layers,
-    cases_plain,
-    cases_recurrent,
-    cases_regions,
-    cases_resampling,
-)  # fmt: skip
+from . import cases_boxes, cases_layers, cases_plain, cases_recurrent, cases_regions
 from .cases import CASES, STATE, Case, normal
 from .running import Output, run_call
 
@@ -35,6 +28,13 @@ def with_onednn() -> Cpu:
     backend = Cpu()
     if backend.onednn is None:
         pytest.skip("no oneDNN library here")
+    return backend
+
+
+def as_in_training() -> Cpu:
+    """oneDNN with the layouts of nets that run backward, whatever the calls."""
+    backend = with_onednn()
+    backend.onednn.look_at = lambda calls: None
     return backend
 
 
@@ -51,10 +51,11 @@ def with_gpu(precision: str) -> Callable[[], Any]:
 
 @dataclass(frozen=True)
 class Variant:
-    """A backend, whether it is offered flexible tensors, and its error relative to the largest."""
+    """A backend, how it gets its tensors (see `Runner`), and its error relative to the largest."""
 
     make: Callable[[], Any]
     flexible: bool = True
+    convolved: bool = False
     tolerance: float = 1e-5
 
     @functools.cached_property
@@ -69,6 +70,7 @@ VARIANTS = [
     pytest.param(Variant(lambda: Cpu("float64"), tolerance=1e-7), id="numpy float64"),
     pytest.param(Variant(with_onednn, flexible=False), id="onednn"),
     pytest.param(Variant(with_onednn), id="onednn blocked"),
+    pytest.param(Variant(as_in_training, convolved=True), id="onednn behind convolutions"),
     pytest.param(Variant(with_gpu("fp32"), flexible=False), id="cuda", marks=pytest.mark.gpu),
     pytest.param(Variant(with_gpu("fp32")), id="cuda free", marks=pytest.mark.gpu),
     pytest.param(Variant(with_gpu("tf32"), tolerance=2e-3), id="cuda tf32", marks=pytest.mark.gpu),
@@ -89,9 +91,8 @@ for define in (
     cases_layers.convolution_cases,
     cases_layers.inner_product_cases, cases_layers.pooling_cases,
     cases_layers.normalization_cases, cases_layers.batch_norm_cases,
-    cases_layers.loss_cases, cases_recurrent.recurrent_cases, cases_boxes.box_cases,
-    cases_regions.region_cases, cases_resampling.unpooling_cases,
-    cases_resampling.interpolation_cases,
+    cases_layers.loss_cases, cases_layers.unpooling_cases, cases_layers.interpolation_cases,
+    cases_recurrent.recurrent_cases, cases_boxes.box_cases, cases_regions.region_cases,
 ):  # fmt: skip
     define()
 
@@ -112,6 +113,7 @@ def test_primitive(each: Case, variant: Variant) -> None:
         each.tensors,
         each.settings,
         flexible=variant.flexible,
+        convolved=variant.convolved,
         first=each.first,
     )
     for argument, wanted in each.expected.items():
@@ -149,7 +151,7 @@ def test_gradients_are_added_when_the_call_accumulates(
     added = tuple(argument for argument in added if argument in before)
     found = run_call(
         variant.backend, name, each.tensors | before, each.settings,
-        flexible=variant.flexible, accumulates=added,
+        flexible=variant.flexible, convolved=variant.convolved, accumulates=added,
     )  # fmt: skip
     for argument, gradient in each.expected.items():
         wanted = gradient + before[argument] if argument in added else gradient

@@ -59,7 +59,6 @@ class Cpu(Host):
     # -- memory --------------------------------------------------------------------------------
 
     def read(self, tensor: Tensor) -> np.ndarray:
-        """A copy of the tensor's values, of its shape, whatever its layout."""
         if tensor.layout is None:
             return np.array(tensor.array)
         plain = Tensor(tensor.shape, tensor.dtype)
@@ -69,7 +68,6 @@ class Cpu(Host):
         return values
 
     def write(self, tensor: Tensor, values: Any) -> None:
-        """Set the tensor's values from an array that can be broadcast to its shape."""
         if tensor.layout is None:
             np.copyto(tensor.array, values, casting="unsafe")
             return
@@ -80,7 +78,6 @@ class Cpu(Host):
         self.reorder(plain, tensor)()
 
     def store(self, x: Tensor, target: Tensor, index: int) -> None:
-        """Copy x to target[index], without waiting. Both are row-major, and of one type."""
         target.array[index] = x.array
 
     def synchronize(self) -> None:
@@ -90,13 +87,11 @@ class Cpu(Host):
         """Let a forward pass draw its random numbers: here, calls look at `random` themselves."""
 
     def capture(self, steps: Sequence[Step]) -> Step:
-        """One step that runs these."""
         return sequence(steps if self.onednn is None else self.onednn.joined(steps))
 
     # -- steps ---------------------------------------------------------------------------------
 
     def prepare(self, calls: Iterable[Call]) -> list[Step]:
-        """The steps that run calls. Layouts of their flexible tensors are chosen from here on."""
         calls = list(calls)
         if self.onednn is not None:
             self.onednn.look_at(calls)
@@ -109,8 +104,6 @@ class Cpu(Host):
                 return served
         if call.settings.get("activation"):
             return self._prepare_apart(call)
-        if call.name == "host":
-            return self._prepare_host(call)
         if call.name == "copy" and (step := self._prepare_reorder(call)) is not None:
             return step
         return self._prepare_numpy(call)
@@ -150,24 +143,6 @@ class Cpu(Host):
             backend=self,
         )
         step = implementation.function(inner, arguments(call.name, reads, writes, call.settings))
-        return sequence([*stand_ins.before, step, *stand_ins.after])
-
-    def _prepare_host(self, call: Call) -> Step:
-        """The function itself, on row-major stand-ins for tensors of another layout."""
-        function = call.settings["function"]
-        if call.settings["feed"]:  # it places the tensors
-            for tensor in call.written_tensors():
-                _make_row_major(tensor)
-            return function
-        stand_ins = _StandIns(self, call)
-        reads, writes = (
-            map_tensors(stand_ins.get, tensors)
-            for tensors in (call.reads["reads"], call.writes["writes"])
-        )
-
-        def step() -> None:
-            function([tensor.array for tensor in reads], [tensor.array for tensor in writes])
-
         return sequence([*stand_ins.before, step, *stand_ins.after])
 
     def _prepare_reorder(self, call: Call) -> Step | None:

@@ -32,7 +32,6 @@ class Host(Backend):
         return memory[offset : offset + nbytes]
 
     def memory_at(self, address: int, nbytes: int) -> np.ndarray:
-        """Memory as of `allocate` that somebody else keeps at this address."""
         return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
 
     def dtype_of(self, tensor: Tensor) -> np.dtype:
@@ -40,10 +39,8 @@ class Host(Backend):
         return np.dtype(self.dtype if tensor.dtype == "float32" else tensor.dtype)
 
     def nbytes(self, tensor: Tensor) -> int:
-        """The memory that a tensor takes here, padding included."""
         return tensor.size * self.dtype_of(tensor).itemsize
 
     def place(self, tensor: Tensor, memory: np.ndarray, offset: int) -> None:
-        """Let the tensor lie in memory (from `allocate`), offset bytes from its start."""
         piece = memory[offset : offset + self.nbytes(tensor)].view(self.dtype_of(tensor))
         tensor.place(piece, piece.ctypes.data)

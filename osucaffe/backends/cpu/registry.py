@@ -5,12 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from ..tensor import Call, Step
 from .host import Host
-
-_Arguments = TypeVar("_Arguments")
 
 
 @dataclass(eq=False)
@@ -55,13 +53,16 @@ def primitive(
     return register
 
 
-def unprepared(
-    work: Callable[[CpuCall, _Arguments], None],
-) -> Callable[[CpuCall, _Arguments], Step]:
-    """Of a function that does the work itself: what prepares a call whose step is that."""
+def direct(
+    *, agnostic: bool | Callable[[dict[str, Any]], bool] = False
+) -> Callable[[Callable[[CpuCall, Any], None]], Callable[..., Step]]:
+    """Register the decorated function, which does the work itself: the step of a call runs it."""
 
-    @functools.wraps(work)
-    def prepare(call: CpuCall, a: _Arguments) -> Step:
-        return functools.partial(work, call, a)
+    def register(work: Callable[[CpuCall, Any], None]) -> Callable[..., Step]:
+        @functools.wraps(work)
+        def prepare(call: CpuCall, a: Any) -> Step:
+            return functools.partial(work, call, a)
 
-    return prepare
+        return primitive(agnostic=agnostic)(prepare)
+
+    return register

@@ -11,17 +11,16 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY
 
-from .recording import Primitive, Read, ReadWrite, Write, primitive
+from .recording import Primitive, Read, ReadWrite, Write
 
 
-class Coded(Primitive, kw_only=True):
+class Coded(Primitive, abstract=True, kw_only=True):
     """How boxes are coded: see above."""
 
     coding: str
     scaled: bool
 
 
-@primitive
 class MatchBoxes(Coded):
     """match (N, L, P) = the row of truth that each box has, -1 (none) or -2 (ignored, as where
     there is no truth).
@@ -45,7 +44,7 @@ class MatchBoxes(Coded):
     inside: bool
 
 
-class Multibox(Coded):
+class Multibox(Coded, abstract=True):
     """What the losses of matched boxes depend on."""
 
     location: Read
@@ -62,7 +61,6 @@ class Multibox(Coded):
     matched_only: bool
 
 
-@primitive
 class MultiboxLosses(Multibox):
     """The losses (N, P) of each prior's boxes and scores (N, P, C).
 
@@ -78,7 +76,6 @@ class MultiboxLosses(Multibox):
     confidence_loss: Write
 
 
-@primitive
 class MultiboxLossesBackward(Multibox):
     """Of dloss (1) * (weight * the boxes' losses + those scores' that are chosen).
 
@@ -95,7 +92,6 @@ class MultiboxLossesBackward(Multibox):
     weight: float
 
 
-@primitive
 class MineBoxes(Primitive):
     """negative (N, P) = 1 for priors without match whose losses (N, P) are the highest.
 
@@ -119,7 +115,6 @@ class MineBoxes(Primitive):
     top_k: int
 
 
-@primitive
 class DecodeBoxes(Coded):
     """boxes (N, P, L, 4) of their codes."""
 
@@ -128,7 +123,6 @@ class DecodeBoxes(Coded):
     boxes: Write
 
 
-@primitive
 class DetectBoxes(Primitive):
     """y (R, 7) = image, label, score, box of what is found: by item, class and score.
 
@@ -152,7 +146,6 @@ class DetectBoxes(Primitive):
     keep: int
 
 
-@primitive
 class EvaluateBoxes(Primitive):
     """y (R, 5): for each class but the background -1, label, how much truth there is, -1, -1.
 

@@ -7,20 +7,19 @@ from dataclasses import KW_ONLY
 from string import ascii_lowercase
 
 from ..tensor import Tensor
-from .recording import FusedRead, Gradient, Primitive, Read, Reads, Write, Writes, primitive
+from .recording import FusedRead, Gradient, Primitive, Read, Reads, Write, Writes
 
 OUTPUTS = ("y", "z")
 """What the outputs are called in a formula."""
 
 
-class Evaluation(Primitive, kw_only=True):
+class Evaluation(Primitive, abstract=True, kw_only=True):
     """A formula (see `formula.py`) and its constants."""
 
     formula: str
     constants: dict[str, float] | None = None
 
 
-@primitive
 class Elementwise(Evaluation):
     """Evaluate a formula (see `formula.py`) over tensors of one shape.
 
@@ -38,13 +37,12 @@ class Elementwise(Evaluation):
         return inputs | dict(zip(OUTPUTS, self.outputs, strict=False))
 
 
-@primitive
 class Broadcast(Elementwise):
     """`elementwise` over tensors of as many axes as the outputs, in which an input's extent
     may be 1 where the outputs' is not: it is repeated."""
 
 
-class Summation(Evaluation):
+class Summation(Evaluation, abstract=True):
     """What is evaluated and summed, and over which axes."""
 
     inputs: Reads
@@ -57,7 +55,6 @@ class Summation(Evaluation):
         return dict(zip(ascii_lowercase, self.inputs, strict=False))
 
 
-@primitive
 class Reduce(Summation):
     """y = the sum over axes of the formula's y, evaluated as in `broadcast`.
 
@@ -67,14 +64,12 @@ class Reduce(Summation):
     y: Write
 
 
-@primitive
 class ReduceGradient(Summation):
     """`reduce` into the gradient of a parameter (the formula still writes y)."""
 
     dw: Gradient
 
 
-@primitive
 class Sum(Primitive):
     """y = sum of coefficient * x over xs, all of one shape; y may be one of xs.
 
@@ -87,14 +82,13 @@ class Sum(Primitive):
     coefficients: Sequence[float] | None = None
 
 
-class Drawing(Primitive, kw_only=True):
+class Drawing(Primitive, abstract=True, kw_only=True):
     """What decides which elements are kept: the share that is not, and the call's key."""
 
     ratio: float
     key: int
 
 
-@primitive
 class Dropout(Drawing):
     """y = x * keep / (1 - ratio), keep drawn by `random.squares32` for (seed, step, key, i).
 
@@ -107,7 +101,6 @@ class Dropout(Drawing):
     mask: Write
 
 
-@primitive
 class DropoutBackward(Drawing):
     """dx = dy * keep / (1 - ratio). dx may be dy.
 
@@ -120,7 +113,6 @@ class DropoutBackward(Drawing):
     relu_output: FusedRead | None = None
 
 
-@primitive
 class Relu(Primitive):
     """y = x if x > 0 else slope * x. y may be x."""
 
@@ -129,7 +121,6 @@ class Relu(Primitive):
     slope: float
 
 
-@primitive
 class ReluBackward(Primitive):
     """dx = dy if x > 0 else slope * dy. x may be the output (in place); dx may be dy."""
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ..tensor import Tensor
-from .recording import Primitive, Read, Reads, Write, primitive
+from .recording import Primitive, Read, Reads, Write
 
 FLT_MIN = 2.0**-126
 """Of C: the logarithm of a smaller probability is taken of this one, as in Caffe."""
@@ -14,7 +14,7 @@ MOST_LOSS = 126 * math.log(2)
 """Of one label, by that: 87.33."""
 
 
-class ClassLoss(Primitive, kw_only=True):
+class ClassLoss(Primitive, abstract=True, kw_only=True):
     """What a loss over classes counts, and by what it is divided: see `softmax_loss`."""
 
     axis: int
@@ -35,7 +35,6 @@ class ClassLoss(Primitive, kw_only=True):
         return fixed.get(self.normalization, positions)
 
 
-@primitive
 class SoftmaxLoss(ClassLoss):
     """loss (scalar) = -sum of log softmax(x)[label] / normalizer; x (N, .., C, ..) on axis.
     Of each label at most MOST_LOSS, whose gradient does not know of this bound.
@@ -52,7 +51,6 @@ class SoftmaxLoss(ClassLoss):
     loss: Write
 
 
-@primitive
 class SoftmaxLossBackward(ClassLoss):
     """dx = dloss * (probability - one at the label) / normalizer * the weight of the
     label's class; zero where ignored."""
@@ -63,7 +61,6 @@ class SoftmaxLossBackward(ClassLoss):
     dx: Write
 
 
-@primitive
 class Accuracy(Primitive):
     """y = the share of positions whose label is among the top_k of x along axis.
 
@@ -80,7 +77,6 @@ class Accuracy(Primitive):
     ignore: int | None
 
 
-@primitive
 class Total(Primitive):
     """y (scalar) = sum over xs of weight * sum(x): the loss of a net."""
 

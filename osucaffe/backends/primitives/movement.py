@@ -15,11 +15,9 @@ from .recording import (
     Reads,
     Write,
     Writes,
-    primitive,
 )
 
 
-@primitive
 class Fill(Primitive):
     """Set every element of y to value."""
 
@@ -27,7 +25,6 @@ class Fill(Primitive):
     value: float
 
 
-@primitive
 class Copy(Primitive):
     """y = x, of the same shape (the layouts may differ)."""
 
@@ -43,7 +40,6 @@ def _starts(parts: Sequence[Tensor | None], whole: Tensor, axis: int) -> list[in
     return [0, *accumulate(left if part is None else part.shape[axis] for part in parts)][:-1]
 
 
-@primitive
 class Concat(Primitive):
     """Put xs behind one another along axis."""
 
@@ -57,7 +53,6 @@ class Concat(Primitive):
         return _starts(self.xs, self.y, self.axis)
 
 
-@primitive
 class Split(Primitive):
     """Cut x along axis into ys: concat backwards. A None in ys skips that part.
 
@@ -75,7 +70,6 @@ class Split(Primitive):
         return _starts(self.ys, self.x, self.axis)
 
 
-@primitive
 class Permute(Primitive):
     """y = x with its axes in another order: axis i of y is axis axes[i] of x."""
 
@@ -84,7 +78,6 @@ class Permute(Primitive):
     axes: Sequence[int]
 
 
-@primitive
 class Crop(Primitive):
     """y = the box of x that begins at offsets and has y's extents."""
 
@@ -93,7 +86,6 @@ class Crop(Primitive):
     offsets: Sequence[int]
 
 
-@primitive
 class CropBackward(Primitive):
     """dx = dy in that box, zero outside it."""
 
@@ -102,7 +94,6 @@ class CropBackward(Primitive):
     offsets: Sequence[int]
 
 
-@primitive
 class Gather(Primitive):
     """y[i] = x[index[i]]: pick along the first axis of x; y is (*index's shape, *rest of x's).
 
@@ -114,7 +105,6 @@ class Gather(Primitive):
     y: Write
 
 
-@primitive
 class GatherBackward(Primitive):
     """dx[index[i]] = the sum of those dy[i], zero where nothing was picked."""
 
@@ -123,7 +113,6 @@ class GatherBackward(Primitive):
     dx: Write
 
 
-@primitive
 class GatherGradient(Primitive):
     """`gather_backward` for a parameter."""
 
@@ -132,14 +121,12 @@ class GatherGradient(Primitive):
     dw: Gradient
 
 
-@primitive
 class Positions(Primitive):
     """y = 0, 1, 2, ... in row-major order."""
 
     y: Write
 
 
-@primitive
 class TopK(Primitive):
     """The largest of x along axis, in falling order: as many as the outputs are long there.
 
@@ -158,7 +145,6 @@ class TopK(Primitive):
         return next(y.shape[self.axis] for y in (self.index, self.value) if y is not None)
 
 
-@primitive
 class Host(Primitive):
     """Run a Python function on the host: function(reads, writes), lists of NumPy arrays.
 

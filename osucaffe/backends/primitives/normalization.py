@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import KW_ONLY
 
 from ..tensor import Tensor
-from .recording import FusedRead, Gradient, Primitive, Read, Reads, ReadWrite, Write, primitive
+from .recording import FusedRead, Gradient, Primitive, Read, Reads, ReadWrite, Write
 
 
-class Neighbourhood(Primitive, kw_only=True):
+class Neighbourhood(Primitive, abstract=True, kw_only=True):
     """The numbers of local response normalization: see `lrn`."""
 
     size: int
@@ -18,7 +18,6 @@ class Neighbourhood(Primitive, kw_only=True):
     within_channel: bool
 
 
-@primitive
 class Lrn(Neighbourhood):
     """y = x * s^-beta (Krizhevsky et al. 2012, section 3.3).
 
@@ -33,7 +32,6 @@ class Lrn(Neighbourhood):
     note: Write | None
 
 
-@primitive
 class LrnBackward(Neighbourhood):
     """dx = the gradient of `lrn` to x.
 
@@ -48,7 +46,6 @@ class LrnBackward(Neighbourhood):
     relu_output: FusedRead | None = None
 
 
-@primitive
 class BatchNormStatistics(Primitive):
     """mean, rate (C,) = the mean of each channel of x (N, C, ..), and 1 / sqrt(variance + eps).
 
@@ -67,7 +64,7 @@ class BatchNormStatistics(Primitive):
     fraction: float
 
 
-class Normalization(Primitive):
+class Normalization(Primitive, abstract=True):
     """What batch normalization computes with: see `batch_norm`."""
 
     @property
@@ -76,7 +73,6 @@ class Normalization(Primitive):
         return {name: getattr(self, name) for name in ("mean", "rate", "scale", "bias")}
 
 
-@primitive
 class BatchNorm(Normalization):
     """y = (x - mean) * rate * scale + bias + addend, where what is None is left out.
 
@@ -94,7 +90,6 @@ class BatchNorm(Normalization):
     relu: bool = False
 
 
-@primitive
 class BatchNormBackward(Normalization):
     """The gradients of `batch_norm`. dys: parts of the gradient of y, which is their sum.
 
@@ -119,7 +114,6 @@ class BatchNormBackward(Normalization):
     relu: bool = False
 
 
-@primitive
 class Softmax(Primitive):
     """y = exp(x - max) / sum of it, along axis. y may be x."""
 
@@ -128,7 +122,6 @@ class Softmax(Primitive):
     axis: int
 
 
-@primitive
 class SoftmaxBackward(Primitive):
     """dx = y * (dy - sum(y * dy) along axis). dx may be dy."""
 

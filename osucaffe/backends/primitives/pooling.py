@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .recording import FusedFlag, FusedRead, Primitive, Read, Write, primitive
+from .recording import FusedFlag, FusedRead, Primitive, Read, Write
 
 
-class PoolingWindow(Primitive, kw_only=True):
+class PoolingWindow(Primitive, abstract=True, kw_only=True):
     """Windows that are laid over an image."""
 
     kernel: Sequence[int]
@@ -15,7 +15,6 @@ class PoolingWindow(Primitive, kw_only=True):
     pad: Sequence[int]
 
 
-@primitive
 class MaxPooling(PoolingWindow):
     """y (N, C, *out) = the maximum of each window of x (N, C, *in); windows end at the image.
 
@@ -32,7 +31,6 @@ class MaxPooling(PoolingWindow):
     behind_relu: FusedFlag = False
 
 
-@primitive
 class MaxPoolingBackward(PoolingWindow):
     """dx = dy added at each window's maximum, zero elsewhere."""
 
@@ -41,7 +39,6 @@ class MaxPoolingBackward(PoolingWindow):
     dx: Write
 
 
-@primitive
 class Unpooling(Primitive):
     """y (N, C, H, W) = zeros, and each element of x (N, C, *) where its index says: the index
     in its channel of y, row by row. Of several that go to one place the last one stays.
@@ -55,7 +52,6 @@ class Unpooling(Primitive):
     y: Write
 
 
-@primitive
 class UnpoolingBackward(Primitive):
     """dx = dy where the index says (0 where it is out of range)."""
 
@@ -64,7 +60,6 @@ class UnpoolingBackward(Primitive):
     dx: Write
 
 
-@primitive
 class Interpolation(Primitive):
     """y (N, C, *out) = x (N, C, H, W) between its pixels, corners on corners: row i of y stands
     at i * (H - 1) / (rows of y - 1) of x, the only row of one at 0; columns likewise."""
@@ -73,7 +68,6 @@ class Interpolation(Primitive):
     y: Write
 
 
-@primitive
 class InterpolationBackward(Primitive):
     """dx = the gradient of `interpolation` to x."""
 
@@ -81,7 +75,6 @@ class InterpolationBackward(Primitive):
     dx: Write
 
 
-@primitive
 class AveragePooling(PoolingWindow):
     """y = the sum of each window over its area within the padded image (as Caffe counts it:
     padding up to extent + pad counts, what reaches beyond it does not)."""
@@ -90,7 +83,6 @@ class AveragePooling(PoolingWindow):
     y: Write
 
 
-@primitive
 class AveragePoolingBackward(PoolingWindow):
     """dx = dy / area spread over each window."""
 
@@ -99,7 +91,6 @@ class AveragePoolingBackward(PoolingWindow):
     relu_output: FusedRead | None = None
 
 
-@primitive
 class StochasticPooling(Primitive):
     """Zeiler & Fergus 2013. train: an element drawn with probability x / sum, its index noted
     as in `max_pooling`; else sum(x^2) / sum(x). x >= 0. Backward is `max_pooling_backward`."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .recording import FusedCall, FusedRead, Gradient, Primitive, Read, Write, primitive
+from .recording import FusedCall, FusedRead, Gradient, Primitive, Read, Write
 
 
-class ConvolutionWindow(Primitive, kw_only=True):
+class ConvolutionWindow(Primitive, abstract=True, kw_only=True):
     """How a convolution lays its filters over the image."""
 
     stride: Sequence[int]
@@ -16,7 +16,6 @@ class ConvolutionWindow(Primitive, kw_only=True):
     group: int
 
 
-@primitive
 class Convolution(ConvolutionWindow):
     """y (N, O, *out) = x (N, C, *in) correlated with w (O, C / group, *kernel), plus b (O,).
 
@@ -33,7 +32,6 @@ class Convolution(ConvolutionWindow):
     activation: FusedCall | None = None
 
 
-@primitive
 class ConvolutionBackwardData(ConvolutionWindow):
     """dx = the gradient of `convolution` to x.
 
@@ -47,7 +45,6 @@ class ConvolutionBackwardData(ConvolutionWindow):
     relu_output: FusedRead | None = None
 
 
-@primitive
 class ConvolutionBackwardFilter(ConvolutionWindow):
     """dw, db = the gradients of `convolution` to w and b (either may be None)."""
 
@@ -57,14 +54,13 @@ class ConvolutionBackwardFilter(ConvolutionWindow):
     db: Gradient | None
 
 
-class Flattening(Primitive, kw_only=True):
+class Flattening(Primitive, abstract=True, kw_only=True):
     """axis: the first of those that are flattened to K. transpose: w is (K, O)."""
 
     axis: int
     transpose: bool
 
 
-@primitive
 class InnerProduct(Flattening):
     """y = X W^T + b: X is x with axes from `axis` on flattened to K; w is (O, K), or (K, O).
 
@@ -79,7 +75,6 @@ class InnerProduct(Flattening):
     activation: FusedCall | None = None
 
 
-@primitive
 class InnerProductBackwardData(Flattening):
     """dx = the gradient of `inner_product` to x.
 
@@ -92,7 +87,6 @@ class InnerProductBackwardData(Flattening):
     relu_output: FusedRead | None = None
 
 
-@primitive
 class InnerProductBackwardFilter(Flattening):
     """dw, db = the gradients of `inner_product` to w and b (either may be None)."""
 
@@ -102,7 +96,7 @@ class InnerProductBackwardFilter(Flattening):
     db: Gradient | None
 
 
-class Unfolding(Primitive, kw_only=True):
+class Unfolding(Primitive, abstract=True, kw_only=True):
     """Windows of an image, for each position of one."""
 
     kernel: Sequence[int]
@@ -111,7 +105,6 @@ class Unfolding(Primitive, kw_only=True):
     dilation: Sequence[int]
 
 
-@primitive
 class Im2col(Unfolding):
     """y (N, C * kernel elements, *out) = the windows of x (N, C, *in), zero in the padding."""
 
@@ -119,7 +112,6 @@ class Im2col(Unfolding):
     y: Write
 
 
-@primitive
 class Im2colBackward(Unfolding):
     """dx = the sum of dy where each element of x stands in windows."""
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Concatenate, ParamSpec, dataclass_transform
 
 from ..tensor import Call, Tensor
 
@@ -32,14 +32,20 @@ _READ = ("Read", "ReadWrite", "FusedRead")
 _WRITTEN = ("Write", "ReadWrite", "Gradient")
 
 
+PRIMITIVES: dict[str, type[Primitive]] = {}
+"""Every primitive by its name, in the order in which they are declared."""
+
+
 @dataclass_transform()
 class Primitive:
     """The arguments of one call, declared as the fields of a dataclass are: in their order; those
     of a class with `kw_only`, or behind `_: KW_ONLY`, are given by name only. (They are no
-    dataclasses because a hundred of these take 20 ms to make, at each start.)
+    dataclasses because a hundred of these take 20 ms to make, at each start.) An `abstract` class
+    is no primitive, but has the arguments that several share.
 
-    name: of the primitive; kinds: what its fields are annotated as (`Read` of `Reads | None`);
-    fused: those that only the fusion pass gives; positional: those that need no name.
+    name: of the primitive, which is the class's in other letters (TopK is `top_k`); kinds: what its
+    fields are annotated as (`Read` of `Reads | None`); fused: those that only the fusion pass
+    gives; positional: those that need no name.
     """
 
     name: ClassVar[str]
@@ -47,7 +53,7 @@ class Primitive:
     fused: ClassVar[frozenset[str]]
     positional: ClassVar[tuple[str, ...]] = ()
 
-    def __init_subclass__(cls, kw_only: bool = False) -> None:
+    def __init_subclass__(cls, abstract: bool = False, kw_only: bool = False) -> None:
         cls.kinds = dict(cls.kinds)
         # Annotations are strings here (`from __future__ import annotations`).
         for name, annotation in vars(cls).get("__annotations__", {}).items():
@@ -57,6 +63,10 @@ class Primitive:
             cls.kinds[name] = annotation.split(" ")[0].removesuffix("s")
             if not kw_only:
                 cls.positional += (name,)
+        cls.fused = frozenset(name for name, kind in cls.kinds.items() if kind.startswith("Fused"))
+        cls.name = re.sub("(?<=.)(?=[A-Z])", "_", cls.__name__).lower()
+        if not abstract:
+            PRIMITIVES[cls.name] = cls
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         given = dict(zip(self.positional, args, strict=False))
@@ -75,19 +85,7 @@ class Primitive:
         """Raise ValueError where an argument has a value that it cannot have."""
 
 
-PRIMITIVES: dict[str, type[Primitive]] = {}
-"""Every primitive by its name, in the order in which they are declared."""
-_Declaration = TypeVar("_Declaration", bound=Primitive)
 _Arguments = ParamSpec("_Arguments")
-
-
-def primitive(declaration: type[_Declaration]) -> type[_Declaration]:
-    """Declare a primitive. Its name is the class's in other letters (TopK is `top_k`)."""
-    name = re.sub("(?<=.)(?=[A-Z])", "_", declaration.__name__).lower()
-    fused = [field for field, kind in declaration.kinds.items() if kind.startswith("Fused")]
-    declaration.name, declaration.fused = name, frozenset(fused)
-    PRIMITIVES[name] = declaration
-    return declaration
 
 
 def recorded(

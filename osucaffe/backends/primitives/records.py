@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from .recording import Primitive, Read, ReadWrite, Write, primitive
+from .recording import Primitive, Read, ReadWrite, Write
 
 
-class Transformation(Primitive, kw_only=True):
+class Transformation(Primitive, abstract=True, kw_only=True):
     """What a record is multiplied with, and whether its channels come last."""
 
     scale: float
     interleaved: bool = False
 
 
-@primitive
 class Transform(Transformation):
     """y[n] = (a crop of x[n] - mean) * scale, mirrored perhaps: see `records.transform_record`.
 
@@ -27,7 +26,6 @@ class Transform(Transformation):
     y: Write
 
 
-@primitive
 class NextRow(Primitive):
     """row = table[cursor], then cursor += 1; behind the last row comes the first.
 
@@ -41,7 +39,6 @@ class NextRow(Primitive):
     row: Write
 
 
-@primitive
 class CachedBatch(Transformation):
     """y[n] = what `transform` makes of records[rows[n, 0]], and labels[n] = rows[n, 4].
 
@@ -59,7 +56,6 @@ class CachedBatch(Transformation):
     addresses: Read | None = None
 
 
-@primitive
 class CachedRows(Primitive):
     """y[n] = records[rows[n]]. records: float32 (M, *rest of y's); rows: int32 (N, 1)."""
 

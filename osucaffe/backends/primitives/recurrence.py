@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from .recording import Primitive, Read, Write, primitive
+from .recording import Primitive, Read, Write
 
 
-@primitive
 class Recurrent(Primitive):
     """Run a cell over time: for each t, gates[t] = x[t] + h_in[t] w^T, then the formula.
 
@@ -29,7 +28,6 @@ class Recurrent(Primitive):
     formula: str
 
 
-@primitive
 class RecurrentBackward(Primitive):
     """dgates (which is dx too), dh_first, dc_first = the gradients of `recurrent`.
 

@@ -8,10 +8,9 @@ batch gives zeros.
 
 from __future__ import annotations
 
-from .recording import Primitive, Read, Write, primitive
+from .recording import Primitive, Read, Write
 
 
-@primitive
 class RoiMaxPooling(Primitive):
     """y (R, C, *bins) = the maximum of each bin of each region (Girshick 2015).
 
@@ -28,7 +27,6 @@ class RoiMaxPooling(Primitive):
     pad: float
 
 
-@primitive
 class RoiMaxPoolingBackward(Primitive):
     """dx = the sum of dy over the bins whose maximum stands there."""
 
@@ -40,7 +38,6 @@ class RoiMaxPoolingBackward(Primitive):
     pad: float
 
 
-@primitive
 class RoiAveragePooling(Primitive):
     """y (R, D, G, G): each bin is the average over channels of its own (Dai et al. 2016).
 
@@ -54,7 +51,6 @@ class RoiAveragePooling(Primitive):
     scale: float
 
 
-@primitive
 class RoiAveragePoolingBackward(Primitive):
     """dx = dy / the size of the bin, added over all bins of all regions."""
 
@@ -64,7 +60,7 @@ class RoiAveragePoolingBackward(Primitive):
     scale: float
 
 
-class Sampling(Primitive, kw_only=True):
+class Sampling(Primitive, abstract=True, kw_only=True):
     """Where the points of `roi_sampling` lie."""
 
     scale: float
@@ -72,7 +68,6 @@ class Sampling(Primitive, kw_only=True):
     warp: bool = False
 
 
-@primitive
 class RoiSampling(Sampling):
     """y (R, C, *points): x at the points of a grid over each region.
 
@@ -88,7 +83,6 @@ class RoiSampling(Sampling):
     y: Write
 
 
-@primitive
 class RoiSamplingBackward(Sampling):
     """dx = dy times the weights of the interpolation, added over all points."""
 
@@ -97,7 +91,6 @@ class RoiSamplingBackward(Sampling):
     dx: Write
 
 
-@primitive
 class RoiWarpingRoisBackward(Primitive):
     """The gradient of the corners for `roi_sampling` with `warp` and no pad, (R, 5).
 
@@ -114,7 +107,6 @@ class RoiWarpingRoisBackward(Primitive):
     scale: float
 
 
-@primitive
 class Hardest(Primitive):
     """y = 1 for the `count` regions of greatest loss of each image, 0 for the others.
 

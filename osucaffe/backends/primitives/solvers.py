@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .recording import Primitive, Read, ReadWrite, ReadWrites, Write, primitive
+from .recording import Primitive, Read, ReadWrite, ReadWrites, Write
 
 
-@primitive
 class SumOfSquares(Primitive):
     """y (scalar) = sum of x^2."""
 
@@ -15,7 +14,6 @@ class SumOfSquares(Primitive):
     y: Write
 
 
-@primitive
 class Update(Primitive):
     """Evaluate an update rule over the arena's flat buffers.
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +13,10 @@ from osucaffe.backends.cpu.primitives.formulas import boxes
 from osucaffe.backends.cpu.primitives.solvers import merge_segments
 from osucaffe.backends.cpu.workers import SMALL, Workers
 from osucaffe.backends.primitives import Program
-from osucaffe.backends.tensor import Tensor
+from osucaffe.backends.tensor import Step, Tensor, sequence
+
+from ..running import Output, run_call
+from .programs import NEEDS_ONEDNN, ONEDNN, blocked
 
 NUMPY = Cpu(onednn=False)
 RANDOM = np.random.default_rng(4)
@@ -29,17 +30,12 @@ def place(backend: Cpu, *tensors: Tensor) -> None:
             backend.place(tensor, memory, 0)
 
 
-def prepare(backend: Cpu, program: Program) -> Callable[[], None]:
+def prepare(backend: Cpu, program: Program) -> list[Step]:
     """All calls prepared and all their tensors placed, zeroed."""
     steps = backend.prepare(program.calls)
     for call in program.calls:
         place(backend, *call.read_tensors(), *call.written_tensors(), *call.scratch)
-
-    def run() -> None:
-        for step in steps:
-            step()
-
-    return run
+    return steps
 
 
 def test_memory_begins_on_a_cache_line() -> None:
@@ -92,7 +88,7 @@ def test_host_runs_the_function_between_other_steps() -> None:
     program.fill(x, value=2.0)
     program.host([x], [y], function=lambda xs, ys: np.copyto(ys[0], xs[0] + 1))
     program.relu(y, x, slope=0.0)
-    prepare(NUMPY, program)()
+    sequence(prepare(NUMPY, program))()
     assert NUMPY.read(x).tolist() == [3, 3, 3]
 
 
@@ -100,119 +96,29 @@ def test_max_pooling_notes_the_first_maximum() -> None:
     x, y, index = Tensor((1, 1, 3, 4)), Tensor((1, 1, 2, 2)), Tensor((1, 1, 2, 2), "int32")
     program = Program()
     program.max_pooling(x, y, index, kernel=[3, 3], stride=[2, 2], pad=[1, 1])
-    run = prepare(NUMPY, program)
+    run = sequence(prepare(NUMPY, program))
     NUMPY.write(x, [[[[-1, -1, 5, 5], [-2, -1, 5, 5], [0, 7, 7, -9]]]])
     run()
     assert NUMPY.read(y).tolist() == [[[[-1, 5], [7, 7]]]]
     assert NUMPY.read(index).tolist() == [[[[0, 2], [9, 9]]]]
 
 
-# -- layouts that oneDNN chose ----------------------------------------------------------------
-
-
-class Blocked:
-    """A tensor of 17 channels in a layout of oneDNN's, padded, that holds the values given."""
-
-    def __init__(self) -> None:
-        self.backend = Cpu()
-        if self.backend.onednn is None:
-            pytest.skip("no oneDNN library here")
-        self.program = Program()
-        self.tensor = self.make("convolved")
-        image, weights = Tensor((2, 16, 6, 6), flexible=True), self.make("w", (17, 16, 3, 3))
-        self.program.convolution(
-            image, weights, None, self.tensor, stride=[1, 1], pad=[1, 1], dilation=[1, 1], group=1
-        )
-        [self.first] = self.backend.prepare([self.program.calls.pop()])
-        if self.tensor.layout is None:
-            pytest.skip("oneDNN prefers row-major memory here")
-        self.values = RANDOM.standard_normal(self.tensor.shape).astype(np.float32)
-
-    def make(self, name: str, shape: tuple[int, ...] = (2, 17, 6, 6), **how: Any) -> Tensor:
-        return Tensor(shape, name=name, flexible="like" not in how, **how)
-
-    def run(self) -> None:
-        run = prepare(self.backend, self.program)
-        place(self.backend, self.tensor)
-        self.backend.write(self.tensor, self.values)
-        run()
-
-    def padding_is_zero(self, tensor: Tensor) -> bool:
-        total = float((tensor.array.astype(np.float64) ** 2).sum())
-        return np.isclose(total, (self.backend.read(tensor).astype(np.float64) ** 2).sum())
-
-
-@pytest.fixture
-def blocked() -> Blocked:
-    return Blocked()
-
-
-def test_blocked_values_are_written_and_read(blocked: Blocked) -> None:
-    blocked.run()
-    assert blocked.tensor.array.ndim == 1
-    np.testing.assert_array_equal(blocked.backend.read(blocked.tensor), blocked.values)
-
-
-def test_formulas_that_keep_zeros_run_on_blocked_memory(blocked: Blocked) -> None:
-    y = blocked.make("y")
-    blocked.program.elementwise([blocked.tensor], [y], formula="y = a * 2 + tanh(a)")
-    blocked.run()
-    assert y.layout == blocked.tensor.layout
-    assert not blocked.program.calls[0].scratch
-    wanted = blocked.values * 2 + np.tanh(blocked.values)
-    np.testing.assert_allclose(blocked.backend.read(y), wanted, rtol=1e-5)
-
-
-def test_formulas_that_do_not_keep_zeros_leave_the_padding_alone(blocked: Blocked) -> None:
-    blocked.program.elementwise([blocked.tensor], [blocked.tensor], formula="y = a + 1")
-    blocked.run()
-    np.testing.assert_allclose(
-        blocked.backend.read(blocked.tensor), blocked.values + 1, rtol=1e-6, atol=1e-6
-    )
-    assert blocked.padding_is_zero(blocked.tensor)
-
-
-def test_layouts_are_mixed_by_reordering(blocked: Blocked) -> None:
-    plain, blocked_sum, copied = Tensor(blocked.tensor.shape), blocked.make("s"), blocked.make("c")
-    blocked.program.copy(blocked.tensor, plain)
-    blocked.program.copy(blocked.tensor, copied)
-    blocked.program.elementwise([plain, blocked.tensor], [blocked_sum], formula="y = a + 2 * b")
-    blocked.run()
-    read = blocked.backend.read
-    np.testing.assert_array_equal(read(plain), blocked.values)
-    np.testing.assert_array_equal(read(copied), blocked.values)
-    np.testing.assert_allclose(read(blocked_sum), 3 * blocked.values, rtol=1e-6)
-
-
-def test_primitives_of_numpy_see_blocked_tensors_row_major(blocked: Blocked) -> None:
-    moved, cropped = blocked.make("m", (17, 2, 6, 6)), blocked.make("g", (1, 5, 2, 6))
-    gradient = blocked.make("gradient", like=blocked.tensor)
-    blocked.program.permute(blocked.tensor, moved, axes=(1, 0, 2, 3))
-    blocked.program.crop(blocked.tensor, cropped, offsets=(1, 3, 2, 0))
-    blocked.program.crop_backward(cropped, gradient, offsets=(1, 3, 2, 0))
-    blocked.run()
-    read, box = blocked.backend.read, (slice(1, 2), slice(3, 8), slice(2, 4))
-    np.testing.assert_array_equal(read(moved), blocked.values.transpose(1, 0, 2, 3))
-    np.testing.assert_array_equal(read(cropped), blocked.values[box])
-    wanted = np.zeros_like(blocked.values)
-    wanted[box] = blocked.values[box]
-    assert gradient.layout is not None
-    np.testing.assert_array_equal(read(gradient), wanted)
-    assert blocked.padding_is_zero(gradient)
-
-
-def test_gradients_are_added_in_blocked_memory(blocked: Blocked) -> None:
-    index, dy = Tensor((3,)), Tensor((3, 17, 6, 6))
-    blocked.program.gather_gradient(dy, index, blocked.tensor)
-    blocked.program.calls[0].accumulates = frozenset({"dw"})
-    run = prepare(blocked.backend, blocked.program)
-    blocked.backend.write(blocked.tensor, blocked.values)
-    blocked.backend.write(dy, 1.5)
-    blocked.backend.write(index, [1, 1, 0])
-    run()
-    wanted = blocked.values + np.array([1.5, 3.0]).reshape(2, 1, 1, 1)
-    np.testing.assert_allclose(blocked.backend.read(blocked.tensor), wanted, rtol=1e-6, atol=1e-6)
-    assert blocked.padding_is_zero(blocked.tensor)
+@NEEDS_ONEDNN
+def test_formulas_run_on_blocked_memory_where_they_keep_zeros() -> None:
+    program, shape = Program(), (2, 32, 6, 6)
+    x = blocked(program, shape)
+    plain, kept, mixed = Tensor(shape), Tensor(shape, flexible=True), Tensor(shape, flexible=True)
+    program.elementwise([x], [kept], formula="y = a * 2 + tanh(a)")
+    program.copy(x, plain)
+    program.elementwise([plain, x], [mixed], formula="y = a + 2 * b")
+    step = sequence(prepare(ONEDNN, program))
+    assert kept.layout == x.layout is not None
+    assert not program.calls[1].scratch
+    image, weights = program.calls[0].read_tensors()
+    ONEDNN.write(image, image.given)
+    ONEDNN.write(weights, weights.given)
+    step()
+    np.testing.assert_allclose(ONEDNN.read(mixed), 3 * image.given, rtol=1e-6)
 
 
 # -- threads and pieces -----------------------------------------------------------------------
@@ -306,11 +212,8 @@ def record_everything(program: Program) -> None:
 def test_steps_allocate_nothing() -> None:
     program = Program()
     record_everything(program)
-    steps = NUMPY.prepare(program.calls)
-    for call in program.calls:
-        place(NUMPY, *call.read_tensors(), *call.written_tensors(), *call.scratch)
-    for step in steps:
-        step()
+    steps = prepare(NUMPY, program)
+    sequence(steps)()
     peaks = {}
     tracemalloc.start()
     for call, step in zip(program.calls, steps, strict=True):
@@ -342,20 +245,12 @@ def test_channels_come_last_where_nothing_runs_backward(backward: bool) -> None:
 def test_twenty_channels_are_those_of_numpy(channels: int) -> None:
     """They have code of their own where nothing runs backward."""
     draw = np.random.default_rng(0)
-    shapes = (2, channels, 14, 14), (20, channels, 5, 5), (20,), (2, 20, 10, 10)
-    values = [draw.normal(size=shape) for shape in shapes[:3]]
-    found = []
-    for backend in Cpu(), Cpu("float64"):
-        program = Program()
-        x, w, b, y = (Tensor(shape, flexible=len(shape) == 4) for shape in shapes)
-        program.convolution(
-            x, w, b, y, stride=(1, 1), pad=(0, 0), dilation=(1, 1), group=1, relu=0.0
-        )
-        [step] = backend.prepare(program.calls)
-        for tensor in x, w, b, y, *program.calls[0].scratch:
-            backend.place(tensor, backend.allocate(backend.nbytes(tensor)), 0)
-        for tensor, given in zip((x, w, b), values, strict=True):
-            backend.write(tensor, given)
-        step()
-        found.append(backend.read(y))
-    np.testing.assert_allclose(found[0], found[1], rtol=1e-5, atol=1e-5 * found[1].max())
+    shapes = {"x": (2, channels, 14, 14), "w": (20, channels, 5, 5), "b": (20,)}
+    tensors = {name: draw.normal(size=shape) for name, shape in shapes.items()}
+    tensors["y"] = Output((2, 20, 10, 10))
+    settings = {"stride": (1, 1), "pad": (0, 0), "dilation": (1, 1), "group": 1, "relu": 0.0}
+    found, wanted = (
+        run_call(backend, "convolution", tensors, settings)["y"]
+        for backend in (Cpu(), Cpu("float64"))
+    )
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5 * wanted.max())

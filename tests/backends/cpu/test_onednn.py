@@ -9,13 +9,17 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cpu import Cpu, onednn
+from osucaffe.backends.cpu.onednn import update
+from osucaffe.backends.cpu.onednn.api import Unsupported
 from osucaffe.backends.formula import ELU, PRELU
-from osucaffe.backends.primitives import Program
+from osucaffe.backends.primitives import NAMES, Program
 from osucaffe.backends.tensor import Tensor
 
+from .. import reference
 from ..cases_recurrent import SAMPLES, sample
-from ..running import Runner, run_call
-from .programs import DNN, NEEDS_ONEDNN, Given, blocked, check
+from ..running import Output, Runner, run_call
+from ..test_primitives import CASES
+from .programs import DNN, NEEDS_ONEDNN, ONEDNN, Given, blocked, check, prepare
 
 pytestmark = NEEDS_ONEDNN
 
@@ -24,6 +28,7 @@ def image(program: Program, shape: tuple[int, ...], row_major: bool) -> Tensor:
     return Given(shape) if row_major else blocked(program, shape)
 
 
+UNIT: dict[str, Any] = {"stride": (1, 1), "pad": (0, 0), "dilation": (1, 1), "group": 1}
 CONVOLUTIONS = {
     "padded channels": ((2, 20, 9, 8), (50, 20, 5, 5), (1, 1), (0, 0), (1, 1), 1),
     "first": ((2, 3, 23, 23), (32, 3, 11, 11), (4, 4), (0, 0), (1, 1), 1),
@@ -38,15 +43,30 @@ CONVOLUTIONS = {
 }
 
 
+CHECKED = {"split", "average_pooling_backward", "recurrent", "recurrent_backward"}
+"""Below, because they are served only where outputs have a layout, or all are row-major."""
+
+
+def test_it_serves_what_it_has_code_for() -> None:
+    served = set()
+    for each in CASES:
+        runner = Runner(ONEDNN, convolved=True)
+        if each.first:
+            runner.record(*each.first)
+        runner.record(each.name, each.tensors, each.settings)
+        if prepare(runner.program)[-1] is not None:
+            served.add(each.name)
+    functions = {name for module in onednn._MODULES for name in vars(module)}
+    assert served | CHECKED == functions.intersection(NAMES)
+
+
 @pytest.mark.parametrize("row_major", [True, False])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolution(name: str, row_major: bool) -> None:
-    x_shape, w_shape, stride, pad, dilation, group = CONVOLUTIONS[name]
-    settings: dict[str, Any] = {"stride": stride, "pad": pad, "dilation": dilation, "group": group}
-    out = tuple(
-        (i + 2 * p - d * (k - 1) - 1) // s + 1
-        for i, p, d, k, s in zip(x_shape[2:], pad, dilation, w_shape[2:], stride, strict=True)
-    )
+    x_shape, w_shape, *geometry = CONVOLUTIONS[name]
+    settings: dict[str, Any] = dict(zip(UNIT, geometry, strict=True))
+    axes = zip(x_shape[2:], w_shape[2:], *geometry[:3], strict=True)
+    out = [(i + 2 * p - d * (k - 1) - 1) // s + 1 for i, k, s, p, d in axes]
 
     def record(program: Program) -> list[Tensor]:
         x = image(program, x_shape, row_major)
@@ -73,24 +93,20 @@ def test_few_channels_lie_last_without_reorders() -> None:
     program = Program()
     x, y = Given((2, 1, 12, 12)), Tensor((2, 20, 8, 8), flexible=True)
     w = Given((20, 1, 5, 5), flexible=True)
-    settings: dict[str, Any] = {"stride": (1, 1), "pad": (0, 0), "dilation": (1, 1), "group": 1}
-    program.convolution(x, w, None, y, **settings)
-    program.convolution_backward_filter(x, Given(y.shape, like=y), w, None, **settings)
-    steps = [DNN.prepare(None, call) for call in program.calls]
-    assert all("jit" in step.implementation for step in steps)  # one execution each
+    program.convolution(x, w, None, y, **UNIT)
+    program.convolution_backward_filter(x, Given(y.shape, like=y), w, None, **UNIT)
+    assert all("jit" in step.implementation for step in prepare(program))  # one execution each
     assert y.layout is not None
     assert y.size == y.count
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.1])
 def test_fused_relu(slope: float) -> None:
-    settings: dict[str, Any] = {"stride": (1, 1), "pad": (0, 0), "dilation": (1, 1), "group": 1}
-
     def record(program: Program) -> list[Tensor]:
         x, w, b = Given((2, 16, 5, 5)), Given((32, 16, 3, 3), flexible=True), Given((32,))
         y, z = Tensor((2, 32, 3, 3), flexible=True), Tensor((2, 10), flexible=True)
         v = Given((10, 32 * 9), flexible=True)
-        program.convolution(x, w, b, y, relu=slope, **settings)
+        program.convolution(x, w, b, y, relu=slope, **UNIT)
         program.inner_product(y, v, None, z, axis=1, transpose=False, relu=slope)
         return [y, z]
 
@@ -158,7 +174,7 @@ def test_average_pooling_beyond_the_padding_is_declined() -> None:
     program = Program()
     x, y = Given((2, 16, 7, 7)), Tensor((2, 16, 4, 4), flexible=True)
     program.average_pooling(x, y, kernel=(4, 4), stride=(2, 2), pad=(1, 1))
-    assert DNN.prepare(None, program.calls[0]) is None
+    assert prepare(program) == [None]
     assert not program.calls[0].scratch
 
 
@@ -184,23 +200,6 @@ def test_lrn(within: bool, size: int, beta: float, channels: int, row_major: boo
     check(record)
 
 
-@pytest.mark.parametrize("row_major", [True, False])
-def test_elementwise(row_major: bool) -> None:
-    shape = (2, 20, 5, 4)
-
-    def record(program: Program) -> list[Tensor]:
-        x = image(program, shape, row_major)
-        y, z, dx = Tensor(shape, flexible=True), Tensor(shape, flexible=True), Tensor(shape, like=x)
-        dy, total = Given(shape, like=y), Given(shape, like=x)
-        program.relu(x, y, slope=0.1)
-        program.relu_backward(x, dy, dx, slope=0.1)
-        program.copy(y, z)
-        program.sum([x, total], total, coefficients=[2.0, -1.0])
-        return [y, z, dx, total]
-
-    check(record)
-
-
 @pytest.mark.parametrize("channels", [32, 20])
 def test_elu_and_prelu_where_they_lie(channels: int) -> None:
     shape = (2, channels, 5, 6)
@@ -217,14 +216,13 @@ def test_elu_and_prelu_where_they_lie(channels: int) -> None:
     assert x.layout == y.layout == z.layout is not None
 
 
-@pytest.mark.parametrize("channels", [(16, 48, 32), (10, 6)])
-def test_concat_and_split(channels: tuple[int, ...]) -> None:
+def test_split_into_parts_that_lie_alike() -> None:
     def record(program: Program) -> list[Tensor]:
-        xs = [blocked(program, (2, c, 4, 5)) for c in channels]
-        y = Tensor((2, sum(channels), 4, 5), flexible=True)
-        dy, dxs = Given(y.shape, like=y), [Tensor(x.shape, like=x) for x in xs]
+        xs = [blocked(program, (2, c, 4, 5)) for c in (16, 48, 32)]
+        y = Tensor((2, 96, 4, 5), flexible=True)
         program.concat(xs, y, axis=1)
-        program.split(dy, dxs, axis=1)
+        dxs = [Tensor(x.shape, like=x) for x in xs]
+        program.split(Given(y.shape, like=y), dxs, axis=1)
         return [y, *dxs]
 
     check(record)
@@ -234,38 +232,57 @@ def test_split_inside_a_block_is_declined() -> None:
     program = Program()
     y = blocked(program, (2, 32, 4, 5))
     program.split(y, [Tensor((2, 16 + i, 4, 5)) for i in (1, -1)], axis=1)
-    assert [DNN.prepare(None, call) is None for call in program.calls] == [False, True]
-
-
-def test_softmax() -> None:
-    def record(program: Program) -> list[Tensor]:
-        (x, dy), (y, dx) = (Given((4, 30)) for _ in range(2)), (Tensor((4, 30)) for _ in range(2))
-        program.softmax(x, y, axis=1)
-        program.softmax_backward(y, dy, dx, axis=1)
-        return [y, dx]
-
-    check(record)
+    assert [step is None for step in prepare(program)] == [False, True]
 
 
 @pytest.mark.parametrize("shape", [(2, 5, 6, 7), (1500, 2), (1500, 8)])
 def test_softmax_of_planes_or_of_many_short_lines_is_numpy_s(shape: tuple[int, ...]) -> None:
-    cpu, program, (x, y) = Cpu(), Program(), (Tensor(shape), Tensor(shape))
-    program.softmax(x, y, axis=1)
-    (step,) = cpu.prepare(program.calls)
-    assert program.calls[0].implementation == "NumPy"
-    for tensor in (x, y, *program.calls[0].scratch):
-        cpu.give_memory(tensor)
+    program = Program()
+    program.softmax(Tensor(shape), Tensor(shape), axis=1)
+    assert prepare(program) == [None]
     values = np.random.default_rng(3).normal(0, 9, shape)
-    cpu.write(x, values)
-    step()
-    wanted = np.exp(values) / np.exp(values).sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(cpu.read(y), wanted, rtol=1e-5, atol=1e-9)
+    tensors = {"x": values, "y": Output(shape)}
+    found = run_call(Cpu(), "softmax", tensors, {"axis": 1}, flexible=False)
+    wanted = reference.softmax(values, 1)
+    np.testing.assert_allclose(found["y"], wanted, rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize("size", [1000, update.PIECE + 100])
+def test_update(size: int) -> None:
+    segments = [(0, 300, 1.0, 1.0), (300, 400, 2.0, 0.0), (400, size, 1.0, 1.0)]
+
+    def record(program: Program) -> list[Tensor]:
+        w, g, h = (Given((size,)) for _ in range(3))
+        program.update(
+            w, g, [h], Given((1,), np.array([0.5])), names=["lr"], segments=segments,
+            constants={"momentum": 0.9, "weight_decay": 0.1}, formula="g = g / 2;"
+            "g = g + weight_decay * decay * w; h = momentum * h + lr * rate * g; w = w - h",
+        )  # fmt: skip
+        return [h, w, g]
+
+    check(record)
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        "w = w - lr * sign(g)",
+        "w = w - lr * g * g",
+        "w = w - lr",
+        "w = lr * g",
+        "w = lr * w",
+        "v = momentum * h; h = v + lr * g; w = w - ((1 + momentum) * h - v)",
+    ],
+)
+def test_other_update_rules_are_declined(formula: str) -> None:
+    with pytest.raises(Unsupported):
+        update.additions(formula, ["w", "g", "h"], ["lr"], {"momentum": 0.9})
 
 
 def test_other_dtypes_are_declined() -> None:
     program = Program()
     program.relu(Tensor((2, 3), "float64"), Tensor((2, 3), "float64"), slope=0.0)
-    assert DNN.prepare(None, program.calls[0]) is None
+    assert prepare(program) == [None]
 
 
 def test_what_is_no_onednn_is_not_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -287,4 +304,4 @@ def test_recurrence(name: str) -> None:
             np.testing.assert_allclose(found[argument], values, atol=1e-5, err_msg=argument)
         runner = Runner(Cpu())
         runner.record(*call)
-        assert DNN.prepare(None, runner.calls[0]) is not None
+        assert prepare(runner.program) != [None]

@@ -5,6 +5,7 @@ layout, nor for inner products on CPUs that have AVX2 alone."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.protobuf import text_format
@@ -17,7 +18,7 @@ from osucaffe.backends.tensor import Tensor
 from osucaffe.proto import caffe_pb2, read_net
 from tests.processes import python
 
-from .programs import DNN, NEEDS_ONEDNN, blocked
+from .programs import NEEDS_ONEDNN, blocked, prepare
 
 pytestmark = NEEDS_ONEDNN
 
@@ -65,6 +66,17 @@ def check(found: dict[str, str]) -> None:
     assert any(found.values())
 
 
+def net_of(shape: tuple[int, ...], *rows: tuple[str, str, str, str]) -> caffe_pb2.NetParameter:
+    """Layers behind an input x: the type, bottom, top and settings of each."""
+    dims = " ".join(f"dim: {extent}" for extent in shape)
+    text = f'layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ {dims} }} }} }}'
+    for kind, bottom, top, settings in rows:
+        text += f"""
+        layer {{ name: "{top}" type: "{kind}" bottom: "{bottom}" top: "{top}"
+          {kind.lower()}_param {{ {settings} }} }}"""
+    return text_format.Parse(text, caffe_pb2.NetParameter())
+
+
 @pytest.mark.parametrize("model", DEPLOYED)
 def test_models(model: str, implementations, root: Path) -> None:
     check(implementations(read_net(root / "models" / model / "deploy.prototxt")))
@@ -73,34 +85,24 @@ def test_models(model: str, implementations, root: Path) -> None:
 @pytest.mark.parametrize("batch", [1, 6])
 @pytest.mark.parametrize("settings", CONVOLUTIONS)
 def test_convolutions_behind_blocks_of_channels(settings: str, batch: int, implementations) -> None:
-    text = f"""
-    layer {{ name: "x" type: "Input" top: "x"
-      input_param {{ shape {{ dim: {batch} dim: 3 dim: 31 dim: 29 }} }} }}
-    layer {{ name: "a" type: "Convolution" bottom: "x" top: "a"
-      convolution_param {{ num_output: 24 kernel_size: 3 }} }}
-    layer {{ name: "b" type: "Convolution" bottom: "a" top: "b" convolution_param {{
-      {settings} }} }}
-    layer {{ name: "c" type: "Convolution" bottom: "x" top: "c" convolution_param {{
-      {settings} }} }}
-    """
-    text = text if "group" not in settings else text.replace("dim: 3 ", "dim: 24 ")
-    check(implementations(text_format.Parse(text, caffe_pb2.NetParameter())))
+    check(implementations(net_of(
+        (batch, 24 if "group" in settings else 3, 31, 29),
+        ("Convolution", "x", "a", "num_output: 24 kernel_size: 3"),
+        ("Convolution", "a", "b", settings),
+        ("Convolution", "x", "c", settings),
+    )))  # fmt: skip
 
 
 @pytest.mark.parametrize("channels", [8, 20, 32])
 def test_filters_of_one_channel_each_have_code_of_their_own(channels: int, implementations) -> None:
-    text = f"""
-    layer {{ name: "x" type: "Input" top: "x"
-      input_param {{ shape {{ dim: 1 dim: 3 dim: 31 dim: 29 }} }} }}
-    layer {{ name: "a" type: "Convolution" bottom: "x" top: "a"
-      convolution_param {{ num_output: {channels} kernel_size: 1 }} }}
-    layer {{ name: "b" type: "Convolution" bottom: "a" top: "b"
-      convolution_param {{ num_output: {channels} kernel_size: 3 pad: 1 group: {channels} }} }}
-    layer {{ name: "relu" type: "ReLU" bottom: "b" top: "b" }}
-    layer {{ name: "c" type: "Convolution" bottom: "b" top: "c"
-      convolution_param {{ num_output: 16 kernel_size: 1 }} }}
-    """
-    found = implementations(text_format.Parse(text, caffe_pb2.NetParameter()))
+    outputs = f"num_output: {channels}"
+    found = implementations(net_of(
+        (1, 3, 31, 29),
+        ("Convolution", "x", "a", f"{outputs} kernel_size: 1"),
+        ("Convolution", "a", "b", f"{outputs} kernel_size: 3 pad: 1 group: {channels}"),
+        ("ReLU", "b", "relu", ""),
+        ("Convolution", "relu", "c", "num_output: 16 kernel_size: 1"),
+    ))  # fmt: skip
     assert found["b"].startswith("jit_dw")
 
 
@@ -110,15 +112,11 @@ def test_filters_of_one_channel_each_have_code_of_their_own(channels: int, imple
 def test_pooling_behind_blocks_of_channels(
     settings: str, channels: int, pool: str, implementations
 ) -> None:
-    text = f"""
-    layer {{ name: "x" type: "Input" top: "x"
-      input_param {{ shape {{ dim: 1 dim: 48 dim: 17 dim: 16 }} }} }}
-    layer {{ name: "a" type: "Convolution" bottom: "x" top: "a"
-      convolution_param {{ num_output: {channels} kernel_size: 1 pad: 1 }} }}
-    layer {{ name: "b" type: "Pooling" bottom: "a" top: "b"
-      pooling_param {{ pool: {pool} {settings} }} }}
-    """
-    check(implementations(text_format.Parse(text, caffe_pb2.NetParameter())))
+    check(implementations(net_of(
+        (1, 48, 17, 16),
+        ("Convolution", "x", "a", f"num_output: {channels} kernel_size: 1 pad: 1"),
+        ("Pooling", "a", "b", f"pool: {pool} {settings}"),
+    )))  # fmt: skip
 
 
 # C, O, extent, kernel, stride, pad, dilation, group: of nets that took minutes, or seconds.
@@ -155,17 +153,13 @@ def test_no_reference_kernel(name: str, row_major: bool) -> None:
 
     x, y = image(channels, extent), image(outputs, out)
     w = Tensor((outputs, channels // group, kernel, kernel), flexible=True)
-    settings = {
-        "stride": (stride, stride),
-        "pad": (pad, pad),
-        "dilation": (dilation, dilation),
-        "group": group,
-    }
+    settings: dict[str, Any] = {"stride": [stride] * 2, "pad": [pad] * 2, "group": group}
+    settings["dilation"] = [dilation] * 2
     made = len(program.calls)
     program.convolution(x, w, Tensor((outputs,)), y, **settings)
     program.convolution_backward_data(y, w, x, **settings)
     program.convolution_backward_filter(x, y, w, Tensor((outputs,)), **settings)
-    steps = [DNN.prepare(None, call) for call in program.calls]
+    steps = prepare(program)
     for call, step in zip(program.calls[made:], steps[made:], strict=True):
         if step is None:  # NumPy's
             assert (call.name, group > 1) == ("convolution_backward_filter", True)

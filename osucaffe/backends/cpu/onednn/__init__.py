@@ -17,16 +17,7 @@ from ...formula import ELU, PRELU
 from ...primitives.movement import Copy
 from ...primitives.recording import arguments
 from ...tensor import Call, Step, Tensor
-from . import (
-    convolution,
-    elementwise,
-    inner_product,
-    normalization,
-    pooling,
-    recurrent,
-    threads,
-    update,
-)
+from . import elementwise, normalization, pooling, products, recurrent, threads, update
 from .api import Library, Unsupported
 from .memory import Layout
 from .preparation import Preparation
@@ -34,7 +25,7 @@ from .preparation import Preparation
 __all__ = ["Layout", "OneDNN", "load"]
 
 _WHEELS = ("onednn-cpu-gomp", "onednn-cpu-iomp")
-_MODULES = (convolution, inner_product, pooling, normalization, elementwise, recurrent, update)
+_MODULES = (products, pooling, normalization, elementwise, recurrent, update)
 
 # How long OpenMP's threads spin for one another before they sleep: long enough (some 0.2 ms) to
 # bridge the gaps between the calls of an iteration. A thread that wakes may be queued on the core

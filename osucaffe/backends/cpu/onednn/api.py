@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ctypes import byref, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint, c_void_p
 from typing import Any
 
-F32, S32, U8 = 3, 4, 6
+F32 = 3
 FORWARD_TRAINING, FORWARD_INFERENCE = 64, 96
 CONVOLUTION_DIRECT = 1
 RELU, ELU = 0x20, 0x22
@@ -30,8 +30,7 @@ _AVX512 = 0x20  # in dnnl_cpu_isa_t
 _CPU, _IN_ORDER, _USER_SCRATCHPAD, _UNDEFINED = 1, 1, 1, 0
 _OUT_OF_MEMORY = 1
 _QUERY_IMPLEMENTATION, _QUERY_ARGUMENT = 8, 255
-_QUERY_DIMENSIONS_COUNT, _QUERY_DIMENSIONS, _QUERY_DATA_TYPE = 256, 257, 258
-_ELEMENT_BYTES = {F32: 4, S32: 4, U8: 1}
+_QUERY_DIMENSIONS_COUNT, _QUERY_DIMENSIONS = 256, 257
 
 # The arguments of dnnl_NAME_primitive_desc_create after its result: e engine, m memory descriptor,
 # M array of them, d dimensions, h hint (a forward primitive descriptor), a attributes.
@@ -130,17 +129,6 @@ class Descriptor(Handle):
     def bytes(self) -> int:
         """The memory that it takes, padding included."""
         return int(self._library.get_size(self.value))
-
-    @property
-    def data_type(self) -> int:
-        result = c_int()
-        self._library.call("memory_desc_query", self, _QUERY_DATA_TYPE, byref(result))
-        return result.value
-
-    @property
-    def size(self) -> int:
-        """The number of elements in memory, padding included."""
-        return self.bytes // _ELEMENT_BYTES[self.data_type]
 
     @property
     def dimensions(self) -> tuple[int, ...]:
@@ -263,10 +251,7 @@ class Library:
 
     def any(self, dimensions: Sequence[int]) -> Descriptor:
         """Memory whose format the primitive shall choose."""
-        return self.tagged(dimensions, _TAG_ANY)
-
-    def tagged(self, dimensions: Sequence[int], tag: int) -> Descriptor:
-        return self._descriptor("with_tag", dimensions, tag)
+        return self._descriptor("with_tag", dimensions, _TAG_ANY)
 
     def window(
         self, whole: Descriptor, dimensions: Sequence[int], start: Sequence[int]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...formula import ELU, PRELU
-from ...primitives.formulas import Broadcast, Elementwise, Relu, ReluBackward, Sum
-from ...primitives.movement import Concat, Copy, Split
+from ...primitives import formulas, movement
 from ...tensor import Step
 from . import api
 from .api import Descriptor, PrimitiveDescriptor, Unsupported
@@ -20,15 +19,13 @@ def _relu(
     return p.library.describe("eltwise_forward", api.FORWARD_TRAINING, kind, form, form, slope, 0.0)
 
 
-def relu(p: Preparation, a: Relu) -> Step:
-    """See `Program.relu`."""
+def relu(p: Preparation, a: formulas.Relu) -> Step:
     source = p.operand(a.x)
     chosen = _relu(p, source.chosen_form, a.slope)
     return p.step(chosen, {api.SRC: source}, {api.DST: p.operand(a.y)})
 
 
-def relu_backward(p: Preparation, a: ReluBackward) -> Step:
-    """See `Program.relu_backward`."""
+def relu_backward(p: Preparation, a: formulas.ReluBackward) -> Step:
     source = p.operand(a.x)
     form = source.chosen_form
     hint = _relu(p, form, a.slope)
@@ -38,8 +35,8 @@ def relu_backward(p: Preparation, a: ReluBackward) -> Step:
     )
 
 
-def elementwise(p: Preparation, a: Elementwise) -> Step | None:
-    """See `Program.elementwise`; all but ELU is left to NumPy."""
+def elementwise(p: Preparation, a: formulas.Elementwise) -> Step | None:
+    """All but ELU is left to NumPy."""
     if a.formula != ELU:
         return None
     source = p.operand(a.inputs[0])
@@ -47,8 +44,8 @@ def elementwise(p: Preparation, a: Elementwise) -> Step | None:
     return p.step(chosen, {api.SRC: source}, {api.DST: p.operand(a.outputs[0])})
 
 
-def broadcast(p: Preparation, a: Broadcast) -> Step | None:
-    """See `Program.broadcast`; all but PReLU is left to NumPy."""
+def broadcast(p: Preparation, a: formulas.Broadcast) -> Step | None:
+    """All but PReLU is left to NumPy."""
     if a.formula != PRELU:
         return None
     x, slopes = a.inputs
@@ -64,8 +61,7 @@ def broadcast(p: Preparation, a: Broadcast) -> Step | None:
     return p.step(chosen, {api.SRC: source, api.WEIGHTS: slope}, {api.DST: p.operand(a.outputs[0])})
 
 
-def sum(p: Preparation, a: Sum) -> Step:
-    """See `Program.sum`."""
+def sum(p: Preparation, a: formulas.Sum) -> Step:
     factors = a.coefficients or [1.0] * len(a.xs)
     # Where y is one of xs that comes first: oneDNN overwrites y with it, then adds the others.
     order = sorted(range(len(a.xs)), key=lambda i: a.xs[i] is not a.y)
@@ -77,8 +73,7 @@ def sum(p: Preparation, a: Sum) -> Step:
     return p.step(chosen, _numbered(operands), {api.DST: p.operand(a.y)})
 
 
-def copy(p: Preparation, a: Copy) -> Step:
-    """See `Program.copy`."""
+def copy(p: Preparation, a: movement.Copy) -> Step:
     layout = a.x.layout or a.y.layout
     plain = None if layout is None else layout.plain
     source, target = p.operand(a.x, plain), p.operand(a.y, plain)
@@ -87,8 +82,7 @@ def copy(p: Preparation, a: Copy) -> Step:
     return p.step(chosen, {api.SRC: source}, {api.DST: target})
 
 
-def concat(p: Preparation, a: Concat) -> Step:
-    """See `Program.concat`."""
+def concat(p: Preparation, a: movement.Concat) -> Step:
     operands, target = [p.operand(x) for x in a.xs], p.operand(a.y)
     form = None if a.y.is_open else target.form
     chosen = p.library.describe(
@@ -97,8 +91,8 @@ def concat(p: Preparation, a: Concat) -> Step:
     return p.step(chosen, _numbered(operands), {api.DST: target})
 
 
-def split(p: Preparation, a: Split) -> Step:
-    """See `Program.split`. Each part is a reorder out of a window of x."""
+def split(p: Preparation, a: movement.Split) -> Step:
+    """Each part is a reorder out of a window of x."""
     form = p.operand(a.x).chosen_form
     steps: list[Step] = []
     start = [0] * len(a.x.shape)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from ctypes import c_int, c_void_p
-from typing import Protocol
+from dataclasses import dataclass
 
 from ...tensor import Step, Tensor
 from .api import Descriptor, ExecutionArgument, Library, PrimitiveDescriptor
@@ -13,25 +14,21 @@ Formatted = tuple[Tensor, Descriptor]
 """A tensor and the format in which its memory is to be read or written."""
 
 
+@dataclass
 class Layout:
     """How a tensor lies in memory when it is not row-major.
 
     form: oneDNN's format, over dimensions that may regroup the tensor's (weights in groups).
     plain: the format of the same dimensions when the tensor's elements are in row-major order.
-    size: in elements of the tensor, padding included.
     """
 
-    def __init__(self, form: Descriptor, plain: Descriptor, size: int | None = None) -> None:
-        self.form = form
-        self.plain = plain
-        self.size = form.size if size is None else size
+    form: Descriptor
+    plain: Descriptor
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Layout) and (
-            self is other or (self.form == other.form and self.plain == other.plain)
-        )
-
-    __hash__ = None  # type: ignore[assignment]
+    @functools.cached_property
+    def size(self) -> int:
+        """In elements of the tensor, which have four bytes, padding included."""
+        return -(-self.form.bytes // 4)
 
 
 def choose_layout(tensor: Tensor, layout: Layout | None) -> None:
@@ -39,22 +36,22 @@ def choose_layout(tensor: Tensor, layout: Layout | None) -> None:
     tensor.root.layout = layout
 
 
-class Located(Protocol):
-    """What lies somewhere in memory: a tensor, or a part of one."""
+class Part:
+    """Some elements of a row-major tensor of four-byte elements: `size` of them, which are the
+    `index`-th such part. The index may change between executions."""
+
+    __slots__ = ("index", "size", "tensor")
+
+    def __init__(self, tensor: Tensor, index: int = 0, size: int = 1) -> None:
+        self.tensor, self.index, self.size = tensor, index, size
 
     @property
-    def address(self) -> int: ...
+    def address(self) -> int:
+        return self.tensor.address + 4 * self.index * self.size
 
 
-class _Binding:
-    """A memory object of the library that follows its tensor to where that is placed."""
-
-    __slots__ = ("address", "memory", "tensor")
-
-    def __init__(self, tensor: Located, memory: c_void_p) -> None:
-        self.tensor = tensor
-        self.memory = memory
-        self.address = 0
+Located = Tensor | Part
+"""What lies somewhere in memory."""
 
 
 def execution(
@@ -67,28 +64,24 @@ def execution(
     Its attribute `implementation` names the library's code.
     """
     primitive = library.primitive(chosen)
+    tensors = [tensor for tensor, _ in arguments.values()]
     memories = [library.memory(form) for _, form in arguments.values()]
-    array = (ExecutionArgument * len(arguments))(
-        *map(ExecutionArgument, arguments, (memory.value for memory in memories))
-    )
-    bindings = [
-        _Binding(tensor, memory._as_parameter_)
-        for (tensor, _), memory in zip(arguments.values(), memories, strict=True)
-    ]
+    handles, addresses = [memory._as_parameter_ for memory in memories], [0] * len(memories)
+    array = (ExecutionArgument * len(arguments))(*map(ExecutionArgument, arguments, handles))
     execute, set_data_handle = library.execute, library.set_data_handle
     handle, stream, count = primitive._as_parameter_, c_void_p(library.stream), c_int(len(array))
     implementation = chosen.implementation  # run must not refer to itself: a cycle lives on
-    moves = not all(isinstance(tensor, Tensor) for tensor, _ in arguments.values())
+    moves = not all(isinstance(tensor, Tensor) for tensor in tensors)
     bound = -1
 
     def run() -> None:
         nonlocal bound
         if bound != Tensor.placements or moves:
             bound = Tensor.placements
-            for binding in bindings:
-                if binding.tensor.address != binding.address:
-                    binding.address = binding.tensor.address
-                    set_data_handle(binding.memory, binding.address)
+            for number, tensor in enumerate(tensors):
+                if tensor.address != addresses[number]:
+                    addresses[number] = tensor.address
+                    set_data_handle(handles[number], addresses[number])
         if execute(handle, stream, count, array):
             raise RuntimeError(f"oneDNN could not execute {implementation}")
 

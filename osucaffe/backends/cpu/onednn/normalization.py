@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...primitives.normalization import Lrn, LrnBackward, Neighbourhood, Softmax, SoftmaxBackward
+from ...primitives import normalization as ops
 from ...tensor import Step
 from . import api
 from .api import Descriptor, PrimitiveDescriptor
@@ -13,15 +13,15 @@ FEW_CLASSES, MANY_LINES = 8, 1000
 """oneDNN's softmax takes 14 ns for a line, however short that is."""
 
 
-def _lrn_settings(a: Neighbourhood) -> tuple[int, tuple[int, float, float, float]]:
+def _lrn_settings(a: ops.Neighbourhood) -> tuple[int, tuple[int, float, float, float]]:
     """The algorithm, and the numbers as oneDNN wants them."""
     if a.within_channel:
         return api.LRN_WITHIN_CHANNEL, (a.size, a.alpha, a.beta, 1.0)
     return api.LRN_ACROSS_CHANNELS, (a.size, a.alpha, a.beta, a.k)
 
 
-def lrn(p: Preparation, a: Lrn) -> Step | None:
-    """See `Program.lrn`. The note holds oneDNN's workspace.
+def lrn(p: Preparation, a: ops.Lrn) -> Step | None:
+    """The note holds oneDNN's workspace.
 
     What oneDNN 3.2 gets wrong with the channels last is left to NumPy: it crashes when it makes the
     backward pass of one channel's neighbourhood, and of more than five it mistakes the neighbours
@@ -47,8 +47,8 @@ def lrn(p: Preparation, a: Lrn) -> Step | None:
     return p.step(chosen, {api.SRC: below}, {api.DST: above}, {api.WORKSPACE: a.note})
 
 
-def lrn_backward(p: Preparation, a: LrnBackward) -> Step | None:
-    """See `Program.lrn_backward`; what NumPy noted is left to NumPy."""
+def lrn_backward(p: Preparation, a: ops.LrnBackward) -> Step | None:
+    """What NumPy noted is left to NumPy."""
     noted = a.note.layout
     if noted is None:
         return None
@@ -73,8 +73,8 @@ def _softmax(p: Preparation, form: Descriptor, axis: int) -> PrimitiveDescriptor
     )
 
 
-def softmax(p: Preparation, a: Softmax) -> Step | None:
-    """See `Program.softmax`. What only reference code can do (classes of planes) is left to NumPy,
+def softmax(p: Preparation, a: ops.Softmax) -> Step | None:
+    """What only reference code can do (classes of planes) is left to NumPy,
     which takes a hundredth of the time; so are many lines of few classes: a fifth."""
     source, classes = p.operand(a.x), a.x.shape[a.axis]
     chosen = _softmax(p, source.chosen_form, a.axis)
@@ -83,8 +83,8 @@ def softmax(p: Preparation, a: Softmax) -> Step | None:
     return p.step(chosen, {api.SRC: source}, {api.DST: p.operand(a.y)})
 
 
-def softmax_backward(p: Preparation, a: SoftmaxBackward) -> Step | None:
-    """See `Program.softmax_backward`; reference code's part is left to NumPy, as in `softmax`."""
+def softmax_backward(p: Preparation, a: ops.SoftmaxBackward) -> Step | None:
+    """Reference code's part is left to NumPy, as in `softmax`."""
     output, axis = p.operand(a.y), a.axis
     form = output.chosen_form
     hint = _softmax(p, form, axis)

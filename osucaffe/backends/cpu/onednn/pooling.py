@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from ...primitives.pooling import (
-    AveragePooling,
-    AveragePoolingBackward,
-    MaxPooling,
-    MaxPoolingBackward,
-    PoolingWindow,
-)
+from ...primitives import pooling as ops
 from ...tensor import Step, Tensor
 from . import api
 from .api import Descriptor, PrimitiveDescriptor, Unsupported
 from .memory import Layout, choose_layout
-from .preparation import Preparation
+from .preparation import Preparation, padding_behind
 
 
+@dataclass
 class Note(Layout):
     """The layout of what oneDNN notes in a tensor of four-byte elements for its backward.
 
@@ -26,28 +22,21 @@ class Note(Layout):
     fits, although a layer that works in place may have let the gradients lie otherwise.
     """
 
-    def __init__(self, form: Descriptor, below: Descriptor, above: Descriptor) -> None:
-        super().__init__(form, form, -(-form.bytes // 4))
-        self.below = below
-        self.above = above
+    below: Descriptor
+    above: Descriptor
 
 
 def note_in(tensor: Tensor, form: Descriptor, forward: PrimitiveDescriptor) -> None:
     """Let an open tensor hold what the chosen forward notes in this format."""
     if not tensor.is_open:
         raise Unsupported("the note must be row-major")
-    choose_layout(tensor, Note(form, forward.wants(api.SRC), forward.wants(api.DST)))
+    choose_layout(tensor, Note(form, form, forward.wants(api.SRC), forward.wants(api.DST)))
 
 
-def _windows(x: Tensor, y: Tensor, a: PoolingWindow) -> list[Sequence[int]]:
-    """Strides, kernel, dilations less one, and padding before and after, as oneDNN wants them."""
-    after = [
-        max(0, (out - 1) * step + size - extent - before)
-        for out, step, size, extent, before in zip(
-            y.shape[2:], a.stride, a.kernel, x.shape[2:], a.pad, strict=True
-        )
-    ]
-    return [a.stride, a.kernel, [0] * len(a.kernel), a.pad, after]
+def _windows(x: Tensor, y: Tensor, a: ops.PoolingWindow) -> list[Sequence[int]]:
+    """Strides, kernel, dilations less one, and padding before and behind, as oneDNN wants them."""
+    behind = padding_behind(x, y, a.kernel, a.stride, a.pad, [1] * len(a.kernel))
+    return [a.stride, a.kernel, [0] * len(a.kernel), a.pad, [max(0, each) for each in behind]]
 
 
 def _average(windows: list[Sequence[int]]) -> int:
@@ -99,25 +88,23 @@ def _backward(
     return p.step(chosen, {api.DIFF_DST: above}, {api.DIFF_SRC: below}, {api.WORKSPACE: index})
 
 
-def max_pooling(p: Preparation, a: MaxPooling) -> Step:
-    """See `Program.max_pooling`. The index holds oneDNN's workspace."""
+def max_pooling(p: Preparation, a: ops.MaxPooling) -> Step:
+    """The index holds oneDNN's workspace."""
     return _forward(p, api.MAX, a.x, a.y, a.index, _windows(a.x, a.y, a))
 
 
-def max_pooling_backward(p: Preparation, a: MaxPoolingBackward) -> Step | None:
-    """See `Program.max_pooling_backward`; what NumPy noted is left to NumPy."""
+def max_pooling_backward(p: Preparation, a: ops.MaxPoolingBackward) -> Step | None:
+    """What NumPy noted is left to NumPy."""
     if a.index.layout is None:
         return None
     return _backward(p, api.MAX, a.dy, a.index, a.dx, _windows(a.dx, a.dy, a))
 
 
-def average_pooling(p: Preparation, a: AveragePooling) -> Step:
-    """See `Program.average_pooling`."""
+def average_pooling(p: Preparation, a: ops.AveragePooling) -> Step:
     windows = _windows(a.x, a.y, a)
     return _forward(p, _average(windows), a.x, a.y, None, windows)
 
 
-def average_pooling_backward(p: Preparation, a: AveragePoolingBackward) -> Step:
-    """See `Program.average_pooling_backward`."""
+def average_pooling_backward(p: Preparation, a: ops.AveragePoolingBackward) -> Step:
     windows = _windows(a.dx, a.dy, a)
     return _backward(p, _average(windows), a.dy, None, a.dx, windows)

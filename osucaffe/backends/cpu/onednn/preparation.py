@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from ...tensor import Call, Step, Tensor
 from . import api
@@ -15,6 +16,7 @@ from .api import Descriptor, Library, PrimitiveDescriptor, Unsupported
 from .memory import Formatted, Layout, Located, choose_layout, execution, in_sequence
 
 
+@dataclass
 class Operand:
     """A tensor seen under the dimensions that a primitive wants.
 
@@ -22,11 +24,10 @@ class Operand:
     add: what is written shall be added to the tensor.
     """
 
-    def __init__(self, library: Library, tensor: Tensor, plain: Descriptor, add: bool) -> None:
-        self.library = library
-        self.tensor = tensor
-        self.plain = plain
-        self.add = add
+    library: Library
+    tensor: Tensor
+    plain: Descriptor
+    add: bool
 
     @property
     def form(self) -> Descriptor:
@@ -59,7 +60,7 @@ class Preparation:
         self.library = library
         self.call = call
         self.only_forward = only_forward
-        self._before: list[Step] = []
+        self.before: list[Step] = []
         self._after: list[Step] = []
 
     def operand(
@@ -117,49 +118,37 @@ class Preparation:
         chosen: PrimitiveDescriptor,
         reads: Mapping[int, Operand | None],
         writes: Mapping[int, Operand | None],
-        notes: Mapping[int, Tensor] | None = None,
+        notes: Mapping[int, Located] | None = None,
         given: Mapping[int, Formatted] | None = None,
     ) -> Step:
         """The step that runs the implementation, with the reorders before and after it.
 
-        reads, writes: the operand of each argument; notes: tensors that only oneDNN understands;
-        given: what it takes as it lies.
+        reads, writes: the operand of each argument; notes: what lies in the formats that the
+        implementation wants; given: what it takes as it lies.
         """
-        arguments = {
-            argument: self._source(operand, chosen.wants(argument))
-            for argument, operand in reads.items()
-            if operand is not None
-        }
+        step = self.execution(chosen, reads, writes, notes or {}, given or {})
+        return in_sequence([*self.before, step, *self._after])
+
+    def execution(
+        self,
+        chosen: PrimitiveDescriptor,
+        reads: Mapping[int, Operand | None],
+        writes: Mapping[int, Operand | None],
+        notes: Mapping[int, Located],
+        given: Mapping[int, Formatted],
+    ) -> Step:
+        """The execution alone, which may run often behind the reorders in `before`: see `step`."""
+        arguments: dict[int, tuple[Located, Descriptor]] = {}
+        for argument, operand in reads.items():
+            if operand is not None:
+                arguments[argument] = self._source(operand, chosen.wants(argument))
         for argument, operand in writes.items():
             if operand is not None:
                 arguments[argument] = self._target(operand, chosen.wants(argument))
-        for argument, tensor in (notes or {}).items():
-            arguments[argument] = tensor, chosen.wants(argument)
-        arguments |= given or {}
-        step = self._execution(chosen, arguments)
-        self._name(chosen)
-        return in_sequence([*self._before, step, *self._after])
-
-    def apart(
-        self,
-        chosen: PrimitiveDescriptor,
-        reads: Mapping[int, Operand],
-        rest: Mapping[int, Located],
-    ) -> tuple[Step, Step]:
-        """The reorders of what is read, and the execution alone, to be run often behind them.
-
-        rest: the other arguments; they lie in the formats that the implementation wants.
-        """
-        arguments: dict[int, tuple[Located, Descriptor]] = {
-            argument: (place, chosen.wants(argument)) for argument, place in rest.items()
-        }
-        for argument, operand in reads.items():
-            arguments[argument] = self._source(operand, chosen.wants(argument))
-        self._name(chosen)
-        return in_sequence(self._before), self._execution(chosen, arguments)
-
-    def _name(self, chosen: PrimitiveDescriptor) -> None:
+        for argument, place in notes.items():
+            arguments[argument] = place, chosen.wants(argument)
         self.call.implementation = f"oneDNN: {chosen.implementation}"
+        return self._execution(chosen, {**arguments, **given})
 
     def reorder(self, source: Formatted, target: Formatted, *, add: bool = False) -> Step:
         """The step that copies between two formats of the same dimensions; add: adds."""
@@ -208,10 +197,26 @@ class Preparation:
 
     def _reordered(self, source: Formatted, wanted: Descriptor) -> Tensor:
         scratch = self._scratch(wanted)
-        self._before.append(self.reorder(source, (scratch, wanted)))
+        self.before.append(self.reorder(source, (scratch, wanted)))
         return scratch
 
     def _scratch(self, form: Descriptor) -> Tensor:
-        if form.data_type == api.F32:
-            return self.call.temporary((form.size,))
         return self.call.temporary((form.bytes,), "uint8")
+
+
+def padding_behind(
+    x: Tensor,
+    y: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    pad: Sequence[int],
+    dilation: Sequence[int],
+) -> list[int]:
+    """How far the last windows of x, of which y has one value each, reach beyond it on each axis
+    (less than 0: they do not come to its end)."""
+    return [
+        (out - 1) * step + (size - 1) * apart + 1 - extent - before
+        for out, step, size, apart, extent, before in zip(
+            y.shape[2:], stride, kernel, dilation, x.shape[2:], pad, strict=True
+        )
+    ]

@@ -9,26 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from ...primitives.recurrence import Recurrent, RecurrentBackward
+from ...primitives import recurrence as ops
 from ...tensor import Step, Tensor
 from ..primitives.recurrence import Product, backward_step, forward_step
 from . import api
 from .api import Descriptor, PrimitiveDescriptor, Unsupported
-from .memory import choose_layout, in_sequence
+from .memory import Part, choose_layout, in_sequence
 from .preparation import Preparation
-
-
-class _Moment:
-    """The part of a row-major tensor that belongs to time step t."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-        self.t = 0
-        self._bytes = 4 * math.prod(tensor.shape[1:])
-
-    @property
-    def address(self) -> int:
-        return self.tensor.address + self.t * self._bytes
 
 
 def _keep_row_major(p: Preparation) -> None:
@@ -42,8 +29,8 @@ def _keep_row_major(p: Preparation) -> None:
             raise Unsupported(f"{tensor} is not row-major")
 
 
-def recurrent(p: Preparation, a: Recurrent) -> Step | None:
-    """See `Program.recurrent`; without products it is left to NumPy."""
+def recurrent(p: Preparation, a: ops.Recurrent) -> Step | None:
+    """Without products it is left to NumPy."""
     if a.w is None or a.h_in is None:
         return None
     _keep_row_major(p)
@@ -59,8 +46,8 @@ def recurrent(p: Preparation, a: Recurrent) -> Step | None:
     return in_sequence([begin, run])
 
 
-def recurrent_backward(p: Preparation, a: RecurrentBackward) -> Step | None:
-    """See `Program.recurrent_backward`; without products it is left to NumPy."""
+def recurrent_backward(p: Preparation, a: ops.RecurrentBackward) -> Step | None:
+    """Without products it is left to NumPy."""
     if a.w is None:
         return None
     _keep_row_major(p)
@@ -93,12 +80,15 @@ def _product(
     """
     weights = p.operand(w)
     chosen = p.choose(describe, weights.form)
-    moments = {argument: _Moment(tensor) for argument, tensor in over_time.items()}
-    begin, execute = p.apart(chosen, {api.WEIGHTS: weights}, {**moments, **(others or {})})
+    steps = {
+        argument: Part(tensor, size=math.prod(tensor.shape[1:]))
+        for argument, tensor in over_time.items()
+    }
+    execute = p.execution(chosen, {api.WEIGHTS: weights}, {}, {**steps, **(others or {})}, {})
 
     def product(t: int) -> None:
-        for moment in moments.values():
-            moment.t = t
+        for part in steps.values():
+            part.index = t
         execute()
 
-    return begin, product
+    return in_sequence(p.before), product

@@ -19,7 +19,7 @@ from ...tensor import Step, Tensor
 from ..primitives.solvers import merge_segments
 from . import api
 from .api import Unsupported
-from .memory import execution, in_sequence
+from .memory import Part, execution, in_sequence
 from .preparation import Preparation
 
 PIECE = 1 << 18
@@ -115,22 +115,7 @@ def _value(expression: Expression, scalars: Mapping[str, float]) -> float:
     return SCALAR_FUNCTIONS[expression.function](*arguments)
 
 
-class _Piece:
-    """Some elements of a flat tensor, from `start` on."""
-
-    __slots__ = ("start", "tensor")
-
-    def __init__(self, tensor: Tensor, start: int) -> None:
-        self.tensor = tensor
-        self.start = start
-
-    @property
-    def address(self) -> int:
-        return self.tensor.address + 4 * self.start
-
-
 def update(p: Preparation, a: Update) -> Step:
-    """See `Program.update`."""
     buffers = {"w": a.weights, "g": a.gradients} | dict(zip(("h", "h2"), a.history, strict=False))
     rule = additions(a.formula, list(buffers), [*a.names, "rate", "decay"], a.constants)
     factors = list(dict.fromkeys((rate, decay) for _, _, rate, decay in a.segments))
@@ -153,9 +138,9 @@ def update(p: Preparation, a: Update) -> Step:
                 "binary", api.BINARY_MULTIPLY, form, single, form, keep=each.keep
             )
             arguments = {
-                api.SRC: (_Piece(buffers[each.source], start), form),
-                api.SRC_1: (_Piece(coefficients, row * len(rule) + column), single),
-                api.DST: (_Piece(buffers[each.target], start), form),
+                api.SRC: (Part(buffers[each.source], start), form),
+                api.SRC_1: (Part(coefficients, row * len(rule) + column), single),
+                api.DST: (Part(buffers[each.target], start), form),
             }
             made.append(execution(p.library, chosen, arguments))
         return made

@@ -6,24 +6,14 @@ from __future__ import annotations
 import numpy as np
 
 from ...boxes import SMALL, areas, decode, encode, judge, overlaps, thin, without_warnings
-from ...primitives.detection import (
-    DecodeBoxes,
-    DetectBoxes,
-    EvaluateBoxes,
-    MatchBoxes,
-    MineBoxes,
-    Multibox,
-    MultiboxLosses,
-    MultiboxLossesBackward,
-)
+from ...primitives import detection as ops
 from ...primitives.losses import MOST_LOSS
-from ..registry import CpuCall, primitive, unprepared
+from ..registry import CpuCall, direct
 
 
-@primitive()
-@unprepared
+@direct()
 @without_warnings
-def detect_boxes(call: CpuCall, a: DetectBoxes) -> None:
+def detect_boxes(call: CpuCall, a: ops.DetectBoxes) -> None:
     count, _, classes = a.confidence.shape
 
     def item_rows(item: int) -> np.ndarray:
@@ -52,9 +42,8 @@ def detect_boxes(call: CpuCall, a: DetectBoxes) -> None:
     a.length.array.fill(len(rows))
 
 
-@primitive()
-@unprepared
-def evaluate_boxes(call: CpuCall, a: EvaluateBoxes) -> None:
+@direct()
+def evaluate_boxes(call: CpuCall, a: ops.EvaluateBoxes) -> None:
     goals, rows = a.truth.array[a.truth.array[:, 0] != -1], a.found.array
     counted = goals if a.difficult else goals[goals[:, 7] == 0]
     labels = [label for label in range(a.classes) if label != a.background]
@@ -82,9 +71,8 @@ def decoded(location: np.ndarray, priors: np.ndarray, coding: str, scaled: bool)
     return decode(location * variances if scaled else location, boxes, coding)
 
 
-@primitive()
-@unprepared
-def decode_boxes(call: CpuCall, a: DecodeBoxes) -> None:
+@direct()
+def decode_boxes(call: CpuCall, a: ops.DecodeBoxes) -> None:
     a.boxes.array[...] = decoded(a.location.array, a.priors.array, a.coding, a.scaled)
 
 
@@ -119,10 +107,9 @@ def _match(
     return found, best
 
 
-@primitive()
-@unprepared
+@direct()
 @without_warnings
-def match_boxes(call: CpuCall, a: MatchBoxes) -> None:
+def match_boxes(call: CpuCall, a: ops.MatchBoxes) -> None:
     count, classes, _ = a.match.shape
     rows = a.truth.array
     counts = np.ones(len(rows), bool) if a.difficult else rows[:, 7] == 0
@@ -148,7 +135,7 @@ class _Boxes:
     label: their truth's; error (B, 4): of their codes with variances.
     """
 
-    def __init__(self, a: Multibox) -> None:
+    def __init__(self, a: ops.Multibox) -> None:
         location, truth, match = a.location.array, a.truth.array, a.match.array
         self.places = np.nonzero(match > -1)
         item, _, prior = self.places
@@ -174,7 +161,7 @@ def _loss(error: np.ndarray, smooth: bool) -> np.ndarray:
     return np.where(size < 1, half, size - 0.5) if smooth else half
 
 
-def _targets(boxes: _Boxes, a: Multibox) -> np.ndarray:
+def _targets(boxes: _Boxes, a: ops.Multibox) -> np.ndarray:
     """1 at the label of each prior (N, P, C), or at none; NaN for a prior with a wrong label."""
     shape, background = a.confidence.shape, a.background
     targets = np.zeros(shape, np.float32)
@@ -194,10 +181,9 @@ def _targets(boxes: _Boxes, a: Multibox) -> np.ndarray:
     return targets
 
 
-@primitive()
-@unprepared
+@direct()
 @without_warnings
-def multibox_losses(call: CpuCall, a: MultiboxLosses) -> None:
+def multibox_losses(call: CpuCall, a: ops.MultiboxLosses) -> None:
     boxes = _Boxes(a)
     a.location_loss.array.fill(0)
     item, _, prior = boxes.places
@@ -214,10 +200,9 @@ def multibox_losses(call: CpuCall, a: MultiboxLosses) -> None:
         a.confidence_loss.array[...] = each.sum(axis=2)
 
 
-@primitive()
-@unprepared
+@direct()
 @without_warnings
-def multibox_losses_backward(call: CpuCall, a: MultiboxLossesBackward) -> None:
+def multibox_losses_backward(call: CpuCall, a: ops.MultiboxLossesBackward) -> None:
     boxes = _Boxes(a)
     scale = a.dloss.array.item()
     if a.dlocation is not None:
@@ -240,10 +225,9 @@ def multibox_losses_backward(call: CpuCall, a: MultiboxLossesBackward) -> None:
             out[~counts] = 0
 
 
-@primitive()
-@unprepared
+@direct()
 @without_warnings
-def mine_boxes(call: CpuCall, a: MineBoxes) -> None:
+def mine_boxes(call: CpuCall, a: ops.MineBoxes) -> None:
     def pick(item: int) -> np.ndarray:
         """The priors of an item that are chosen."""
         losses, matches = a.loss.array[item], a.match.array[item]

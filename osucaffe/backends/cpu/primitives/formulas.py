@@ -4,26 +4,14 @@ each other along axes of extent 1, and sums of them."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from string import ascii_lowercase
 from typing import Any
 
 import numpy as np
 
-from ...primitives.formulas import (
-    OUTPUTS,
-    Broadcast,
-    Dropout,
-    DropoutBackward,
-    Elementwise,
-    Reduce,
-    ReduceGradient,
-    Relu,
-    ReluBackward,
-    Sum,
-    Summation,
-)
+from ...primitives import formulas as ops
 from ...random import call_key, keep_threshold, squares32
 from ...tensor import Shape, Step, Tensor
 from ..evaluate import CHUNK, Evaluate
@@ -90,7 +78,7 @@ def formula(
 
 def keeps_zeros(settings: dict[str, Any]) -> bool:
     """Whether all outputs of the formula are zero where all inputs are."""
-    names = [*ascii_lowercase[: ascii_lowercase.index(OUTPUTS[0])], *OUTPUTS]
+    names = [*ascii_lowercase[: ascii_lowercase.index(ops.OUTPUTS[0])], *ops.OUTPUTS]
     arrays = [np.zeros(1) for _ in names]
     with np.errstate(all="ignore"):
         evaluate = Evaluate(
@@ -101,12 +89,12 @@ def keeps_zeros(settings: dict[str, Any]) -> bool:
 
 
 @primitive(agnostic=keeps_zeros)
-def elementwise(call: CpuCall, a: Elementwise) -> Step:
+def elementwise(call: CpuCall, a: ops.Elementwise) -> Step:
     return formula(call, a.formula, a.operands, a.constants)
 
 
 @primitive(agnostic=True)
-def sum_(call: CpuCall, a: Sum) -> Step:
+def sum_(call: CpuCall, a: ops.Sum) -> Step:
     operands = {f"x{i}": x for i, x in enumerate(a.xs)}
     constants = {f"c{i}": c for i, c in enumerate(a.coefficients or [1.0] * len(a.xs)) if c != 1}
     terms = [f"c{i} * x{i}" if f"c{i}" in constants else f"x{i}" for i in range(len(a.xs))]
@@ -114,7 +102,7 @@ def sum_(call: CpuCall, a: Sum) -> Step:
 
 
 @primitive(agnostic=True)
-def relu(call: CpuCall, a: Relu) -> Step:
+def relu(call: CpuCall, a: ops.Relu) -> Step:
     return formula(call, relu_formula(a.slope), {"y": a.y} | {"x": a.x})
 
 
@@ -126,31 +114,44 @@ def relu_formula(slope: float) -> str:
 
 
 @primitive(agnostic=True)
-def relu_backward(call: CpuCall, a: ReluBackward) -> Step:
+def relu_backward(call: CpuCall, a: ops.ReluBackward) -> Step:
     below = f"{a.slope!r} * dy" if a.slope else "0"
     return formula(call, f"dx = where(x > 0, dy, {below})", {"x": a.x, "dy": a.dy, "dx": a.dx})
 
 
+class Draw:
+    """Draws 32 random bits for elements of a tensor of this size, a piece after another.
+
+    An instance has memory of its own: give every thread one.
+    """
+
+    def __init__(self, call: CpuCall, size: int, key: int) -> None:
+        self._random, self._size, self._key = call.backend.random, size, key
+        self._numbers = [np.empty(max(1, min(CHUNK, size)), np.uint64) for _ in range(4)]
+
+    def __call__(self, start: int, stop: int) -> Iterator[tuple[slice, np.ndarray]]:
+        """Each piece of the elements, and its bits as uint64."""
+        key, length = call_key(self._random.seed, self._key), len(self._numbers[0])
+        for begin in range(start, stop, length):
+            end = min(begin + length, stop)
+            bits, *scratch = [array[: end - begin] for array in self._numbers]
+            squares32(self._random.counter(self._size, begin), key, bits, scratch)
+            yield slice(begin, end), bits
+
+
 @primitive()
-def dropout(call: CpuCall, a: Dropout) -> Step:
+def dropout(call: CpuCall, a: ops.Dropout) -> Step:
     threshold, scale = keep_threshold(a.ratio), 1 / (1 - a.ratio)
-    random = call.backend.random
 
     def worker() -> Callable[[int, int], None]:
-        length = max(1, min(CHUNK, a.x.size))
-        numbers = [np.empty(length, np.uint64) for _ in range(4)]
+        draw = Draw(call, a.x.size, a.key)
 
         def work(start: int, stop: int) -> None:
             source, target, kept = flat(a.x), flat(a.y), flat(a.mask)
-            seed = call_key(random.seed, a.key)
-            for begin in range(start, stop, length):
-                end = min(begin + length, stop)
-                drawn, *scratch = [array[: end - begin] for array in numbers]
-                squares32(random.counter(a.x.size, begin), seed, drawn, scratch)
-                keep = kept[begin:end]
-                np.greater_equal(drawn, threshold, out=keep, casting="unsafe")
-                np.multiply(source[begin:end], keep, out=target[begin:end])
-                np.multiply(target[begin:end], scale, out=target[begin:end])
+            for piece, bits in draw(start, stop):
+                np.greater_equal(bits, threshold, out=kept[piece], casting="unsafe")
+                np.multiply(source[piece], kept[piece], out=target[piece])
+                np.multiply(target[piece], scale, out=target[piece])
 
         return work
 
@@ -158,7 +159,7 @@ def dropout(call: CpuCall, a: Dropout) -> Step:
 
 
 @primitive()
-def dropout_backward(call: CpuCall, a: DropoutBackward) -> Step:
+def dropout_backward(call: CpuCall, a: ops.DropoutBackward) -> Step:
     operands = {"dy": a.dy, "mask": a.mask, "dx": a.dx}
     return formula(call, "dx = dy * mask * scale", operands, {"scale": 1 / (1 - a.ratio)})
 
@@ -197,7 +198,7 @@ def extents(box: Box) -> Shape:
 
 
 @primitive()
-def broadcast(call: CpuCall, a: Broadcast) -> Step:
+def broadcast(call: CpuCall, a: ops.Broadcast) -> Step:
     operands, tensors = list(a.operands), list(a.operands.values())
     pieces = [
         (extents(box), [clip(box, tensor.shape) for tensor in tensors])
@@ -223,7 +224,7 @@ def broadcast(call: CpuCall, a: Broadcast) -> Step:
     return partial(workers.run, [worker(*part) for part in cut(len(pieces), parts)])
 
 
-def _reduce(call: CpuCall, a: Summation, y: Tensor) -> Step:
+def _reduce(call: CpuCall, a: ops.Summation, y: Tensor) -> Step:
     inputs = a.inputs
     full = np.broadcast_shapes(*(tensor.shape for tensor in inputs))
     summed = tuple(a.axes)
@@ -254,10 +255,10 @@ def _reduce(call: CpuCall, a: Summation, y: Tensor) -> Step:
 
 
 @primitive()
-def reduce(call: CpuCall, a: Reduce) -> Step:
+def reduce(call: CpuCall, a: ops.Reduce) -> Step:
     return _reduce(call, a, a.y)
 
 
 @primitive()
-def reduce_gradient(call: CpuCall, a: ReduceGradient) -> Step:
+def reduce_gradient(call: CpuCall, a: ops.ReduceGradient) -> Step:
     return _reduce(call, a, a.dw)

@@ -6,32 +6,31 @@ import math
 
 import numpy as np
 
-from ...primitives.losses import MOST_LOSS, Accuracy, SoftmaxLoss, SoftmaxLossBackward, Total
+from ...primitives import losses as ops
 from ...tensor import Step, Tensor
-from ..registry import CpuCall, primitive, unprepared
+from ..registry import CpuCall, direct, primitive
 from .formulas import flat, planes
+from .movement import Indices
 
 
-class _Labels:
+class _Labels(Indices):
     """What the labels of (outer, classes, inner) scores say, in reused memory of (outer, inner).
 
     Call `look` first in a step; then `place` is the flat index of each label's score (some score
-    where the label is out of range), `counted` is 1 where it is not to be ignored, else 0.
+    where the label is out of range), `counted` is 1 where it is not to be ignored, else 0, and
+    `wrong` is set where it is out of range and not ignored.
     """
 
     def __init__(
-        self, call: CpuCall, a: SoftmaxLoss | SoftmaxLossBackward | Accuracy, x: Tensor
+        self, call: CpuCall, a: ops.SoftmaxLoss | ops.SoftmaxLossBackward | ops.Accuracy, x: Tensor
     ) -> None:
-        self.label, self.ignore, self.classes = a.label, a.ignore, x.shape[a.axis]
+        self.ignore, self.classes = a.ignore, x.shape[a.axis]
         self.outer, self.inner = math.prod(x.shape[: a.axis]), math.prod(x.shape[a.axis + 1 :])
-        weights = None if isinstance(a, Accuracy) else a.weights
-        self.fixed = None if isinstance(a, Accuracy) else a.fixed_normalizer(x)
         shape = (self.outer, self.inner)
-        self.value = call.temporary(shape, "int64")
-        self.place = call.temporary(shape, "int64")
-        self.counted = call.temporary(shape)
-        self.wrong = call.temporary(shape, "bool")
-        self._flag = call.temporary(shape, "bool")
+        super().__init__(call, a.label, shape, self.classes)
+        self.place, self.counted = call.temporary(shape, "int64"), call.temporary(shape)
+        weights = None if isinstance(a, ops.Accuracy) else a.weights
+        self.fixed = None if isinstance(a, ops.Accuracy) else a.fixed_normalizer(x)
         self.weights = None if weights is None else np.array(weights, call.backend.dtype)
         if weights is not None:
             self.weight = call.temporary(shape)
@@ -39,18 +38,13 @@ class _Labels:
         self._base = np.arange(self.outer)[:, None] * (self.classes * self.inner) + pixels
 
     def look(self) -> None:
-        """Read the labels; `wrong` is set where one is out of range and not ignored."""
-        value, wrong, flag = self.value.array, self.wrong.array, self._flag.array
-        np.copyto(value, self.label.array.reshape(value.shape), casting="unsafe")
-        np.less(value, 0, out=wrong)
-        np.greater_equal(value, self.classes, out=flag)
-        np.logical_or(wrong, flag, out=wrong)
+        super().look()
+        value, wrong, counted = self.values.array, self.wrong.array, self.counted.array
         if self.ignore is None:
-            self.counted.array.fill(1)
+            counted.fill(1)
         else:
-            np.not_equal(value, self.ignore, out=flag)
-            np.copyto(self.counted.array, flag)
-            np.logical_and(wrong, flag, out=wrong)
+            np.not_equal(value, self.ignore, out=counted, casting="unsafe")
+            np.logical_and(wrong, counted, out=wrong)
         np.clip(value, 0, self.classes - 1, out=value)
         np.multiply(value, self.inner, out=self.place.array)
         np.add(self.place.array, self._base, out=self.place.array)
@@ -58,7 +52,7 @@ class _Labels:
     def weigh(self, values: np.ndarray) -> None:
         """Multiply values by the weights of the labels' classes."""
         if self.weights is not None:
-            np.take(self.weights, self.value.array, out=self.weight.array, mode="clip")
+            np.take(self.weights, self.values.array, out=self.weight.array, mode="clip")
             values *= self.weight.array
 
     def normalizer(self) -> float:
@@ -67,7 +61,7 @@ class _Labels:
 
 
 @primitive()
-def softmax_loss(call: CpuCall, a: SoftmaxLoss) -> Step:
+def softmax_loss(call: CpuCall, a: ops.SoftmaxLoss) -> Step:
     labels = _Labels(call, a, a.x)
     shape = (labels.outer, 1, labels.inner)
     largest, total = call.temporary(shape), call.temporary(shape)
@@ -87,7 +81,7 @@ def softmax_loss(call: CpuCall, a: SoftmaxLoss) -> Step:
         np.log(total.array, out=total.array)
         score.array -= largest.array[:, 0]
         score.array -= total.array[:, 0]
-        np.maximum(score.array, -MOST_LOSS, out=score.array)
+        np.maximum(score.array, -ops.MOST_LOSS, out=score.array)
         score.array *= labels.counted.array
         divisor = labels.normalizer()
         labels.weigh(score.array)
@@ -98,7 +92,7 @@ def softmax_loss(call: CpuCall, a: SoftmaxLoss) -> Step:
 
 
 @primitive()
-def softmax_loss_backward(call: CpuCall, a: SoftmaxLossBackward) -> Step:
+def softmax_loss_backward(call: CpuCall, a: ops.SoftmaxLossBackward) -> Step:
     labels = _Labels(call, a, a.probability)
     score = call.temporary((labels.outer, labels.inner))
 
@@ -116,7 +110,7 @@ def softmax_loss_backward(call: CpuCall, a: SoftmaxLossBackward) -> Step:
 
 
 @primitive()
-def accuracy(call: CpuCall, a: Accuracy) -> Step:
+def accuracy(call: CpuCall, a: ops.Accuracy) -> Step:
     labels = _Labels(call, a, a.x)
     score = call.temporary((labels.outer, labels.inner))
     reaching = call.temporary((labels.outer, labels.classes, labels.inner), "bool")
@@ -137,18 +131,17 @@ def accuracy(call: CpuCall, a: Accuracy) -> Step:
         a.y.array.fill(float(score.array.sum(dtype=np.float64)) / max(count, 1))
         if a.per_class is not None:
             totals.array.fill(0)
-            np.add.at(totals.array, labels.value.array, counted)
+            np.add.at(totals.array, labels.values.array, counted)
             np.maximum(totals.array, 1, out=totals.array)
             hits = flat(a.per_class)
             hits.fill(0)
-            np.add.at(hits, labels.value.array, score.array)
+            np.add.at(hits, labels.values.array, score.array)
             np.divide(hits, totals.array, out=hits)
 
     return step
 
 
-@primitive()
-@unprepared
-def total(call: CpuCall, a: Total) -> None:
+@direct()
+def total(call: CpuCall, a: ops.Total) -> None:
     sums = [float(flat(x).sum(dtype=np.float64)) for x in a.xs]
     a.y.array.fill(sum(weight * each for weight, each in zip(a.weights, sums, strict=True)))

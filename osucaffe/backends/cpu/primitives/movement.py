@@ -6,34 +6,19 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ...primitives.movement import (
-    Concat,
-    Copy,
-    Crop,
-    CropBackward,
-    Fill,
-    Gather,
-    GatherBackward,
-    GatherGradient,
-    Permute,
-    Positions,
-    Split,
-    TopK,
-)
-from ...tensor import Step, Tensor
-from ..registry import CpuCall, primitive, unprepared
+from ...primitives import movement as ops
+from ...tensor import Shape, Step, Tensor
+from ..registry import CpuCall, direct, primitive
 from .formulas import matrix, planes
 
 
-@primitive(agnostic=lambda settings: settings["value"] == 0)
-@unprepared
-def fill(call: CpuCall, a: Fill) -> None:
+@direct(agnostic=lambda settings: settings["value"] == 0)
+def fill(call: CpuCall, a: ops.Fill) -> None:
     a.y.array.fill(a.value)
 
 
-@primitive(agnostic=True)
-@unprepared
-def copy(call: CpuCall, a: Copy) -> None:
+@direct(agnostic=True)
+def copy(call: CpuCall, a: ops.Copy) -> None:
     np.copyto(a.y.array, a.x.array, casting="unsafe")
 
 
@@ -44,7 +29,7 @@ def _box(part: Tensor, offsets: Mapping[int, int]) -> tuple[slice, ...]:
 
 
 @primitive()
-def concat(call: CpuCall, a: Concat) -> Step:
+def concat(call: CpuCall, a: ops.Concat) -> Step:
     boxes = [_box(x, {a.axis: start}) for x, start in zip(a.xs, a.starts, strict=True)]
 
     def step() -> None:
@@ -55,7 +40,7 @@ def concat(call: CpuCall, a: Concat) -> Step:
 
 
 @primitive()
-def split(call: CpuCall, a: Split) -> Step:
+def split(call: CpuCall, a: ops.Split) -> Step:
     boxes = [
         (y, _box(y, {a.axis: at})) for y, at in zip(a.ys, a.starts, strict=True) if y is not None
     ]
@@ -67,14 +52,13 @@ def split(call: CpuCall, a: Split) -> Step:
     return step
 
 
-@primitive()
-@unprepared
-def permute(call: CpuCall, a: Permute) -> None:
+@direct()
+def permute(call: CpuCall, a: ops.Permute) -> None:
     np.copyto(a.y.array, a.x.array.transpose(a.axes))
 
 
 @primitive()
-def crop(call: CpuCall, a: Crop) -> Step:
+def crop(call: CpuCall, a: ops.Crop) -> Step:
     box = _box(a.y, dict(enumerate(a.offsets)))
 
     def step() -> None:
@@ -84,7 +68,7 @@ def crop(call: CpuCall, a: Crop) -> Step:
 
 
 @primitive()
-def crop_backward(call: CpuCall, a: CropBackward) -> Step:
+def crop_backward(call: CpuCall, a: ops.CropBackward) -> Step:
     box = _box(a.dy, dict(enumerate(a.offsets)))
 
     def step() -> None:
@@ -94,22 +78,35 @@ def crop_backward(call: CpuCall, a: CropBackward) -> Step:
     return step
 
 
+class Indices:
+    """Whole numbers from 0 to below a bound, read from floats into memory that is reused.
+
+    Call `look` first in a step; then `values` holds them, and `wrong` where one is out of range.
+    """
+
+    def __init__(self, call: CpuCall, source: Tensor, shape: Shape, bound: int) -> None:
+        self._source, self._bound, self.values = source, bound, call.temporary(shape, "int64")
+        self.wrong, self._flag = call.temporary(shape, "bool"), call.temporary(shape, "bool")
+
+    def look(self) -> None:
+        """Read the numbers."""
+        values, wrong, flag = self.values.array, self.wrong.array, self._flag.array
+        np.copyto(values, self._source.array.reshape(values.shape), casting="unsafe")
+        np.less(values, 0, out=wrong)
+        np.greater_equal(values, self._bound, out=flag)
+        np.logical_or(wrong, flag, out=wrong)
+
+
 @primitive()
-def gather(call: CpuCall, a: Gather) -> Step:
-    rows, wrong = (
-        call.temporary((a.index.count,), "int64"),
-        call.temporary((a.index.count,), "bool"),
-    )
+def gather(call: CpuCall, a: ops.Gather) -> Step:
+    rows = Indices(call, a.index, (a.index.count,), a.x.shape[0])
 
     def step() -> None:
-        source, out = matrix(a.x, 1), matrix(a.y, len(a.index.shape))
-        np.copyto(rows.array, a.index.array.reshape(-1), casting="unsafe")
+        rows.look()
+        out = matrix(a.y, len(a.index.shape))
         # mode "clip" keeps NumPy from making a copy first
-        np.take(source, rows.array, axis=0, out=out, mode="clip")
-        np.less(rows.array, 0, out=wrong.array)
-        np.copyto(out, np.nan, where=wrong.array[:, None])
-        np.greater_equal(rows.array, len(source), out=wrong.array)
-        np.copyto(out, np.nan, where=wrong.array[:, None])
+        np.take(matrix(a.x, 1), rows.values.array, axis=0, out=out, mode="clip")
+        np.copyto(out, np.nan, where=rows.wrong.array[:, None])
 
     return step
 
@@ -126,18 +123,17 @@ def _scatter(dy: Tensor, index: Tensor, target: Tensor) -> Step:
 
 
 @primitive()
-def gather_backward(call: CpuCall, a: GatherBackward) -> Step:
+def gather_backward(call: CpuCall, a: ops.GatherBackward) -> Step:
     return _scatter(a.dy, a.index, a.dx)
 
 
 @primitive()
-def gather_gradient(call: CpuCall, a: GatherGradient) -> Step:
+def gather_gradient(call: CpuCall, a: ops.GatherGradient) -> Step:
     return _scatter(a.dy, a.index, a.dw)
 
 
-@primitive()
-@unprepared
-def positions(call: CpuCall, a: Positions) -> None:
+@direct()
+def positions(call: CpuCall, a: ops.Positions) -> None:
     flat = a.y.array.reshape(-1)
     flat.fill(1)
     flat[:1] = 0
@@ -145,7 +141,7 @@ def positions(call: CpuCall, a: Positions) -> None:
 
 
 @primitive()
-def top_k(call: CpuCall, a: TopK) -> Step:
+def top_k(call: CpuCall, a: ops.TopK) -> Step:
     length = a.length
 
     def step() -> None:
@@ -157,5 +153,16 @@ def top_k(call: CpuCall, a: TopK) -> Step:
             np.copyto(planes(a.index, a.axis), order, casting="unsafe")
         if a.value is not None:
             np.copyto(planes(a.value, a.axis), np.take_along_axis(scores, order, axis=1))
+
+    return step
+
+
+@primitive()
+def host(call: CpuCall, a: ops.Host) -> Step:
+    if a.feed:  # it places the tensors
+        return a.function
+
+    def step() -> None:
+        a.function([tensor.array for tensor in a.reads], [tensor.array for tensor in a.writes])
 
     return step

@@ -10,17 +10,8 @@ from string import ascii_lowercase
 
 import numpy as np
 
+from ...primitives import normalization as ops
 from ...primitives.formulas import Broadcast, Reduce
-from ...primitives.normalization import (
-    BatchNorm,
-    BatchNormBackward,
-    BatchNormStatistics,
-    Lrn,
-    LrnBackward,
-    Neighbourhood,
-    Softmax,
-    SoftmaxBackward,
-)
 from ...tensor import Step, Tensor, sequence
 from ..registry import CpuCall, primitive
 from ..windows import Windows
@@ -33,7 +24,7 @@ class _Neighbours:
     scale is what the sum of squares is multiplied with: alpha / the number of neighbours.
     """
 
-    def __init__(self, call: CpuCall, x: Tensor, a: Neighbourhood) -> None:
+    def __init__(self, call: CpuCall, x: Tensor, a: ops.Neighbourhood) -> None:
         size, within_channel = a.size, a.within_channel
         channels, *extents = x.shape[1:]
         spatial = len(extents)
@@ -62,7 +53,7 @@ class _Neighbours:
 
 
 @primitive()
-def lrn(call: CpuCall, a: Lrn) -> Step:
+def lrn(call: CpuCall, a: ops.Lrn) -> Step:
     neighbours = _Neighbours(call, a.x, a)
     offset = 1.0 if a.within_channel else a.k
     sums = call.temporary(a.x.shape) if a.note is None else a.note
@@ -81,7 +72,7 @@ def lrn(call: CpuCall, a: Lrn) -> Step:
 
 
 @primitive()
-def lrn_backward(call: CpuCall, a: LrnBackward) -> Step:
+def lrn_backward(call: CpuCall, a: ops.LrnBackward) -> Step:
     # dx = dy s^-beta - 2 beta scale x * (sum over the neighbours of dy y / s)
     neighbours = _Neighbours(call, a.x, a)
     factor = -2 * a.beta * neighbours.scale
@@ -104,7 +95,7 @@ def lrn_backward(call: CpuCall, a: LrnBackward) -> Step:
 
 
 @primitive()
-def softmax(call: CpuCall, a: Softmax) -> Step:
+def softmax(call: CpuCall, a: ops.Softmax) -> Step:
     axis = a.axis
     outer, classes = math.prod(a.x.shape[:axis]), a.x.shape[axis]
     inner = math.prod(a.x.shape[axis + 1 :])
@@ -131,7 +122,7 @@ def softmax(call: CpuCall, a: Softmax) -> Step:
 
 
 @primitive()
-def softmax_backward(call: CpuCall, a: SoftmaxBackward) -> Step:
+def softmax_backward(call: CpuCall, a: ops.SoftmaxBackward) -> Step:
     axis = a.axis
     product = call.temporary(a.y.shape)
     line = call.temporary((math.prod(a.y.shape[:axis]), 1, math.prod(a.y.shape[axis + 1 :])))
@@ -190,7 +181,7 @@ def _output(small: Mapping[str, Tensor | None]) -> str:
 
 
 @primitive()
-def batch_norm_statistics(call: CpuCall, a: BatchNormStatistics) -> Step:
+def batch_norm_statistics(call: CpuCall, a: ops.BatchNormStatistics) -> Step:
     of = _Formulas(call, a.x)
     variance = call.temporary(a.mean.shape)
     unbiased = of.count / (of.count - 1) if of.count > 1 else 1.0
@@ -210,7 +201,7 @@ def batch_norm_statistics(call: CpuCall, a: BatchNormStatistics) -> Step:
 
 
 @primitive()
-def batch_norm(call: CpuCall, a: BatchNorm) -> Step:
+def batch_norm(call: CpuCall, a: ops.BatchNorm) -> Step:
     result = _output(a.small) + (" + addend" if a.addend is not None else "")
     if a.relu:
         result = f"max({result}, 0)"
@@ -218,7 +209,7 @@ def batch_norm(call: CpuCall, a: BatchNorm) -> Step:
 
 
 @primitive()
-def batch_norm_backward(call: CpuCall, a: BatchNormBackward) -> Step:
+def batch_norm_backward(call: CpuCall, a: ops.BatchNormBackward) -> Step:
     of, small = _Formulas(call, a.x), a.small
     dy, dscale, dbias = a.dy, a.dscale, a.dbias
     steps: list[Step] = []

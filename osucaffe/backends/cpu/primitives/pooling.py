@@ -3,118 +3,75 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
-from ...primitives.pooling import (
-    AveragePooling,
-    AveragePoolingBackward,
-    Interpolation,
-    InterpolationBackward,
-    MaxPooling,
-    MaxPoolingBackward,
-    PoolingWindow,
-    StochasticPooling,
-    Unpooling,
-    UnpoolingBackward,
-)
-from ...random import call_key, squares32
+from ...primitives import pooling as ops
 from ...tensor import Step, Tensor
-from ..evaluate import CHUNK
 from ..registry import CpuCall, primitive
-from ..windows import Windows
-from .formulas import flat
+from ..windows import PaddedImages
+from .formulas import Draw, flat
+from .movement import Indices
 
 
-class PaddedImage:
-    """Where taps of windows read an image (channels, *extents) in its padding, or add to it."""
-
-    def __init__(self, call: CpuCall, channels: int, windows: Windows) -> None:
-        self.windows = windows
-        self._padded = None if windows.plain else call.temporary((channels, *windows.padded))
-
-    def surround(self, value: float) -> None:
-        """Fill the padding (scratch holds anything before a step)."""
-        if self._padded is not None:
-            self._padded.array.fill(value)
-
-    def pad(self, image: np.ndarray) -> np.ndarray:
-        """The image with its padding, which `surround` has filled."""
-        if self._padded is None:
-            return image
-        padded: np.ndarray = self._padded.array
-        np.copyto(padded[self.windows.interior], image)
-        return padded
-
-    def target(self, image: np.ndarray) -> np.ndarray:
-        """A zeroed padded image to add to; `finish` copies its interior to the image."""
-        target = image if self._padded is None else self._padded.array
-        target.fill(0)
-        return target
-
-    def finish(self, image: np.ndarray) -> None:
-        if self._padded is not None:
-            np.copyto(image, self._padded.array[self.windows.interior])
-
-
-class _Images(PaddedImage):
-    """The padded image of a pooling, and scratch of one output.
-
-    starts: the flat index of each window's first corner. taps: each with how far it lies behind.
-    """
+class _Images(PaddedImages):
+    """The padded images of a pooling, and scratch of one output."""
 
     def __init__(
-        self, call: CpuCall, x: Tensor, y: Tensor, a: PoolingWindow | StochasticPooling
+        self, call: CpuCall, x: Tensor, y: Tensor, a: ops.PoolingWindow | ops.StochasticPooling
     ) -> None:
-        windows = Windows(x.shape[2:], y.shape[2:], a.kernel, a.stride, a.pad)
-        super().__init__(call, x.shape[1], windows)
-        self.call, self.channels = call, x.shape[1]
-        self.starts = windows.starts()
-        self.taps = list(zip(windows.taps, windows.shifts(), strict=True))
-        self.positions = np.zeros(windows.out, np.int32)
+        super().__init__(call, x, y, a.kernel, a.stride, a.pad)
+        self._call = call
+        self.origins = self.starts()
+        self._shifts, self._positions = self.shifts(), np.zeros_like(self.origins)
 
     def scratch(self, dtype: str = "float32") -> Tensor:
         """Memory for one value of each window of an image."""
-        return self.call.temporary((self.channels, *self.windows.out), dtype)
+        return self._call.temporary((self.channels, *self.out), dtype)
+
+    def positions(self) -> Iterator[tuple[Any, np.ndarray]]:
+        """For each tap, it and the flat index of what it reads in each window, in one memory."""
+        for tap, shift in zip(self.taps, self._shifts, strict=True):
+            yield tap, np.add(self.origins, shift, out=self._positions)
 
 
 @primitive()
-def max_pooling(call: CpuCall, a: MaxPooling) -> Step:
+def max_pooling(call: CpuCall, a: ops.MaxPooling) -> Step:
     images = _Images(call, a.x, a.y, a)
-    first = images.windows.first_inside()
+    first = images.first_inside()
     larger = images.scratch("bool")
 
     def step() -> None:
-        images.surround(-np.inf)
+        images.fill_padding(-np.inf)
         for number, (image, best) in enumerate(zip(a.x.array, a.y.array, strict=True)):
-            source = images.pad(image)
+            source = images.with_padding(image)
             best.fill(-np.inf)
             if a.index is None:
-                for tap, _ in images.taps:
+                for tap in images.taps:
                     np.maximum(best, source[tap], out=best)
                 continue
             where = a.index.array[number]
             np.copyto(where, first)
-            for tap, shift in images.taps:
+            for tap, positions in images.positions():
                 np.greater(source[tap], best, out=larger.array)
                 np.copyto(best, source[tap], where=larger.array)
-                np.add(images.starts, shift, out=images.positions)
-                np.copyto(where, images.positions, where=larger.array)
+                np.copyto(where, positions, where=larger.array)
 
     return step
 
 
 @primitive()
-def max_pooling_backward(call: CpuCall, a: MaxPoolingBackward) -> Step:
+def max_pooling_backward(call: CpuCall, a: ops.MaxPoolingBackward) -> Step:
     images = _Images(call, a.dx, a.dy, a)
     here, part = images.scratch("bool"), images.scratch()
 
     def step() -> None:
         for number, image in enumerate(a.dx.array):
-            target = images.target(image)
-            for tap, shift in images.taps:
-                np.add(images.starts, shift, out=images.positions)
-                np.equal(a.index.array[number], images.positions, out=here.array)
+            target = images.accumulator(image)
+            for tap, positions in images.positions():
+                np.equal(a.index.array[number], positions, out=here.array)
                 np.multiply(a.dy.array[number], here.array, out=part.array)
                 target[tap] += part.array
             images.finish(image)
@@ -123,16 +80,16 @@ def max_pooling_backward(call: CpuCall, a: MaxPoolingBackward) -> Step:
 
 
 @primitive()
-def average_pooling(call: CpuCall, a: AveragePooling) -> Step:
+def average_pooling(call: CpuCall, a: ops.AveragePooling) -> Step:
     images = _Images(call, a.x, a.y, a)
-    areas = images.windows.areas().astype(call.backend.dtype)
+    areas = images.areas().astype(call.backend.dtype)
 
     def step() -> None:
-        images.surround(0)
+        images.fill_padding(0)
         for image, mean in zip(a.x.array, a.y.array, strict=True):
-            source = images.pad(image)
+            source = images.with_padding(image)
             mean.fill(0)
-            for tap in images.windows.taps:
+            for tap in images.taps:
                 mean += source[tap]
             mean /= areas
 
@@ -140,16 +97,16 @@ def average_pooling(call: CpuCall, a: AveragePooling) -> Step:
 
 
 @primitive()
-def average_pooling_backward(call: CpuCall, a: AveragePoolingBackward) -> Step:
+def average_pooling_backward(call: CpuCall, a: ops.AveragePoolingBackward) -> Step:
     images = _Images(call, a.dx, a.dy, a)
-    areas = images.windows.areas().astype(call.backend.dtype)
+    areas = images.areas().astype(call.backend.dtype)
     share = images.scratch()
 
     def step() -> None:
         for image, gradient in zip(a.dx.array, a.dy.array, strict=True):
-            target = images.target(image)
+            target = images.accumulator(image)
             np.divide(gradient, areas, out=share.array)
-            for tap in images.windows.taps:
+            for tap in images.taps:
                 target[tap] += share.array
             images.finish(image)
 
@@ -158,23 +115,19 @@ def average_pooling_backward(call: CpuCall, a: AveragePoolingBackward) -> Step:
 
 def uniform(call: CpuCall, y: Tensor, key: int) -> Step:
     """A step that fills y with numbers of [0, 1): 24 random bits each, so float32 holds them."""
-    random, length = call.backend.random, max(1, min(CHUNK, y.count))
-    numbers = [np.empty(length, np.uint64) for _ in range(4)]
+    draw = Draw(call, y.count, key)
 
     def step() -> None:
-        target, seed = flat(y), call_key(random.seed, key)
-        for begin in range(0, len(target), length):
-            piece = target[begin : begin + length]
-            drawn, *scratch = [array[: len(piece)] for array in numbers]
-            squares32(random.counter(len(target), begin), seed, drawn, scratch)
-            np.right_shift(drawn, np.uint64(8), out=drawn)
-            np.multiply(drawn, 2.0**-24, out=piece, casting="unsafe")
+        target = flat(y)
+        for piece, bits in draw(0, y.count):
+            np.right_shift(bits, np.uint64(8), out=bits)
+            np.multiply(bits, 2.0**-24, out=target[piece], casting="unsafe")
 
     return step
 
 
 @primitive()
-def stochastic_pooling(call: CpuCall, a: StochasticPooling) -> Step:
+def stochastic_pooling(call: CpuCall, a: ops.StochasticPooling) -> Step:
     images = _Images(call, a.x, a.y, a)
     if not a.train:
         return _expectation(a.x, a.y, images)
@@ -183,25 +136,24 @@ def stochastic_pooling(call: CpuCall, a: StochasticPooling) -> Step:
 
     def step() -> None:
         draw()
-        images.surround(0)
+        images.fill_padding(0)
         for number, (image, value) in enumerate(zip(a.x.array, a.y.array, strict=True)):
-            source, where = images.pad(image), a.index.array[number]
+            source, where = images.with_padding(image), a.index.array[number]
             total.array.fill(0)
-            for tap, _ in images.taps:
+            for tap in images.taps:
                 total.array += source[tap]
             np.multiply(value, total.array, out=threshold.array)
             # The first element at which the running sum passes the threshold; a window of zeros
             # gives its first element.
-            np.copyto(where, images.starts)
+            np.copyto(where, images.origins)
             for array in (value, total.array, chosen.array):
                 array.fill(0)
-            for tap, shift in images.taps:
+            for tap, positions in images.positions():
                 total.array += source[tap]
                 np.greater(total.array, threshold.array, out=beyond.array)
                 np.greater(beyond.array, chosen.array, out=chosen.array)  # here for the first time
                 np.copyto(value, source[tap], where=chosen.array)
-                np.add(images.starts, shift, out=images.positions)
-                np.copyto(where, images.positions, where=chosen.array)
+                np.copyto(where, positions, where=chosen.array)
                 np.copyto(chosen.array, beyond.array)
 
     return step
@@ -212,12 +164,12 @@ def _expectation(x: Tensor, y: Tensor, images: _Images) -> Step:
     total, square = images.scratch(), images.scratch()
 
     def step() -> None:
-        images.surround(0)
+        images.fill_padding(0)
         for image, value in zip(x.array, y.array, strict=True):
-            source = images.pad(image)
+            source = images.with_padding(image)
             value.fill(0)
             total.array.fill(0)
-            for tap in images.windows.taps:
+            for tap in images.taps:
                 total.array += source[tap]
                 np.square(source[tap], out=square.array)
                 value += square.array
@@ -227,51 +179,44 @@ def _expectation(x: Tensor, y: Tensor, images: _Images) -> Step:
     return step
 
 
-class _Places:
-    """Where the elements of x stand in y, flat, in reused memory. Call `look` first in a step."""
+class _Places(Indices):
+    """Where the elements of x stand in y, flat: the first of its channel for one out of range."""
 
     def __init__(self, call: CpuCall, index: Tensor, y: Tensor) -> None:
-        self.index, self.area = index, math.prod(y.shape[2:])
-        self.place = call.temporary((y.shape[0] * y.shape[1], math.prod(index.shape[2:])), "int64")
-        self._first = np.arange(y.shape[0] * y.shape[1])[:, None] * self.area
-        self._flag = call.temporary(self.place.shape, "bool")
-        self.wrong = call.temporary(self.place.shape, "bool")
+        channels, self.area = y.shape[0] * y.shape[1], math.prod(y.shape[2:])
+        super().__init__(call, index, (channels, math.prod(index.shape[2:])), self.area)
+        self._first = np.arange(channels)[:, None] * self.area
 
     def look(self) -> None:
-        """Read the indices: `place`, and `wrong` where one is out of range (its place is the first
-        of its channel)."""
-        place, wrong, flag = self.place.array, self.wrong.array, self._flag.array
-        np.copyto(place, self.index.array.reshape(place.shape), casting="unsafe")
-        np.less(place, 0, out=wrong)
-        np.greater_equal(place, self.area, out=flag)
-        np.logical_or(wrong, flag, out=wrong)
-        np.putmask(place, wrong, 0)
+        super().look()
+        place = self.values.array
+        np.putmask(place, self.wrong.array, 0)
         np.add(place, self._first, out=place)
 
 
 @primitive()
-def unpooling(call: CpuCall, a: Unpooling) -> Step:
+def unpooling(call: CpuCall, a: ops.Unpooling) -> Step:
     places = _Places(call, a.index, a.y)
 
     def step() -> None:
         places.look()
         flat = a.y.array.reshape(-1)
         flat.fill(0)
-        np.put(flat, places.place.array, a.x.array)
-        np.putmask(a.y.array.reshape(-1, places.area)[:, 0], places.wrong.array.any(axis=1), np.nan)
+        np.put(flat, places.values.array, a.x.array)
+        np.putmask(flat.reshape(-1, places.area)[:, 0], places.wrong.array.any(axis=1), np.nan)
 
     return step
 
 
 @primitive()
-def unpooling_backward(call: CpuCall, a: UnpoolingBackward) -> Step:
+def unpooling_backward(call: CpuCall, a: ops.UnpoolingBackward) -> Step:
     places = _Places(call, a.index, a.dy)
 
     def step() -> None:
         places.look()
-        taken = a.dx.array.reshape(places.place.shape)
+        taken = a.dx.array.reshape(places.values.array.shape)
         # mode "clip" keeps NumPy from making a copy first
-        np.take(a.dy.array.reshape(-1), places.place.array, out=taken, mode="clip")
+        np.take(a.dy.array.reshape(-1), places.values.array, out=taken, mode="clip")
         np.putmask(taken, places.wrong.array, 0)
 
     return step
@@ -308,14 +253,14 @@ def _product(call: CpuCall, x: Tensor, y: Tensor, rows: np.ndarray, columns: np.
 
 
 @primitive()
-def interpolation(call: CpuCall, a: Interpolation) -> Step:
+def interpolation(call: CpuCall, a: ops.Interpolation) -> Step:
     dtype = call.backend.dtype_of(a.x)
     axes = zip(a.y.shape[2:], a.x.shape[2:], strict=True)
     return _product(call, a.x, a.y, *(weights(large, small, dtype) for large, small in axes))
 
 
 @primitive()
-def interpolation_backward(call: CpuCall, a: InterpolationBackward) -> Step:
+def interpolation_backward(call: CpuCall, a: ops.InterpolationBackward) -> Step:
     dtype = call.backend.dtype_of(a.dx)
     axes = zip(a.dy.shape[2:], a.dx.shape[2:], strict=True)
     matrices = (weights(large, small, dtype).T for large, small in axes)

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from ...primitives.records import CachedBatch, CachedRows, NextRow, Transform
+from ...primitives import records as ops
 from ...records import transform_record
 from ...tensor import Step, Tensor
-from ..registry import CpuCall, primitive, unprepared
+from ..registry import CpuCall, direct, primitive
 
 
 @primitive()
-def transform(call: CpuCall, a: Transform) -> Step:
+def transform(call: CpuCall, a: ops.Transform) -> Step:
     scale = call.backend.dtype_of(a.y).type(a.scale)
 
     def step() -> None:
@@ -26,7 +26,7 @@ def transform(call: CpuCall, a: Transform) -> Step:
 
 
 @primitive()
-def cached_batch(call: CpuCall, a: CachedBatch) -> Step:
+def cached_batch(call: CpuCall, a: ops.CachedBatch) -> Step:
     scale = call.backend.dtype_of(a.y).type(a.scale)
     shape = a.records.shape[1:]
     size = math.prod(shape)
@@ -49,15 +49,13 @@ def cached_batch(call: CpuCall, a: CachedBatch) -> Step:
     return step
 
 
-@primitive()
-@unprepared
-def cached_rows(call: CpuCall, a: CachedRows) -> None:
+@direct()
+def cached_rows(call: CpuCall, a: ops.CachedRows) -> None:
     np.take(a.records.array, a.rows.array[:, 0], axis=0, out=a.y.array, mode="clip")
 
 
-@primitive()
-@unprepared
-def next_row(call: CpuCall, a: NextRow) -> None:
+@direct()
+def next_row(call: CpuCall, a: ops.NextRow) -> None:
     at = int(a.cursor.array[0]) % len(a.table.array)
     np.copyto(a.row.array, a.table.array[at])
     a.cursor.array[0] = at + 1

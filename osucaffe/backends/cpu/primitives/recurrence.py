@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...primitives.recurrence import Recurrent, RecurrentBackward
+from ...primitives import recurrence as ops
 from ...tensor import Call, Step, Tensor
 from ..evaluate import Evaluate
 from ..registry import CpuCall, primitive
@@ -45,7 +45,7 @@ class _Cell:
         self._evaluate.piece(arrays, (self.items, self.units))
 
 
-def forward_step(call: Call, a: Recurrent, product: Product | None, dtype: str) -> Step:
+def forward_step(call: Call, a: ops.Recurrent, product: Product | None, dtype: str) -> Step:
     """`Program.recurrent`, given what adds the products (None: there are none)."""
     gates, h, h_in, c, keep = a.gates, a.h, a.h_in, a.c, a.keep
     cell = _Cell(a.formula, ["x"], ["keep", "h"] + ["c_in", "c"] * (c is not None), gates, h, dtype)
@@ -69,7 +69,7 @@ def forward_step(call: Call, a: Recurrent, product: Product | None, dtype: str) 
 
 
 def backward_step(
-    call: Call, a: RecurrentBackward, product: Product | None, flow: Tensor, dtype: str
+    call: Call, a: ops.RecurrentBackward, product: Product | None, flow: Tensor, dtype: str
 ) -> Step:
     """`Program.recurrent_backward`, given what writes the products to flow (None: none does)."""
     dh, gates, dgates, c = a.dh, a.gates, a.dgates, a.c
@@ -106,7 +106,7 @@ def _before(state: Tensor, t: int, first: Tensor) -> np.ndarray:
 
 
 @primitive()
-def recurrent(call: CpuCall, a: Recurrent) -> Step:
+def recurrent(call: CpuCall, a: ops.Recurrent) -> Step:
     result = call.temporary(a.gates.shape[1:])
 
     def product(t: int) -> None:
@@ -117,7 +117,7 @@ def recurrent(call: CpuCall, a: Recurrent) -> Step:
 
 
 @primitive()
-def recurrent_backward(call: CpuCall, a: RecurrentBackward) -> Step:
+def recurrent_backward(call: CpuCall, a: ops.RecurrentBackward) -> Step:
     flow = call.temporary(a.dh.shape[1:])
 
     def product(t: int) -> None:

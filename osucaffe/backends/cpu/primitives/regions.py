@@ -7,18 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ...primitives.regions import (
-    Hardest,
-    RoiAveragePooling,
-    RoiAveragePoolingBackward,
-    RoiMaxPooling,
-    RoiMaxPoolingBackward,
-    RoiSampling,
-    RoiSamplingBackward,
-    RoiWarpingRoisBackward,
-)
+from ...primitives import regions as ops
 from ...tensor import Shape, Tensor
-from ..registry import CpuCall, primitive, unprepared
+from ..registry import CpuCall, direct
 
 Bin = tuple[int, int, slice, slice]
 """Row and column of a bin, and its part of the feature map."""
@@ -76,9 +67,8 @@ def _max_bins(corners: np.ndarray, bins: Shape, extents: Shape, scale: float) ->
             yield h, w, moved[0], moved[1]
 
 
-@primitive()
-@unprepared
-def roi_max_pooling(call: CpuCall, a: RoiMaxPooling) -> None:
+@direct()
+def roi_max_pooling(call: CpuCall, a: ops.RoiMaxPooling) -> None:
     extents, bins = a.x.shape[2:], a.y.shape[2:]
     channels = np.arange(a.x.shape[1])
     a.y.array.fill(0)
@@ -93,9 +83,8 @@ def roi_max_pooling(call: CpuCall, a: RoiMaxPooling) -> None:
             a.index.array[r, :, h, w] = (row.start + tall) * extents[1] + column.start + wide
 
 
-@primitive()
-@unprepared
-def roi_max_pooling_backward(call: CpuCall, a: RoiMaxPoolingBackward) -> None:
+@direct()
+def roi_max_pooling_backward(call: CpuCall, a: ops.RoiMaxPoolingBackward) -> None:
     a.dx.array.fill(0)
     planes = a.dx.array.reshape(*a.dx.shape[:2], -1)
     channels = np.arange(a.dx.shape[1])[:, None]
@@ -106,7 +95,7 @@ def roi_max_pooling_backward(call: CpuCall, a: RoiMaxPoolingBackward) -> None:
 
 
 def _averaged(
-    a: RoiAveragePooling | RoiAveragePoolingBackward, x: Tensor, bins: Shape
+    a: ops.RoiAveragePooling | ops.RoiAveragePoolingBackward, x: Tensor, bins: Shape
 ) -> Iterator[tuple[np.ndarray, tuple[Any, ...], int]]:
     """For all bins of all regions: the part of x (D, rows, columns) that a bin covers, where it
     stands among the bins, and its area."""
@@ -120,17 +109,15 @@ def _averaged(
             yield maps[image, :, h, w, row, column], (r, slice(None), h, w), area
 
 
-@primitive()
-@unprepared
-def roi_average_pooling(call: CpuCall, a: RoiAveragePooling) -> None:
+@direct()
+def roi_average_pooling(call: CpuCall, a: ops.RoiAveragePooling) -> None:
     a.y.array.fill(0)
     for part, at, area in _averaged(a, a.x, a.y.shape[2:]):
         a.y.array[at] = part.sum(axis=(1, 2)) / area
 
 
-@primitive()
-@unprepared
-def roi_average_pooling_backward(call: CpuCall, a: RoiAveragePoolingBackward) -> None:
+@direct()
+def roi_average_pooling_backward(call: CpuCall, a: ops.RoiAveragePoolingBackward) -> None:
     a.dx.array.fill(0)
     for part, at, area in _averaged(a, a.dx, a.dy.shape[2:]):
         part += a.dy.array[at][:, None, None] / area
@@ -161,7 +148,7 @@ def _grid(
 
 
 def _sampled(
-    a: RoiSampling | RoiSamplingBackward, images: Shape, points: Shape
+    a: ops.RoiSampling | ops.RoiSamplingBackward, images: Shape, points: Shape
 ) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
     """Region, image, and the weights of rows and of columns at its points."""
     for r, image, corners in _regions(a.rois.array, images[0]):
@@ -173,17 +160,15 @@ def _sampled(
             yield r, image, rows, columns
 
 
-@primitive()
-@unprepared
-def roi_sampling(call: CpuCall, a: RoiSampling) -> None:
+@direct()
+def roi_sampling(call: CpuCall, a: ops.RoiSampling) -> None:
     a.y.array.fill(0)
     for r, image, rows, columns in _sampled(a, a.x.shape, a.y.shape[2:]):
         a.y.array[r] = rows @ (a.x.array[image] @ columns.T)
 
 
-@primitive()
-@unprepared
-def roi_sampling_backward(call: CpuCall, a: RoiSamplingBackward) -> None:
+@direct()
+def roi_sampling_backward(call: CpuCall, a: ops.RoiSamplingBackward) -> None:
     a.dx.array.fill(0)
     for r, image, rows, columns in _sampled(a, a.dx.shape, a.dy.shape[2:]):
         a.dx.array[image] += rows.T @ (a.dy.array[r] @ columns)
@@ -205,9 +190,8 @@ def _moving(
     return weights * inner[:, None], slopes, share
 
 
-@primitive()
-@unprepared
-def roi_warping_rois_backward(call: CpuCall, a: RoiWarpingRoisBackward) -> None:
+@direct()
+def roi_warping_rois_backward(call: CpuCall, a: ops.RoiWarpingRoisBackward) -> None:
     points, extents = a.dy.shape[2:], a.x.shape[2:]
     a.drois.array.fill(0)
     corner = a.drois.array.reshape(-1, 5)
@@ -223,9 +207,8 @@ def roi_warping_rois_backward(call: CpuCall, a: RoiWarpingRoisBackward) -> None:
             corner[r, column + 2] = (moved * share).sum()
 
 
-@primitive()
-@unprepared
-def hardest(call: CpuCall, a: Hardest) -> None:
+@direct()
+def hardest(call: CpuCall, a: ops.Hardest) -> None:
     images = a.rois.array.reshape(a.rois.shape[0], 5, -1)[:, 0].reshape(-1)
     order = np.argsort(-a.loss.array.reshape(-1), kind="stable")
     chosen = a.y.array.reshape(-1)

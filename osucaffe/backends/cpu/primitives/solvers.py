@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ...formula import parse
-from ...primitives.solvers import SumOfSquares, Update
+from ...primitives import solvers as ops
 from ...tensor import Step
 from ..evaluate import Evaluate
-from ..registry import CpuCall, primitive, unprepared
+from ..registry import CpuCall, direct, primitive
 from .formulas import flat, over_chunks
 
 Segment = tuple[int, int, float, float]
@@ -28,7 +28,7 @@ def merge_segments(segments: Sequence[Segment]) -> list[Segment]:
 
 
 @primitive()
-def update(call: CpuCall, a: Update) -> Step:
+def update(call: CpuCall, a: ops.Update) -> Step:
     formula = a.formula
     gradient = "g"
     if "g" in parse(formula).writes:  # the gradients stay as they are
@@ -55,9 +55,8 @@ def update(call: CpuCall, a: Update) -> Step:
     return over_chunks(call, a.weights.size, worker)
 
 
-@primitive()
-@unprepared
-def sum_of_squares(call: CpuCall, a: SumOfSquares) -> None:
+@direct()
+def sum_of_squares(call: CpuCall, a: ops.SumOfSquares) -> None:
     source, total = flat(a.x), 0.0
     for start in range(0, len(source), DOT_CHUNK):
         piece = source[start : start + DOT_CHUNK]

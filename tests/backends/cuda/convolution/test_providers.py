@@ -134,7 +134,7 @@ def few_channels(name: str) -> Case:
     else:
         tensors |= {"dy": np.zeros(maps), "dw": Output(filters), "db": Output((8,))}
     settings = {"stride": [2, 2], "pad": [2, 1], "dilation": [1, 1], "group": 1}
-    return Case("few channels", name, tensors, settings, dict)
+    return Case("few channels", name, tensors, settings, {})
 
 
 @pytest.mark.parametrize("name", ["convolution", "convolution_backward_filter"])

@@ -1,21 +1,17 @@
-"""Owns convolution on oneDNN, forward and backward."""
+"""Owns convolution and inner product on oneDNN, forward and backward."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 
-from ...primitives.products import (
-    Convolution,
-    ConvolutionBackwardData,
-    ConvolutionBackwardFilter,
-    ConvolutionWindow,
-)
+from ...formula import ELU
+from ...primitives import products as ops
 from ...tensor import Step, Tensor
 from . import api
-from .activation import Ending
-from .api import Descriptor, PrimitiveDescriptor, Unsupported
-from .preparation import Operand, Preparation
+from .api import Descriptor, PostOperation, PrimitiveDescriptor, Unsupported
+from .memory import Formatted
+from .preparation import Operand, Preparation, padding_behind
 
 _WEIGHTS = [1]
 """Where the weights, which are small, stand among the formats that are chosen."""
@@ -75,20 +71,10 @@ def _fast(found: PrimitiveDescriptor, w: Tensor, group: int) -> PrimitiveDescrip
     return found
 
 
-def _geometry(
-    x: Tensor,
-    w: Tensor,
-    y: Tensor,
-    a: ConvolutionWindow,
-) -> list[Sequence[int]]:
-    """Strides, dilations less one, and padding before and after, as oneDNN wants them."""
-    after = [
-        (out - 1) * step + (kernel - 1) * apart + 1 - extent - before
-        for out, step, kernel, apart, extent, before in zip(
-            y.shape[2:], a.stride, w.shape[2:], a.dilation, x.shape[2:], a.pad, strict=True
-        )
-    ]
-    return [a.stride, [apart - 1 for apart in a.dilation], a.pad, after]
+def _geometry(x: Tensor, w: Tensor, y: Tensor, a: ops.ConvolutionWindow) -> list[Sequence[int]]:
+    """Strides, dilations less one, and padding before and behind, as oneDNN wants them."""
+    behind = padding_behind(x, y, w.shape[2:], a.stride, a.pad, a.dilation)
+    return [a.stride, [apart - 1 for apart in a.dilation], a.pad, behind]
 
 
 def _weights(p: Preparation, w: Tensor, group: int, *, add: bool = False) -> Operand:
@@ -97,6 +83,30 @@ def _weights(p: Preparation, w: Tensor, group: int, *, add: bool = False) -> Ope
         return p.operand(w, add=add)
     in_groups = (group, w.shape[0] // group, *w.shape[1:])
     return p.operand(w, p.library.plain(in_groups), add=add)
+
+
+def _ending(
+    p: Preparation,
+    dimensions: tuple[int, ...],
+    a: ops.Convolution | ops.InnerProduct,
+    behind: bool = False,
+) -> tuple[PostOperation | None, dict[int, Formatted]]:
+    """What is applied to a result of these dimensions (ReLU, or another activation), and what the
+    primitive is given for it. behind: what lies in the output is added before.
+
+    Raises Unsupported where the slopes of a PReLU do not lie along the second axis.
+    """
+    if a.relu is not None:
+        return ("eltwise", api.RELU, a.relu, 0.0), {}
+    if a.activation is None:
+        return None, {}
+    if a.activation.settings["formula"] == ELU:
+        return ("eltwise", api.ELU, a.activation.settings["constants"]["alpha"], 0.0), {}
+    _, slopes = a.activation.reads["inputs"]
+    if len(slopes.shape) != len(dimensions) or slopes.count not in (1, dimensions[1]):
+        raise Unsupported("slopes along another axis")
+    argument = (1 + behind) * api.POST_OPERATION | api.WEIGHTS
+    return ("prelu", 2 * (slopes.count > 1)), {argument: (slopes, p.library.plain(slopes.shape))}
 
 
 def _image_form(p: Preparation, x: Operand) -> Descriptor:
@@ -145,12 +155,11 @@ def _channels_last(
     return [forms]
 
 
-def convolution(p: Preparation, a: Convolution) -> Step | None:
-    """See `Program.convolution`; a sum in a format that its code cannot add in is left to NumPy.
-
-    activation: what it ends with; None where only slow code could.
-    """
-    ending = Ending(p.library, a.y.shape, a.relu, a.activation)
+def convolution(p: Preparation, a: ops.Convolution) -> Step | None:
+    """A sum in a format that its code cannot add in is left to NumPy, and so is an activation that
+    only slow code could end with."""
+    adds = a.addend is not None
+    then, given = _ending(p, a.y.shape, a, behind=adds)
     image, weights, output = p.operand(a.x), _weights(p, a.w, a.group), p.operand(a.y)
     bias = None if a.b is None else p.operand(a.b)
     geometry = _geometry(a.x, a.w, a.y, a)
@@ -167,8 +176,8 @@ def convolution(p: Preparation, a: Convolution) -> Step | None:
             api.CONVOLUTION_DIRECT,
             *(x, w, bias and bias.plain, y),
             *geometry,
-            keep=None if a.addend is None else 1.0,
-            then=ending.then,
+            keep=1.0 if adds else None,
+            then=then,
         )
 
     def describe(*forms: Descriptor) -> PrimitiveDescriptor:
@@ -176,19 +185,17 @@ def convolution(p: Preparation, a: Convolution) -> Step | None:
         return _fast(found, weights.tensor, a.group)
 
     forms = _image_form(p, image), weights.form, _output_form(p, output)
-    ahead = _channels_last(p, describe, image, weights, output, keeps=a.addend is not None)
+    ahead = _channels_last(p, describe, image, weights, output, keeps=adds)
     chosen = p.choose(describe, *forms, cheap=_WEIGHTS, last=True, ahead=ahead)
-    if a.addend is not None and chosen.wants(api.DST) != output.form:
+    if adds and chosen.wants(api.DST) != output.form:
         return None
     if a.activation is not None and not chosen.is_fast:
         return None
     reads = {api.SRC: image, api.WEIGHTS: weights, api.BIAS: bias}
-    given = ending.arguments(behind=a.addend is not None)
     return p.step(chosen, reads, {api.DST: output}, given=given)
 
 
-def convolution_backward_data(p: Preparation, a: ConvolutionBackwardData) -> Step:
-    """See `Program.convolution_backward_data`."""
+def convolution_backward_data(p: Preparation, a: ops.ConvolutionBackwardData) -> Step:
     above, weights, below = p.operand(a.dy), _weights(p, a.w, a.group), p.operand(a.dx)
     geometry = _geometry(a.dx, a.w, a.dy, a)
 
@@ -205,8 +212,8 @@ def convolution_backward_data(p: Preparation, a: ConvolutionBackwardData) -> Ste
     return p.step(chosen, {api.DIFF_DST: above, api.WEIGHTS: weights}, {api.DIFF_SRC: below})
 
 
-def convolution_backward_filter(p: Preparation, a: ConvolutionBackwardFilter) -> Step | None:
-    """See `Program.convolution_backward_filter`; without dw it is left to NumPy."""
+def convolution_backward_filter(p: Preparation, a: ops.ConvolutionBackwardFilter) -> Step | None:
+    """Without dw it is left to NumPy."""
     if a.dw is None:
         return None
     accumulates = p.call.accumulates
@@ -233,4 +240,83 @@ def convolution_backward_filter(p: Preparation, a: ConvolutionBackwardFilter) ->
     forms = _image_form(p, image), weights.form, above.form
     chosen = p.choose(describe, *forms, cheap=_WEIGHTS, last=True)
     reads = {api.SRC: image, api.DIFF_DST: above}
+    return p.step(chosen, reads, {api.DIFF_WEIGHTS: weights, api.DIFF_BIAS: bias})
+
+
+def _images(p: Preparation, x: Tensor, axis: int) -> Operand:
+    """x as (rows, K), always flattened: oneDNN would take images as they are, but its code for
+    them is much slower than to reorder x, which is small beside the weights."""
+    flattened = (math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
+    return p.operand(x, p.library.plain(flattened))
+
+
+def _matrix(p: Preparation, w: Tensor, transpose: bool, *, add: bool = False) -> Operand:
+    """w as (O, K); with `transpose` its elements are those of (K, O)."""
+    if transpose:
+        return p.operand(w, p.library.plain(w.shape[::-1], (1, w.shape[1])), add=add)
+    return p.operand(w, add=add)
+
+
+def _scores(p: Preparation, y: Tensor) -> Operand:
+    """y as (rows, O)."""
+    return p.operand(y, p.library.plain((math.prod(y.shape[:-1]), y.shape[-1])))
+
+
+def _product(
+    p: Preparation,
+    x: Descriptor,
+    w: Descriptor,
+    b: Descriptor | None,
+    y: Descriptor,
+    then: PostOperation | None = None,
+) -> PrimitiveDescriptor:
+    return p.library.describe("inner_product_forward", api.FORWARD_TRAINING, x, w, b, y, then=then)
+
+
+def inner_product(p: Preparation, a: ops.InnerProduct) -> Step | None:
+    """An activation that only slow code could end with is left to NumPy."""
+    images, scores = _images(p, a.x, a.axis), _scores(p, a.y)
+    weights = _matrix(p, a.w, a.transpose)
+    then, given = _ending(p, scores.plain.dimensions, a)
+    bias = None if a.b is None else p.operand(a.b)
+
+    def describe(x: Descriptor, w: Descriptor, y: Descriptor) -> PrimitiveDescriptor:
+        return _product(p, x, w, None if bias is None else bias.plain, y, then)
+
+    chosen = p.choose(describe, images.form, weights.form, scores.form)
+    if a.activation is not None and not chosen.is_fast:
+        return None
+    reads = {api.SRC: images, api.WEIGHTS: weights, api.BIAS: bias}
+    return p.step(chosen, reads, {api.DST: scores}, given=given)
+
+
+def inner_product_backward_data(p: Preparation, a: ops.InnerProductBackwardData) -> Step:
+    scores, images = _scores(p, a.dy), _images(p, a.dx, a.axis)
+    weights = _matrix(p, a.w, a.transpose)
+
+    def describe(dx: Descriptor, w: Descriptor, dy: Descriptor) -> PrimitiveDescriptor:
+        x, v, y = (p.library.any(form.dimensions) for form in (dx, w, dy))
+        hint = _product(p, x, v, None, y)
+        return p.library.describe("inner_product_backward_data", dx, w, dy, hint)
+
+    chosen = p.choose(describe, images.form, weights.form, scores.form)
+    return p.step(chosen, {api.DIFF_DST: scores, api.WEIGHTS: weights}, {api.DIFF_SRC: images})
+
+
+def inner_product_backward_filter(p: Preparation, a: ops.InnerProductBackwardFilter) -> Step | None:
+    """Without dw it is left to NumPy."""
+    if a.dw is None:
+        return None
+    accumulates = p.call.accumulates
+    images, scores = _images(p, a.x, a.axis), _scores(p, a.dy)
+    weights = _matrix(p, a.dw, a.transpose, add="dw" in accumulates)
+    bias = None if a.db is None else p.operand(a.db, add="db" in accumulates)
+
+    def describe(x: Descriptor, dw: Descriptor, dy: Descriptor) -> PrimitiveDescriptor:
+        return p.library.describe(
+            "inner_product_backward_weights", x, dw, bias and bias.plain, dy, None
+        )
+
+    chosen = p.choose(describe, images.form, weights.form, scores.form)
+    reads = {api.SRC: images, api.DIFF_DST: scores}
     return p.step(chosen, reads, {api.DIFF_WEIGHTS: weights, api.DIFF_BIAS: bias})
