@@ -72,6 +72,11 @@ def overlaps(
     return _shares(first, areas(boxes)[:, None], second, areas(others), of, whole)
 
 
+def pair_overlaps(boxes: np.ndarray, others: np.ndarray, *, whole: bool = False) -> np.ndarray:
+    """Intersection over union of each box with the other one of its row."""
+    return _shares(boxes.T, areas(boxes), others.T, areas(others), "IOU", whole)
+
+
 def _shares(
     boxes: np.ndarray, own: np.ndarray, others: np.ndarray, other: np.ndarray, of: str, whole: bool
 ) -> np.ndarray:

@@ -227,9 +227,13 @@ class Layer:
         layer.inspectable, layer.tensors = self.inspectable, self.tensors
         return layer
 
-    def takes_labels(self, bottom: int, classes: int, ignored: int | None = None) -> None:
-        """Declare that a bottom holds labels, 0 to classes - 1 or the one that is ignored."""
-        self.label_bottoms[bottom] = Classes(self.title, classes, ignored)
+    def take_labels(
+        self, bottom: Shapes, count: int, classes: int, ignored: int | None = None, like: str = ""
+    ) -> None:
+        """Declare that bottom[1] holds labels, 0 to classes - 1 or the one that is ignored, and
+        refuse it if there are not so many."""
+        self.check_count(bottom, 1, count, "labels", like)
+        self.label_bottoms[1] = Classes(self.title, classes, ignored)
 
     @classmethod
     def form(cls, param: Any) -> LayerClass:
@@ -247,6 +251,24 @@ class Layer:
         named = axes.removesuffix(" ...").split(" x ")
         if len(shape) < len(named) or (len(shape) > len(named) and "..." not in axes):
             self.fail(field, f"has shape {shape}, but must be {axes}")
+
+    def check_bottom(self, bottom: Shapes, index: int, shape: Shape, like: str = "") -> None:
+        """Refuse a bottom of another shape; like: why it is to be this one."""
+        if bottom[index] != shape:
+            self.fail(f"bottom[{index}]", f"has shape {bottom[index]}, but must be {shape}{like}")
+
+    def check_alike(self, bottom: Shapes) -> None:
+        """Refuse bottoms of other shapes than the first."""
+        for index in range(len(bottom)):
+            self.check_bottom(bottom, index, bottom[0], ", as bottom[0]")
+
+    def check_count(
+        self, bottom: Shapes, index: int, count: int, of: str = "numbers", like: str = ""
+    ) -> None:
+        """Refuse a bottom that does not hold so many numbers (or labels, say), in any shape."""
+        if math.prod(bottom[index]) != count:
+            text = f"has shape {bottom[index]}, but must hold {count} {of}{like}"
+            self.fail(f"bottom[{index}]", text)
 
     def check_positive(self, message: str, *fields: str) -> None:
         """Refuse numbers below 1."""

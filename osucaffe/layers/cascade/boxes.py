@@ -18,7 +18,7 @@ import numpy as np
 from .. import anchors
 from ..base import Arrays, Shapes, register
 from ..rows import HostRows
-from .fields import FieldCodes, check_suppression, read_regression
+from .fields import FieldCodes, check_suppression, mean, read_regression
 
 NOTHING = [np.array([[0.0, 1, 1, 10, 10]]), np.zeros((1, 6))]
 """The rows that stand for no box at all, as in the forks."""
@@ -55,19 +55,14 @@ class FieldOutput(HostRows):
 
     def _best(self, bottom: Arrays, image: int) -> np.ndarray:
         """Rows of image, box and score, best first."""
-        parts = zip(*self.candidates(bottom, image), strict=True)
+        param, parts = self.setting, zip(*self.candidates(bottom, image), strict=True)
         boxes, scores = (np.concatenate(part) for part in parts)
-        order = np.argsort(scores, kind="stable")[::-1]
-        if self.setting.max_nms_num:
-            order = order[: self.setting.max_nms_num]
-        kept = order[
-            anchors.suppress(
-                boxes[order] - [0, 0, self.edge, self.edge], self.setting.iou_thr,
-                self.setting.max_post_nms_num, self.setting.nms_type, whole=not self.edge,
-            )
-        ]  # fmt: skip
-        head = np.full((len(kept), 1), float(image))
-        return np.concatenate([head, boxes[kept], scores[kept, None]], axis=1)
+        order = np.argsort(scores, kind="stable")[::-1][: param.max_nms_num or None]
+        kept = order[anchors.suppress(
+            boxes[order] - [0, 0, self.edge, self.edge], param.iou_thr, param.max_post_nms_num,
+            param.nms_type, whole=not self.edge,
+        )]  # fmt: skip
+        return np.column_stack([np.full(len(kept), float(image)), boxes[kept], scores[kept]])
 
 
 @register("BoxOutput")
@@ -248,16 +243,8 @@ class BboxAccuracy(CodedBoxes):
         codes, regions, matches = codes[counted], regions[counted, 1:], matches[counted]
         labels = matches[:, 0].astype(int)
         boxes = self.decoded(regions, self.codes_of(codes, labels))
-        return [
-            np.full((1, 1), self._mean_overlap(each, matches[:, 1:5]))
-            for each in (boxes, regions)
-        ]  # fmt: skip
-
-    @staticmethod
-    def _mean_overlap(boxes: np.ndarray, truths: np.ndarray) -> float:
-        pairs = zip(boxes[:, None], truths[:, None], strict=True)
-        found = [float(anchors.overlaps(box, truth)[0, 0]) for box, truth in pairs]
-        return float(np.mean(found)) if found else -1.0
+        overlaps = [anchors.pair_overlaps(each, matches[:, 1:5]) for each in (boxes, regions)]
+        return [np.full((1, 1), mean(each)) for each in overlaps]
 
 
 @register("FrcnnOutput")
@@ -301,10 +288,8 @@ class FrcnnOutput(CodedBoxes):
             boxes[:, :2] = np.maximum(boxes[:, :2], 0)
             boxes[:, 2:] = np.minimum(boxes[:, 2:], [width, height])
             kept = anchors.suppress(boxes, param.iou_thr, of=param.nms_type, whole=True)
-            rows = np.zeros((len(kept), 7))
-            rows[:, 1:5], rows[:, 5] = boxes[kept], label
-            rows[:, 6] = chances[order[kept], label]
-            found.append(rows)
+            image, labels = np.zeros(len(kept)), np.full(len(kept), label)
+            found.append(np.column_stack([image, boxes[kept], labels, chances[order[kept], label]]))
         rows = np.concatenate(found)
         if param.max_det_num:
             best = np.argsort(-rows[:, 6], kind="stable")[: param.max_det_num]

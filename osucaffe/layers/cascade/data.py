@@ -28,13 +28,18 @@ class ObjectData(Varying):
 
     reshapes = True
     tops: Count = (1, None)
-    setting: Any
+    messages: tuple[str, ...]
     difficult = True
     shuffle = ""
     group = 1
     repeats = 1
     one_by_one = True
     _images: list[Listed] | None = None
+
+    @property
+    def setting(self) -> Any:
+        """The message that comes first."""
+        return getattr(self.param, self.messages[0])
 
     def setup(self, bottom: Shapes) -> Shapes:
         if self._images is None:
@@ -54,8 +59,7 @@ class ObjectData(Varying):
 
     def _open(self) -> list[Listed]:
         """The images of the list."""
-        name = next(name for name in self.messages or () if name != "transform_param")
-        self.setting, self.name_of = getattr(self.param, name), name
+        name = self.messages[0]
         self.require(name, source="name a list", batch_size="set it to the images of one batch")
         if getattr(self.setting, "coord_num", 4) != 4:
             self.fail(f"{name}.coord_num", "must be 4")
@@ -151,15 +155,6 @@ class TrainingData(ObjectData):
     nothing: tuple[int, ...] = (-1,) * 8
     scale = 1.0
 
-    def setup(self, bottom: Shapes) -> Shapes:
-        shapes = super().setup(bottom)
-        self.reshapes = self.setting.output_gt_boxes or not self.fixed()
-        return shapes
-
-    def fixed(self) -> bool:
-        """Whether all images have one size."""
-        raise NotImplementedError
-
     def extents(self, picture: Picture, ratio: float) -> tuple[int, int]:
         """Height and width of a batch that begins with this picture."""
         raise NotImplementedError
@@ -174,7 +169,8 @@ class TrainingData(ObjectData):
     def read_fields(self, strides: list[int]) -> list[tuple[int, int, int]]:
         param = self.setting
         if not len(strides) == len(param.field_w) == len(param.field_h):
-            self.fail(f"{self.name_of}.field_w", "must be as many as field_h, and as the strides")
+            field = f"{self.messages[0]}.field_w"
+            self.fail(field, "must be as many as field_h, and as the strides")
         return list(zip(param.field_w, param.field_h, strides, strict=True))
 
     def ratio(self, position: int) -> float:
@@ -233,15 +229,12 @@ class ImageGtData(TrainingData):
 
     def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.image_gt_data_param
-        self.setting, self.name_of = param, "image_gt_data_param"
         self.shuffle = "random" if param.shuffle else ""
+        self.reshapes = param.output_gt_boxes or not (param.resize_width or param.crop_width)
         self.repeats, self.scale = max(1, param.fg_img_multiple), param.scale
         fields = self.read_fields(list(param.downsample_rate))
         self.rules = Rules(fields, edges=True, foreground=param.fg_threshold)
         return super().setup(bottom)
-
-    def fixed(self) -> bool:
-        return bool(self.setting.resize_width or self.setting.crop_width)
 
     def extents(self, picture: Picture, ratio: float) -> tuple[int, int]:
         param, (height, width) = self.setting, picture.image.shape[:2]
@@ -285,7 +278,9 @@ class DetectionData(TrainingData):
 
     def setup(self, bottom: Shapes) -> Shapes:
         param, name = self.param.detection_data_param, "detection_data_param"
-        self.setting, self.name_of = param, name
+        resized = param.resize_width and param.resize_height
+        fixed = resized or (param.crop_width and param.crop_height)
+        self.reshapes = param.output_gt_boxes or not fixed
         self.shuffle = param.shuffle if param.HasField("shuffle") else ""
         if self.shuffle not in ("", "random", "random_aspect", "random_mix_aspect"):
             self.fail(f"{name}.shuffle", "must be random, random_aspect or random_mix_aspect")
@@ -299,11 +294,6 @@ class DetectionData(TrainingData):
         )  # fmt: skip
         return super().setup(bottom)
 
-    def fixed(self) -> bool:
-        param = self.setting
-        return bool((param.crop_width and param.crop_height) or
-                    (param.resize_width and param.resize_height))  # fmt: skip
-
     def ratio(self, position: int) -> float:
         ratios = self.setting.template_ratio
         draw = np.random.default_rng([self.seed, self.key, position, 1])
@@ -313,19 +303,16 @@ class DetectionData(TrainingData):
         param, (height, width) = self.setting, picture.image.shape[:2]
         if param.crop_width and param.crop_height:
             return param.crop_height, param.crop_width
-        sides = (height, width)
         if param.crop_short_size and param.crop_long_size:
-            sides = (param.crop_long_size, param.crop_short_size)
+            short, long = param.crop_short_size, param.crop_long_size
         elif param.resize_width and param.resize_height:
             return param.resize_height, param.resize_width
         elif param.short_size and param.long_size:
-            long, short = (
-                whole(side * ratio / 32) * 32 for side in (param.long_size, param.short_size)
-            )
-            sides = (long, short)
+            sides = param.short_size, param.long_size
+            short, long = (whole(side * ratio / 32) * 32 for side in sides)
         else:
-            return sides
-        return sides if height >= width else sides[::-1]
+            return height, width
+        return (long, short) if height >= width else (short, long)
 
     def resized(self, picture: Picture, ratio: float) -> Picture:
         param, (height, width) = self.setting, picture.image.shape[:2]

@@ -144,7 +144,7 @@ class HardMining(HostRows):
         param = self.param.hard_mining_param
         self.check_positive("hard_mining_param", "num_roi_per_image", "num_image")
         self.check_rows(bottom, {0: (1,), 1: (5,)})
-        self.check_alike(bottom, len(bottom) - 1)
+        self.check_selected(bottom, len(bottom) - 1)
         rows = min(bottom[0][0], param.num_roi_per_image * param.num_image)
         self.count = None  # the bottoms tell it
         return [(rows, *shape[1:]) for shape in bottom[1:]]
@@ -170,7 +170,7 @@ class ScaleRoute(HostRows):
     def check(self, bottom: Shapes) -> Shapes:
         param = self.param.scale_route_param
         self.check_rows(bottom, {0: (5,)})
-        self.check_alike(bottom, len(bottom))
+        self.check_selected(bottom, len(bottom))
         low, high = param.low_scale or None, param.high_scale or None
         if low and high and high < low:
             self.fail("scale_route_param.high_scale", "must not be below low_scale")

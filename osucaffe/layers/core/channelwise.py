@@ -54,7 +54,8 @@ class Spread(Layer):
             if (dw := self.gradient(0)) is not None:
                 program.reduce_gradient(inputs, dw, formula=formula, axes=self.others)
         elif propagate_down[1]:
-            program.reduce(inputs, bottom[1].diff, formula=formula, axes=self.others)
+            dw = self.spread(bottom[1].diff)
+            program.reduce(inputs, dw, formula=formula, axes=self.others)
 
     def spread(self, tensor: Tensor) -> Tensor:
         """The small tensor with as many axes as the bottom."""

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from ..base import Blobs, Flags, Layer, Program, Shapes, Tensor, register
-from ..core.combine import ByPlace
+from ..core.combine import ByPosition
 from ..core.losses import Loss
 
 
@@ -26,12 +26,9 @@ class CenterLoss(Loss):
         param = self.param.center_loss_param
         self.check_batches(bottom)
         axis = self.axis(param.axis, len(bottom[0]), "center_loss_param.axis")
-        if param.num_output < 1:
-            self.fail("center_loss_param.num_output", "must be at least 1: the number of classes")
+        self.check_positive("center_loss_param", "num_output")
         items = math.prod(bottom[0][:axis])
-        if math.prod(bottom[1]) != items:
-            self.fail("bottom[1]", f"has shape {bottom[1]}: {items} features need as many labels")
-        self.takes_labels(1, param.num_output)
+        self.take_labels(bottom, items, param.num_output)
         self.features = (items, math.prod(bottom[0]) // items)
         self.add_parameter((param.num_output, self.features[1]), param.center_filler)
         return [()]
@@ -60,8 +57,8 @@ class CenterLoss(Loss):
 
 
 @register("ChannelScale")
-class ChannelScale(ByPlace):
-    """bottom[0] times bottom[1], which has one number for all channels of a place (NormFace)."""
+class ChannelScale(ByPosition):
+    """bottom[0] times bottom[1], one number for all channels of a position (NormFace)."""
 
     messages = ("channel_scale_param",)
 
@@ -140,13 +137,11 @@ class GlobalLSEMargin(Layer):
 
     def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.scale_param
-        if len(bottom[0]) != 2:
-            self.fail("bottom[0]", f"has shape {bottom[0]}, but must be N x classes")
+        self.check_axes(bottom[0], "N x classes", "bottom[0]")
         self.items, classes = bottom[0]
-        for i, shape in enumerate(bottom[1:], 1):
-            if shape[:1] != (self.items,) or int(np.prod(shape)) != self.items:
-                self.fail(f"bottom[{i}]", f"has shape {shape}: it must hold {self.items} numbers")
-        self.takes_labels(1, classes)
+        for i in range(1, len(bottom)):
+            self.check_count(bottom, i, self.items)
+        self.take_labels(bottom, self.items, classes)
         filler = param.filler if param.HasField("filler") else None
         self.add_parameter((1,), filler, default=_FIRST_SCALE)
         self.add_parameter((1,))

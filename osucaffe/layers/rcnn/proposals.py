@@ -55,6 +55,20 @@ def candidates(
     return boxes, anchors.by_anchor(scores[:, len(first) :], 1)[:, 0], large
 
 
+def image_info(rows: np.ndarray, image: int) -> np.ndarray:
+    """Height, width and scale of an image, from im_info: a row for each, or one for all."""
+    return rows.reshape(len(rows), -1)[min(image, len(rows) - 1)].astype(np.float64)
+
+
+def by_image(results: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
+    """Regions and scores of all images, from those of each; regions begin with the image."""
+    rois = [
+        np.pad(boxes, ((0, 0), (1, 0)), constant_values=image)
+        for image, (boxes, _) in enumerate(results)
+    ]
+    return [np.concatenate(rois), np.concatenate([scores for _, scores in results])]
+
+
 def best(
     boxes: np.ndarray, chances: np.ndarray, before: int, threshold: float, behind: int
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -80,46 +94,33 @@ class Proposal(HostRows):
             if not getattr(param, field) or min(getattr(param, field)) <= 0:
                 self.fail(f"proposal_param.{field}", "needs at least one, above 0")
         self.first = anchors.anchors_of(param.base_size, list(param.ratio), list(param.scale))
-        scores, deltas, information = bottom
-        count = len(self.first)
-        wanted = [(scores[0], 2 * count), (scores[0], 4 * count)]
-        for i, (shape, begin) in enumerate(zip((scores, deltas), wanted, strict=True)):
-            if len(shape) != 4 or shape[:2] != begin or shape[2:] != scores[2:]:
-                self.fail(
-                    f"bottom[{i}]",
-                    f"has shape {shape}: {count} anchors (ratios x scales) of bottom[0], {scores}, "
-                    f"need N x {begin[1]} x H x W",
-                )
-        if information[:1] not in ((1,), scores[:1]) or math.prod(information[1:]) < 3:
-            self.fail(
-                "bottom[2]",
-                f"has shape {information}, but must be 1 x 3 or {scores[0]} x 3: height, width, "
-                "scale",
-            )
+        scores, info, count = bottom[0], bottom[2], len(self.first)
+        self.check_axes(scores, field="bottom[0]")
+        for i, numbers in enumerate((2, 4)):
+            shape = (scores[0], numbers * count, *scores[2:])
+            self.check_bottom(bottom, i, shape, f" for {count} anchors (ratios x scales)")
+        if info[:1] not in ((1,), scores[:1]) or math.prod(info[1:]) < 3:
+            shapes = f"1 x 3 or {scores[0]} x 3: height, width, scale"
+            self.fail("bottom[2]", f"has shape {info}, but must be {shapes}")
         rows = param.post_nms_topn * scores[0]
         return [(rows, 5), (rows,)][: max(1, len(self.param.top))]
 
     def find(self, bottom: Arrays) -> Arrays:
-        scores, deltas, information = bottom
-        about = information.reshape(len(information), -1)
-        rois, chances = [], []
-        for i in range(len(scores)):
-            found = self._best(scores[i, None], deltas[i, None], about[min(i, len(about) - 1)])
-            rois.append(np.pad(found[0], ((0, 0), (1, 0)), constant_values=i))
-            chances.append(found[1])
-        return [np.concatenate(rois), np.concatenate(chances)]
+        scores, deltas, info = bottom
+        return by_image([
+            self._best(scores[i, None], deltas[i, None], image_info(info, i)[:4])
+            for i in range(len(scores))
+        ])  # fmt: skip
 
     def _best(
-        self, scores: np.ndarray, deltas: np.ndarray, about: np.ndarray
+        self, scores: np.ndarray, deltas: np.ndarray, info: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """The regions of an image, and their scores."""
-        param = self.param.proposal_param
-        height, width, *scale = about[:4].astype(np.float64)
+        param, (height, width, *scale) = self.param.proposal_param, info
         # im_info may tell the scale of the height and, behind it, that of the width.
         least = param.min_size * np.array([scale[-1], scale[0]])
-        extents = height, width
         boxes, chances, large = candidates(
-            self.first, scores, deltas, param.feat_stride, extents, least
+            self.first, scores, deltas, param.feat_stride, (height, width), least
         )
         # Too small a box is the last choice, but one.
         limits = param.pre_nms_topn, param.nms_thresh, param.post_nms_topn
@@ -152,12 +153,6 @@ class RpnLayer(PythonLayer):
             self.settings.base_size, self.settings.ratios, self.settings.scales
         )
 
-    @staticmethod
-    def about(bottom: Hosts, image: int) -> np.ndarray:
-        """Height, width and scale of an image, from im_info: a row for each, or one for all."""
-        rows = bottom[2].data.reshape(len(bottom[2].data), -1)
-        return rows[min(image, len(rows) - 1), :3].astype(np.float64)
-
     def truths(self, boxes: np.ndarray, image: int, images: int) -> np.ndarray:
         """The objects of an image: all, but where a sixth number says which image they are of."""
         if boxes.shape[1] > 5:
@@ -172,8 +167,8 @@ class RpnLayer(PythonLayer):
             )
         return boxes
 
-    def give(self, top: Hosts, values: Sequence[np.ndarray]) -> None:
-        """Let the tops be rows of so many regions."""
+    def write(self, top: Hosts, values: Sequence[np.ndarray]) -> None:
+        """Write rows of so many regions to the tops."""
         self.count = len(values[0])
         for blob, rows in zip(top, values, strict=False):
             blob.reshape(*rows.shape)
@@ -190,19 +185,17 @@ class ProposalLayer(RpnLayer):
             blob.reshape(self.count, numbers)
 
     def forward(self, bottom: Hosts, top: Hosts) -> None:
-        scores, deltas = (each.data for each in bottom[:2])
-        rois, chances = [], []
-        for image in range(len(scores)):
-            found = self._best(scores[image, None], deltas[image, None], self.about(bottom, image))
-            rois.append(np.pad(found[0], ((0, 0), (1, 0)), constant_values=image))
-            chances.append(found[1])
-        self.give(top, [np.concatenate(rois), np.concatenate(chances)])
+        scores, deltas, info = (blob.data for blob in bottom)
+        self.write(top, by_image([
+            self._best(scores[i, None], deltas[i, None], image_info(info, i)[:3])
+            for i in range(len(scores))
+        ]))  # fmt: skip
 
     def _best(
-        self, scores: np.ndarray, deltas: np.ndarray, about: np.ndarray
+        self, scores: np.ndarray, deltas: np.ndarray, info: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """The regions of an image, and their scores."""
-        settings, (height, width, scale) = self.settings, about
+        settings, (height, width, scale) = self.settings, info
         boxes, chances, large = candidates(
             self.first, scores, deltas, settings.feat_stride, (height, width),
             settings.rpn_min_size * scale,
@@ -232,10 +225,10 @@ class AnchorTargetLayer(RpnLayer):
         images = len(bottom[0].data)
         for image in range(images):
             truths = self.truths(bottom[1].data, image, images)[:, :4].astype(np.float64)
-            self._one(image, truths, self.about(bottom, image), top)
+            self._one(image, truths, image_info(bottom[2].data, image)[:3], top)
 
-    def _one(self, image: int, truths: np.ndarray, about: np.ndarray, top: Hosts) -> None:
-        settings, (image_height, image_width, _) = self.settings, about
+    def _one(self, image: int, truths: np.ndarray, info: np.ndarray, top: Hosts) -> None:
+        settings, (image_height, image_width, _) = self.settings, info
         height, width = top[1].shape[2:]
         boxes = anchors.shifted(self.first, (height, width), settings.feat_stride)
         border = settings.allowed_border
@@ -298,7 +291,7 @@ class ProposalTargetLayer(RpnLayer):
             truths = self.truths(bottom[1].data, image, images)
             own = rois[rois[:, 0] == image]
             parts.append(self._sampled(own, truths, image, self.settings.batch_size // images))
-        self.give(top, [np.concatenate(part) for part in zip(*parts, strict=True)])
+        self.write(top, [np.concatenate(part) for part in zip(*parts, strict=True)])
 
     def _sampled(
         self, rois: np.ndarray, truths: np.ndarray, image: int, count: int

@@ -174,7 +174,7 @@ def test_gradients_of_a_margin_that_follows(norms: bool) -> None:
 def test_bad_input_of_a_margin_is_named() -> None:
     text = 'type: "GlobalLSEMargin" top: "y"'
     refuse(text, [(2, 3, 1), (2,)], r"bottom\[0\]: has shape \(2, 3, 1\)")
-    refuse(text, [(2, 3), (3,)], r"bottom\[1\]: has shape \(3,\): it must hold 2")
+    refuse(text, [(2, 3), (3,)], r"bottom\[1\]: has shape \(3,\), but must hold 2")
 
 
 MARGINS = {"SINGLE": 1, "DOUBLE": 2, "TRIPLE": 3, "QUADRUPLE": 4}
@@ -279,4 +279,4 @@ def test_bad_input_of_angles_is_named() -> None:
     text = 'type: "MarginInnerProduct" top: "y" '
     refuse(text, [(2, 3), (2,)], "num_output: must be at least 1")
     text += "margin_inner_product_param { num_output: 2 }"
-    refuse(text, [(2, 3), (3,)], r"bottom\[1\]: has shape \(3,\): 2 items need")
+    refuse(text, [(2, 3), (3,)], r"bottom\[1\]: has shape \(3,\), but must hold 2 labels")

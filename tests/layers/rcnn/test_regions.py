@@ -76,10 +76,10 @@ def test_resized_masks_weigh_features() -> None:
     [
         ("ROIPooling", "", r"roi_pooling_param.pooled_h: must be at least 1"),
         ("PSROIPooling", "psroi_pooling_param { spatial_scale: 1 output_dim: 2 group_size: 3 }",
-         r"bottom\[0\]: has 4 channels, but output_dim 2 for each of 3 x 3 bins needs 18"),
+         r"bottom\[0\]: has shape \(1, 4, 6, 6\), but must be \(1, 18, 6, 6\): output_dim"),
         ("ROIWarping", "roi_warping_param { pooled_h: 2 }",
          r"roi_warping_param.pooled_w: must be at least 1"),
-        ("MaskPooling", "", r"bottom\[1\]: has shape \(3, 5\), but must be N x 1 x H x W"),
+        ("MaskPooling", "", r"bottom\[1\]: has shape \(3, 5\), but must be \(1, 1, 6, 6\)"),
         ("ROIAlign", "roi_pooling_param { pooled_h: 2 pooled_w: 2 }",
          r"bottom\[1\]: has shape \(3, 4\), but must be R x 5"),
     ],
