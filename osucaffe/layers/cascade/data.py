@@ -48,9 +48,9 @@ class ObjectData(Varying):
             self._pool = ThreadPoolExecutor(1)
             self._ahead: dict[int, Future[Arrays]] = {}
             self.shapes = [each.shape for each in self.make(0)]
-        if len(self.param.top) != len(self.shapes):
-            self.fail("top", f"needs {len(self.shapes)}, but the net gives it "
-                      f"{len(self.param.top)}")  # fmt: skip
+        tops = len(self.param.top)
+        if tops != len(self.shapes):
+            self.fail("top", f"needs {len(self.shapes)}, but the net gives it {tops}")
         return self.shapes
 
     def make(self, position: int) -> Arrays:
@@ -60,7 +60,7 @@ class ObjectData(Varying):
     def _open(self) -> list[Listed]:
         """The images of the list."""
         name = self.messages[0]
-        self.require(name, source="name a list", batch_size="set it to the images of one batch")
+        self.require_source(name, "name a list", "images")
         if getattr(self.setting, "coord_num", 4) != 4:
             self.fail(f"{name}.coord_num", "must be 4")
         transform = self.param.transform_param

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...backends.primitives.losses import FLT_MIN
 from .. import anchors
-from ..base import Arrays, Blobs, Flags, Program, Shapes, Tensor, register
+from ..base import Arrays, Blobs, Flags, Program, Shape, Shapes, Tensor, register
 from ..core.losses import Loss
 from .fields import FieldLayer, mean
 
@@ -82,16 +82,16 @@ class FieldLoss(FieldLayer, Loss):
                 weights[objects] *= share / total
         return weights
 
-    def _parts(self, bottom: Shapes) -> list[Tensor]:
+    def _parts(self, shape: Shape) -> list[Tensor]:
         """Memory for scores and codes that one bottom holds."""
-        count, channels, *extent = bottom[0]
+        count, channels, *extent = shape
         return [self.tensor((count, part, *extent)) for part in (channels - 4, 4)]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        *inputs, truth = (blob.data for blob in bottom)
         bottom[-1].keep_exact()  # in 16 bits objects would move
+        *inputs, truth = (blob.data for blob in bottom)
         if len(inputs) == 1:
-            inputs = self._parts([inputs[0].shape])
+            inputs = self._parts(inputs[0].shape)
             program.split(bottom[0].data, inputs, axis=1)
         conf, box = inputs
         count, classes, *extent = conf.shape
@@ -125,14 +125,9 @@ class FieldLoss(FieldLayer, Loss):
         program.concat([both.view((1,)), losses[1].view((1,))], top[0].data.view((2,)), axis=0)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        conf, box = parts = (
-            self._parts([bottom[0].shape])
-            if len(bottom) == 2
-            else [
-                blob.diff if down else None
-                for blob, down in zip(bottom, propagate_down[:2], strict=False)
-            ]
-        )
+        parts: list[Tensor] = self._parts(bottom[0].shape) if len(bottom) == 2 else []
+        diffs = [blob.diff if d else None for blob, d in zip(bottom, propagate_down, strict=True)]
+        conf, box = parts or diffs[:2]
         seed = self.tensor((1,))
         program.crop(top[0].diff.view((2,)), seed, offsets=(0,))
         seed = seed.view((1, 1, 1))
@@ -149,7 +144,7 @@ class FieldLoss(FieldLayer, Loss):
                 [self.box, self.target, share, self.axes, seed], [box.view(self.box.shape)],
                 formula=f"{GAP}; y = c * e * {slope}", constants=self.bounds,
             )  # fmt: skip
-        if len(bottom) == 2:
+        if parts:
             program.concat(parts, bottom[0].diff, axis=1)
 
 

@@ -56,14 +56,14 @@ class FieldCodes:
         """x1, y1, width and height (H * W, 4) of the boxes that a map (4, H, W) tells."""
         rows = codes.reshape(4, -1).T * self.deviation + self.mean
         size = np.array(field) * np.exp(np.clip(rows[:, 2:], -self.growth, self.growth))
-        middle = _centers(*codes.shape[1:], stride).reshape(2, -1).T
+        middle = _centers(codes.shape[1:], stride).reshape(2, -1).T
         middle = middle + np.array(field) * np.clip(rows[:, :2], -self.shift, self.shift)
         return np.concatenate([middle - size / 2, size], axis=1)
 
     def encode(self, boxes: np.ndarray, field: Sequence[float], stride: int) -> np.ndarray:
         """The codes (4, H, W) of a map of boxes: their middles' x and y, width, height."""
         extent = np.array(field).reshape(2, 1, 1)
-        shift = (boxes[:2] - _centers(*boxes.shape[1:], stride)) / extent
+        shift = (boxes[:2] - _centers(boxes.shape[1:], stride)) / extent
         codes = np.concatenate([shift, np.log(np.maximum(boxes[2:], 2) / extent)])
         return (codes - self.mean[:, None, None]) / self.deviation[:, None, None]
 
@@ -132,9 +132,9 @@ class FieldLayer(Layer):
         return np.minimum(labels, 1) if self.setting.objectness else labels
 
 
-def _centers(rows: int, columns: int, stride: int) -> np.ndarray:
+def _centers(extents: Shape, stride: int) -> np.ndarray:
     """x and y of the centers of the cells (2, H, W)."""
-    return (np.indices((rows, columns))[::-1] + 0.5) * stride
+    return (np.indices(extents)[::-1] + 0.5) * stride
 
 
 class Rules(NamedTuple):
@@ -164,7 +164,7 @@ def field_maps(placed: Placed, extents: tuple[int, int], rules: Rules) -> list[n
     for number, (width, height, stride) in enumerate(rules.fields):
         rows, columns = (whole(extent / stride) for extent in extents)
         middle, half = (
-            _centers(rows, columns, stride).reshape(2, -1).T,
+            _centers((rows, columns), stride).reshape(2, -1).T,
             np.array([width, height]) / 2,
         )
         fields = np.concatenate([middle - half, middle + half], axis=1)

@@ -167,11 +167,11 @@ class OfSoftmax(Normalized):
         self.positions = (self.rows[0], 1, self.rows[2])
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        """Set `probability`, `label` and `divisor`, and compute the loss of these."""
+        """Set `probability`, `targets` (the labels) and `divisor`, and compute their loss."""
         x, label = bottom[0].data, bottom[1].data
         probability = top[1].data if len(top) > 1 else self.tensor(x.shape)
         program.softmax(x, probability, axis=self.along)
-        self.probability, self.label = probability.view(self.rows), label.view(self.positions)
+        self.probability, self.targets = probability.view(self.rows), label.view(self.positions)
         self.divisor = self.count(program, label, self.rows[0]).view((1, 1, 1))
         self.forward_loss(program, bottom, top[0].data)
 
@@ -246,9 +246,9 @@ class InfogainLoss(OfSoftmax):
         matrix = bottom[2].data.view((classes, classes)) if len(bottom) > 2 else self.matrix
         # The row of each position's label, and then the classes along axis 1.
         picked, self.gain = self.tensor((outer, inner, classes)), self.tensor(self.rows)
-        program.gather(matrix, self.label.view((outer, inner)), picked)
+        program.gather(matrix, self.targets.view((outer, inner)), picked)
         program.permute(picked, self.gain, axes=(0, 2, 1))
-        inputs = [self.probability, self.gain, self.label, self.divisor]
+        inputs = [self.probability, self.gain, self.targets, self.divisor]
         formula = f"y = where({self._skip()}, 0, -b * log(max(a, 1e-20)) / d)"
         program.reduce(inputs, loss, formula=formula, axes=(0, 1, 2))
 
@@ -259,6 +259,6 @@ class InfogainLoss(OfSoftmax):
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         total, dloss = self.tensor(self.positions), top[0].diff.view((1, 1, 1))
         program.reduce([self.gain], total, formula="y = a", axes=(1,))
-        inputs = [self.probability, self.gain, self.label, self.divisor, dloss, total]
+        inputs = [self.probability, self.gain, self.targets, self.divisor, dloss, total]
         formula = f"y = where({self._skip()}, 0, e / d * (a * f - b))"
         program.broadcast(inputs, [bottom[0].diff.view(self.rows)], formula=formula)

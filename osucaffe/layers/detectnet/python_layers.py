@@ -40,36 +40,29 @@ def group_rectangles(boxes: np.ndarray, threshold: int, eps: float) -> tuple[np.
     for places in sides.T:
         np.maximum(gaps, np.abs(np.subtract.outer(places, places)), out=gaps)
     alike = (gaps <= eps * least / 2) | np.eye(len(boxes), dtype=bool)
-    means, counts = [], []
-    waiting = np.ones(len(boxes), bool)
-    for first in range(len(boxes)):
-        if not waiting[first]:
-            continue
-        group, size = alike[first] & waiting, 0
+    groups: list[tuple[np.ndarray, int]] = []
+    ungrouped = np.ones(len(boxes), bool)
+    while ungrouped.any():
+        group, size = alike[ungrouped.argmax()] & ungrouped, 0
         while size != group.sum():  # and what is alike to what is alike
             size = int(group.sum())
-            group = alike[group].any(axis=0) & waiting
-        waiting &= ~group
+            group = alike[group].any(axis=0) & ungrouped
+        ungrouped &= ~group
         total = boxes[group].sum(axis=0).astype(np.float32)
-        means.append(np.rint(total * np.float32(1 / size)).astype(int))
-        counts.append(size)
-    large = [i for i, count in enumerate(counts) if count > threshold]
-    kept = [i for i in large if not any(_hides(means, counts, j, i, eps) for j in large if j != i)]
-    return np.array([means[i] for i in kept]).reshape(-1, 4), [counts[i] for i in kept]
+        if size > threshold:
+            groups.append((np.rint(total * np.float32(1 / size)).astype(int), size))
+    selected = [
+        g for g in groups if not any(_hides(*other, *g, eps) for other in groups if other is not g)
+    ]
+    return np.array([mean for mean, _ in selected]).reshape(-1, 4), [size for _, size in selected]
 
 
-def _hides(
-    means: list[np.ndarray], counts: list[int], outer: int, inner: int, eps: float
-) -> bool:  # fmt: skip
+def _hides(large: np.ndarray, count: int, small: np.ndarray, fewer: int, eps: float) -> bool:
     """Whether a mean lies within another that is of many more boxes."""
-    if not (counts[outer] > max(3, counts[inner]) or counts[inner] < 3):
-        return False
-    large, small = means[outer], means[inner]
     margin = np.rint(large[2:] * eps)
-    inside = (small[:2] >= large[:2] - margin) & (
-        small[:2] + small[2:] <= large[:2] + large[2:] + margin
-    )
-    return bool(inside.all())
+    before, behind = large[:2] - margin, large[:2] + large[2:] + margin
+    inside = (small[:2] >= before).all() and (small[:2] + small[2:] <= behind).all()
+    return bool(inside) and (count > max(3, fewer) or fewer < 3)
 
 
 class Cluster(PythonLayer):
@@ -175,9 +168,10 @@ class ScoreDetections(PythonLayer):
                 free = ~taken & (overlaps(box[None], found) >= MATCH)
                 if free.any():
                     taken[free.argmax()] = met[i] = True
-            parts = (found[taken], FOUND), (found[~taken], WRONG), (true[~met], MISSED)
-            rows = [np.column_stack([boxes, np.full(len(boxes), mark)]) for boxes, mark in parts]
-            scored = np.concatenate(rows)[:ROOM]
+            rows = np.concatenate([found[taken], found[~taken], true[~met]])
+            counts = taken.sum(), (~taken).sum(), (~met).sum()
+            marks = np.repeat((FOUND, WRONG, MISSED), counts)
+            scored = np.column_stack([rows, marks])[:ROOM]
             top[0].data[image, : len(scored)] = scored
 
 

@@ -29,11 +29,7 @@ class Data(Images):
 
     def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.data_param
-        self.require(
-            "data_param",
-            source="set it to the folder of a database",
-            batch_size="set it to the images of one batch",
-        )
+        self.require_source("data_param", "set it to the folder of a database", "images")
         transform = self.read_transform()
         with self.blame("data_param.source"):
             database = open_database(param.source)
@@ -70,19 +66,10 @@ class ImageData(Images):
         param = self.param.image_data_param
         self.require("image_data_param", source="name a file with lines NAME LABEL")
         self.check_positive("image_data_param", "batch_size")
-        size, transform = self.read_size("image_data_param"), self.read_transform()
+        options, transform = self.list_options("image_data_param"), self.read_transform()
         with self.blame("image_data_param.source"):
             source = ImageListSource(
-                param.source,
-                transform,
-                root=param.root_folder,
-                colour=param.is_color,
-                size=size,
-                shuffle=param.shuffle,
-                seed=self.seed,
-                rand_skip=param.rand_skip,
-                bad=self.bad_records,
-                raw=self.takes_raw,
+                param.source, transform, colour=param.is_color, raw=self.takes_raw, **options
             )
         return self.images(source, transform, batch=param.batch_size, threads=usable_cores())
 
@@ -96,19 +83,13 @@ class WindowData(Stream):
 
     def setup(self, bottom: Shapes) -> Shapes:
         param, transform = self.param.window_data_param, self.read_transform()
-        self.require(
-            "window_data_param",
-            source="name a window file",
-            batch_size="set it to a batch's windows",
-        )
+        self.require_source("window_data_param", "name a window file", "windows")
         self.require("transform_param", crop_size="every window is warped to it")
         if param.crop_mode not in ("warp", "square"):
             self.fail("window_data_param.crop_mode", f'"{param.crop_mode}": use warp or square')
         if 2 * param.context_pad >= transform.crop:
-            self.fail(
-                "window_data_param.context_pad",
-                f"{param.context_pad} on both sides leaves nothing of crop_size {transform.crop}",
-            )
+            text = f"{param.context_pad} on both sides leaves nothing of crop_size {transform.crop}"
+            self.fail("window_data_param.context_pad", text)
         if not 0 <= param.fg_fraction <= 1:
             self.fail("window_data_param.fg_fraction", f"{param.fg_fraction} is not in 0..1")
         with self.blame("window_data_param.source"):
@@ -185,11 +166,7 @@ class HDF5Data(Stream):
         param = self.param.hdf5_data_param
         if self.param.HasField("transform_param"):
             self.fail("transform_param", "HDF5Data does not transform: write what the net needs")
-        self.require(
-            "hdf5_data_param",
-            source="name a file that lists HDF5 files",
-            batch_size="set it to the rows of one batch",
-        )
+        self.require_source("hdf5_data_param", "name a file that lists HDF5 files", "rows")
         with self.blame("hdf5_data_param.source"):
             source = Hdf5Source(param.source, self.param.top, shuffle=param.shuffle, seed=self.seed)
         shapes: Shapes = [(param.batch_size, *shape) for shape in source.shapes]

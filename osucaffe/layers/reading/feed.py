@@ -108,6 +108,18 @@ class Stream(Feed):
             self.fail(message, "give both new_height and new_width, or neither")
         return (param.new_height, param.new_width) if param.new_height else None
 
+    def list_options(self, message: str) -> dict[str, Any]:
+        """What sources that read a list of images are given alike, from a message's fields."""
+        param = getattr(self.param, message)
+        return {
+            "root": param.root_folder,
+            "size": self.read_size(message),
+            "shuffle": param.shuffle,
+            "seed": self.seed,
+            "rand_skip": param.rand_skip,
+            "bad": self.bad_records,
+        }
+
     @property
     def bad_records(self) -> BadRecords:
         """What becomes of records that cannot be used."""
@@ -167,6 +179,10 @@ class Stream(Feed):
             return False
         fits = nbytes <= SHARE * self.backend.uploads().room()
         return not all(neighbours.gather(fits))
+
+    def require_source(self, message: str, source: str, batch: str = "records") -> None:
+        """Refuse settings without a source or a batch size."""
+        self.require(message, source=source, batch_size=f"set it to the {batch} of one batch")
 
     def record_next(self, program: Program, cached: CachedBatches) -> Tensor:
         """Record what brings the row of `cached.ahead` that tells of the next batch."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ... import filler
@@ -14,6 +16,14 @@ from ..base import Blobs, Layer, Program, Shape, Shapes, register
 from .feed import Feed, feed
 
 
+def _for_each_top(layer: Layer, field: str, values: list[Any], named: str) -> list[Any]:
+    """A value for each top, of which the field gives one for all, or one each."""
+    tops = len(layer.param.top)
+    if len(values) not in (1, tops):
+        layer.fail(field, f"{len(values)} {named} for {tops} tops: give 1 or {tops}")
+    return values * (tops // len(values))
+
+
 @register("Input")
 class Input(Layer):
     """Blobs that the caller fills before each forward pass, or lets the net ask for."""
@@ -22,12 +32,8 @@ class Input(Layer):
     tops = (1, None)
 
     def setup(self, bottom: Shapes) -> Shapes:
-        tops = len(self.param.top)
         shapes = [tuple(shape.dim) for shape in self.param.input_param.shape]
-        if len(shapes) not in (1, tops):
-            given = f"{len(shapes)} shapes for {tops} tops"
-            self.fail("input_param.shape", f"{given}: give 1 or {tops}")
-        return shapes * (tops // len(shapes))
+        return _for_each_top(self, "input_param.shape", shapes, "shapes")
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         if self.data_config.inputs is not None:
@@ -46,12 +52,7 @@ class DummyData(Feed):
     def setup(self, bottom: Shapes) -> Shapes:
         tops = len(self.param.top)
         fillers = list(self.param.dummy_data_param.data_filler) or [caffe_pb2.FillerParameter()]
-        if len(fillers) not in (1, tops):
-            self.fail(
-                "dummy_data_param.data_filler",
-                f"{len(fillers)} fillers for {tops} tops: give none, 1 or {tops}",
-            )
-        self._fillers = fillers * (tops // len(fillers))
+        self._fillers = _for_each_top(self, "dummy_data_param.data_filler", fillers, "fillers")
         shapes = self._shapes(tops)
         # A trial of each filler now: a bad one is reported before training begins. Of random
         # values, which nobody uses, the first item does.
@@ -89,13 +90,9 @@ class DummyData(Feed):
                 )
             columns = [list(values) * (tops // len(values)) for values in legacy]
             shapes = list(zip(*columns, strict=True))
-        if len(shapes) not in (1, tops):
-            self.fail(
-                "dummy_data_param.shape", f"{len(shapes)} shapes for {tops} tops: give 1 or {tops}"
-            )
         for shape in shapes:
             self.check_shape("dummy_data_param.shape", "a blob", shape)
-        return shapes * (tops // len(shapes))
+        return _for_each_top(self, "dummy_data_param.shape", shapes, "shapes")
 
     def _draw(self, top: int, shape: Shape) -> np.ndarray:
         draws = filler.Draws(self.seed, self.key, top, self.position + self.rank)
@@ -171,9 +168,8 @@ class MemoryData(Feed):
 
     def next(self) -> list[Buffer]:
         if self._arrays is None:
-            self.fail(
-                "top", "no data yet: give the layer its arrays (set_arrays, set_input_arrays)"
-            )
+            text = "no data yet: give the layer its arrays (set_arrays, set_input_arrays)"
+            self.fail("top", text)
         data, labels = self._arrays
         start = (self.position + self.rank * self.batch_size) % len(data)
         stop = start + self.batch_size

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ..base import Blobs, Flags, Layer, Program, Shapes, Tensor, register
@@ -32,10 +34,7 @@ class BN(Layer):
     def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.bn_param, bottom[0]
         self.check_axes(shape, "N x C ...")
-        self.channels = shape[1]
-        self.count = shape[0]
-        for extent in shape[2:]:
-            self.count *= extent
+        self.channels, self.count = shape[1], math.prod(shape) // shape[1]
         self.is_segnet = self._is_segnet()
         small = (1, self.channels, 1, 1)
         self.saved_shapes = ((1, self.channels), (self.channels,))
@@ -93,12 +92,13 @@ class BN(Layer):
             self.mean, self.rate = self.tensor((self.channels,)), self.tensor((self.channels,))
             eps = SEGNET_EPS if self.is_segnet else self.param.bn_param.eps
             if self.fixed:
-                formula = "y = 1 / sqrt(a + eps)"
                 program.copy(self.parameter(2), self.mean)
-                constants = {"eps": eps}
-                program.elementwise(
-                    [self.parameter(3)], [self.rate], formula=formula, constants=constants
+                variance, formula, constants = (
+                    self.parameter(3),
+                    "y = 1 / sqrt(a + eps)",
+                    {"eps": eps},
                 )
+                program.elementwise([variance], [self.rate], formula=formula, constants=constants)
             else:
                 self._measure(program, self.mean, self.rate, eps, top)
         y, scale, shift = top[0].data, self.parameter(0), self.parameter(1)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import UserError
 from ..base import Arrays, Blobs, Flags, Layer, Program, Shapes, Tensor, register
 
 
@@ -152,12 +153,11 @@ class MultiStageMeanfield(Layer):
     no_gradient = (2,)
 
     def setup(self, bottom: Shapes) -> Shapes:
-        param, (unary, begin, image) = self.param.multi_stage_meanfield_param, bottom
+        param, (unary, _, image) = self.param.multi_stage_meanfield_param, bottom
         self.check_axes(unary, field="bottom[0]")
-        if begin != unary:
-            self.fail("bottom[1]", f"has shape {begin}, but must be that of bottom[0], {unary}")
-        if len(image) != 4 or (image[0], *image[2:]) != (unary[0], *unary[2:]):
-            self.fail("bottom[2]", f"has shape {image}, but must be images of the size of {unary}")
+        self.check_alike(bottom[:2])
+        self.check_axes(image, field="bottom[2]")
+        self.check_bottom(bottom, 2, (unary[0], image[1], *unary[2:]), ", of the size of bottom[0]")
         for field in ("theta_alpha", "theta_beta", "theta_gamma", "num_iterations"):
             if not getattr(param, field) > 0:
                 self.fail(f"multi_stage_meanfield_param.{field}", "must be above 0")
@@ -182,15 +182,13 @@ class MultiStageMeanfield(Layer):
         words = getattr(param, field).split()
         if not words:
             return np.full(channels, getattr(param, f"{kind}_filter_weight"))
-        try:
-            values = np.array([float(word) for word in words[:channels]])
-        except ValueError:
-            self.fail(f"multi_stage_meanfield_param.{field}", f"{words} are not all numbers")
-        if len(values) < channels:
-            self.fail(
-                f"multi_stage_meanfield_param.{field}",
-                f"has {len(values)} numbers, but there are {channels} channels",
-            )
+        with self.blame(f"multi_stage_meanfield_param.{field}"):
+            try:
+                values = np.array([float(word) for word in words[:channels]])
+            except ValueError:
+                raise UserError(f"{words} are not all numbers") from None
+            if len(values) < channels:
+                raise UserError(f"has {len(values)} numbers, but there are {channels} channels")
         return values
 
     def _filter(self, features: np.ndarray) -> Filter:

@@ -28,7 +28,8 @@ class SegAccuracy(Layer):
         self.scores = (scores[0], scores[1], math.prod(scores[2:]))
         self.ignored = list(param.ignore_label)
         if len(self.ignored) < 2:
-            self.take_labels(bottom, math.prod(labels), scores[1], *self.ignored)
+            ignored = self.ignored[0] if self.ignored else None
+            self.take_labels(bottom, math.prod(labels), scores[1], ignored)
         self.sums = self.tensor((3, scores[1]), persistent=not param.reset)
         if not param.reset:
             self.initial = [(self.sums, np.zeros(self.sums.shape))]

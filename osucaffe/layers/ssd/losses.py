@@ -119,18 +119,16 @@ class MultiBoxLoss(Boxes):
             inputs = [*losses, self.match.view(losses[0].shape), self.chosen]
             formula = "own = where(c > -0.5, 1, 0); y = weight * own * a + scored * max(own, d) * b"
         program.reduce(inputs, total, formula=formula, axes=(0, 1), constants=self.constants)
-        program.broadcast(
-            [total, self.matches], [loss.view((1,))], formula=f"y = a / {self._divisor()}"
-        )
+        self._divide(program, total, loss.view((1,)))
 
-    def _divisor(self) -> str:
-        """What the sum is divided by, as a formula of b = the matches."""
-        return "max(b, 1)" if self.divisor is None else f"{self.divisor}"
+    def _divide(self, program: Program, total: Tensor, share: Tensor) -> None:
+        """By a constant, or by the number of matches."""
+        divisor = "max(b, 1)" if self.divisor is None else f"{self.divisor}"
+        program.broadcast([total, self.matches], [share], formula=f"y = a / {divisor}")
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         scale = self.tensor((1,))
-        inputs = [top[0].diff.view((1,)), self.matches]
-        program.broadcast(inputs, [scale], formula=f"y = a / {self._divisor()}")
+        self._divide(program, top[0].diff.view((1,)), scale)
         shapes = (self.location_shape, self.confidence_shape)
         diffs = [
             blob.diff.view(shape) if wanted else None
@@ -163,24 +161,24 @@ class FocalLoss(OfSoftmax):
     def forward_loss(self, program: Program, bottom: Blobs, loss: Tensor) -> None:
         self.classes = self.indices(program, (1, self.rows[1], 1))
         self.picked = self.tensor(self.positions)
-        inputs = [self.probability, self.label, self.classes]
+        inputs = [self.probability, self.targets, self.classes]
         program.reduce(inputs, self.picked, formula="y = where(b == c, a, 0)", axes=(1,))
         value = f"-alpha * (1 - a) ** gamma * log(max(a, {FLT_MIN})) / c"
         program.reduce(
-            [self.picked, self.label, self.divisor], loss, axes=(0, 1, 2),
+            [self.picked, self.targets, self.divisor], loss, axes=(0, 1, 2),
             formula=f"y = {self.counted('b')} * {value}", constants=self.constants,
         )  # fmt: skip
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         slope = self.tensor(self.positions)  # of the loss to the logarithm of p
         program.broadcast(
-            [self.picked, self.label, self.divisor, top[0].diff.view((1, 1, 1))], [slope],
+            [self.picked, self.targets, self.divisor, top[0].diff.view((1, 1, 1))], [slope],
             formula="far = max(1 - a, 1e-30); "
             f"rise = gamma * far ** (gamma - 1) * a * log(max(a, {FLT_MIN})) - far ** gamma; "
             f"y = {self.counted('b')} * alpha * rise * d / c",
             constants=self.constants,
         )  # fmt: skip
         program.broadcast(
-            [self.probability, self.label, self.classes, slope], [bottom[0].diff.view(self.rows)],
+            [self.probability, self.targets, self.classes, slope], [bottom[0].diff.view(self.rows)],
             formula="y = d * (where(b == c, 1, 0) - a)",
         )  # fmt: skip
