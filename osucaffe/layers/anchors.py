@@ -35,9 +35,9 @@ def by_anchor(maps: np.ndarray, numbers: int) -> np.ndarray:
 
 def encode(boxes: np.ndarray, truths: np.ndarray) -> np.ndarray:
     """What turns boxes into truths: shifts in proportion to the size, logarithms of growth."""
-    size, wanted = (np.maximum(each[:, 2:] - each[:, :2] + 1, 1) for each in (boxes, truths))
-    shift = truths[:, :2] + wanted / 2 - boxes[:, :2] - size / 2
-    return np.concatenate([shift / size, np.log(wanted / size)], axis=1)
+    size, target = (np.maximum(each[:, 2:] - each[:, :2] + 1, 1) for each in (boxes, truths))
+    shift = truths[:, :2] + target / 2 - boxes[:, :2] - size / 2
+    return np.concatenate([shift / size, np.log(target / size)], axis=1)
 
 
 def decode(boxes: np.ndarray, deltas: np.ndarray) -> np.ndarray:
@@ -78,8 +78,13 @@ def pair_overlaps(boxes: np.ndarray, others: np.ndarray, *, whole: bool = False)
 
 
 def _shares(
-    boxes: np.ndarray, own: np.ndarray, others: np.ndarray, other: np.ndarray, of: str, whole: bool
-) -> np.ndarray:
+    boxes: np.ndarray,
+    area: np.ndarray,
+    others: np.ndarray,
+    other_area: np.ndarray,
+    of: str,
+    whole: bool,
+) -> np.ndarray:  # fmt: skip
     """`overlaps` of boxes as x1, y1, x2, y2, with their areas: of those that are broadcast."""
     width = np.minimum(boxes[2], others[2]) - np.maximum(boxes[0], others[0]) + 1
     height = np.minimum(boxes[3], others[3]) - np.maximum(boxes[1], others[1]) + 1
@@ -87,8 +92,8 @@ def _shares(
     if whole:
         common *= (width >= 1) & (height >= 1)
     if of == "IOU":
-        return common / (own + other - common)
-    return common / (np.minimum(own, other) if of == "IOMU" else own)
+        return common / (area + other_area - common)
+    return common / (np.minimum(area, other_area) if of == "IOMU" else area)
 
 
 def suppress(
@@ -98,18 +103,18 @@ def suppress(
 
     A box goes where one that is kept overlaps it by more than the threshold (see `overlaps`).
     """
-    left, kept = np.arange(len(boxes)), list[int]()
+    remaining, selected = np.arange(len(boxes)), list[int]()
     columns, sizes = np.ascontiguousarray(boxes.T), areas(boxes)
-    while len(left) and not (most and len(kept) == most):
-        kept.append(left[0])
+    while len(remaining) and not (most and len(selected) == most):
+        selected.append(remaining[0])
         share = _shares(columns[:, 0], sizes[0], columns[:, 1:], sizes[1:], of, whole)
         stay = np.flatnonzero(share <= threshold) + 1
-        left, columns, sizes = left[stay], columns[:, stay], sizes[stay]
-    return np.array(kept, np.intp)
+        remaining, columns, sizes = remaining[stay], columns[:, stay], sizes[stay]
+    return np.array(selected, np.intp)
 
 
-def sample(random: np.random.Generator, places: np.ndarray, count: int) -> np.ndarray:
+def sample(random: np.random.Generator, indices: np.ndarray, count: int) -> np.ndarray:
     """Some of the places, if there are more than so many, in their order."""
-    if len(places) <= count:
-        return places
-    return np.sort(random.choice(places, count, replace=False))
+    if len(indices) <= count:
+        return indices
+    return np.sort(random.choice(indices, count, replace=False))

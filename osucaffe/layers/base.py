@@ -310,13 +310,13 @@ class Layer:
 
     def check_counts(self) -> None:
         """Refuse a wrong number of bottoms or tops."""
-        for field, found, (least, most) in (
+        for field, count, (least, most) in (
             ("bottom", len(self.param.bottom), self.bottoms),
             ("top", len(self.param.top), self.tops),
         ):
             least = 0 if field == "top" and self.loss else least
-            if found < least or (most is not None and found > most):
-                wanted = f"{least}" if least == most else f"{least} to {most}"
+            if count < least or (most is not None and count > most):
+                needed = f"{least}" if least == most else f"{least} to {most}"
                 if most is None:
-                    wanted = f"at least {least}"
-                self.fail(field, f"needs {wanted}, but the net gives it {found}")
+                    needed = f"at least {least}"
+                self.fail(field, f"needs {needed}, but the net gives it {count}")

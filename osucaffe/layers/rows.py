@@ -66,7 +66,7 @@ class HostRows(Layer):
     reshapes = dynamic = True
     count: int | None = None
     """How many rows there were last; `check` tells how many there are before the first pass."""
-    _found: Arrays | None = None
+    _pending: Arrays | None = None
     """What waits for tops of its size."""
 
     def check(self, bottom: Shapes) -> Shapes:
@@ -89,12 +89,12 @@ class HostRows(Layer):
         )
 
     def _run(self, reads: Arrays, writes: Arrays) -> None:
-        found = self.find(reads) if self._found is None else self._found
-        if len(found[0]) != len(writes[0]):
-            self.count, self._found = len(found[0]), found
+        results = self.find(reads) if self._pending is None else self._pending
+        if len(results[0]) != len(writes[0]):
+            self.count, self._pending = len(results[0]), results
             raise Reshaped
-        self._found = None
-        for values, array in zip(found, writes, strict=False):
+        self._pending = None
+        for values, array in zip(results, writes, strict=False):
             array[...] = values.reshape(array.shape)
 
     def check_rows(self, bottom: Shapes, positions: dict[int, tuple[int, ...]]) -> None:

@@ -83,7 +83,7 @@ CASES = [
     ("Concat", "axis: 1", [X, (2, 4, 5, 5)], "bottom[1]", "axis 1"),
     ("Concat", "axis: 1 concat_dim: 1", [X], "concat_param.axis", "concat_dim"),
     ("Slice", "slice_point: 1 slice_point: 2", [X], "slice_param.slice_point", "1 tops need 0"),
-    ("Tile", "tiles: 0", [X], "tile_param.tiles", "is 0"),
+    ("Tile", "tiles: 0", [X], "tile_param.tiles", "at least 1"),
     ("Reshape", "shape { dim: 7 }", [X], "reshape_param.shape", "does not hold the 240"),
     ("Reshape", "shape { dim: -1 dim: -1 }", [X], "reshape_param.shape", "one dim may be -1"),
     ("Reshape", "shape { dim: 0 } axis: -1", [X], "reshape_param.shape", "no such axis"),

@@ -111,8 +111,8 @@ class ObjectData(Varying):
 def join_objects(objects: list[np.ndarray], columns: int, nothing: tuple[int, ...]) -> np.ndarray:
     """Rows (R, columns, 1, 1) of image, box, label, whether ignored (and difficult)."""
     rows = [
-        np.concatenate([np.full((len(own), 1), i), own[:, 3:], own[:, :3]], axis=1)[:, :columns]
-        for i, own in enumerate(objects)
+        np.concatenate([np.full((len(part), 1), i), part[:, 3:], part[:, :3]], axis=1)[:, :columns]
+        for i, part in enumerate(objects)
     ]
     every = np.concatenate(rows)
     return (every if len(every) else np.array([nothing])).reshape(-1, columns, 1, 1)

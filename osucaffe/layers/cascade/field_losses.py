@@ -55,11 +55,13 @@ class FieldLoss(FieldLayer, Loss):
         labels = truth[:, 0].astype(int)
         self.random = np.random.default_rng([self.seed, self.key, self.passes])
         self.passes += 1
-        kept = self.choose(reads[0].reshape(count, classes, -1), labels, truth[:, 5])
+        selected = self.choose(reads[0].reshape(count, classes, -1), labels, truth[:, 5])
         shown = self.shown(labels)
-        counted = kept & (shown != self.ignored)
-        boxes = kept & (labels != 0) & (labels != self.ignored)
-        weights = self._weights(labels != 0, kept, truth[:, 5]) * counted / max(counted.sum(), 1)
+        counted = selected & (shown != self.ignored)
+        boxes = selected & (labels != 0) & (labels != self.ignored)
+        weights = (
+            self._weights(labels != 0, selected, truth[:, 5]) * counted / max(counted.sum(), 1)
+        )
         shares = getattr(self.setting, "lambda") * boxes / max(4 * boxes.sum(), 1)
         maps = zip(reads[1][:, 1:5].astype(np.float64), cycle(self.fields), strict=False)
         codes = [self.codes.encode(each, field, self.stride) for each, field in maps]
@@ -67,15 +69,17 @@ class FieldLoss(FieldLayer, Loss):
         for array, values in zip(writes, (shown, weights, shares, targets), strict=True):
             array[...] = values.reshape(array.shape)
 
-    def _weights(self, objects: np.ndarray, kept: np.ndarray, overlap: np.ndarray) -> np.ndarray:
+    def _weights(
+        self, objects: np.ndarray, selected: np.ndarray, overlap: np.ndarray
+    ) -> np.ndarray:
         """What cells weigh: objects and the rest share all weights as bg_multiple says."""
         param = self.setting
         weighted = getattr(param, "iou_weighted", False)
         weights = np.where(objects & weighted, overlap, 1.0).astype(np.float64)
-        total = weights[kept & objects].sum()
+        total = weights[selected & objects].sum()
         if param.pos_neg_weighted:
-            share = kept.sum() / (1 + param.bg_multiple)
-            others = weights[kept & ~objects].sum()
+            share = selected.sum() / (1 + param.bg_multiple)
+            others = weights[selected & ~objects].sum()
             if others and (total or self.weighs_background):
                 weights[~objects] *= param.bg_multiple * share / others
             if total:
@@ -95,25 +99,25 @@ class FieldLoss(FieldLayer, Loss):
             program.split(bottom[0].data, inputs, axis=1)
         conf, box = inputs
         count, classes, *extent = conf.shape
-        places = math.prod(extent)
+        positions = math.prod(extent)
         probability = self.tensor(conf.shape)
         program.softmax(conf, probability, axis=1)
-        label, weight, share = self.cells = [self.tensor((count, 1, places)) for _ in range(3)]
-        self.target = self.tensor((count, 4, places))
+        label, weight, share = self.cells = [self.tensor((count, 1, positions)) for _ in range(3)]
+        self.target = self.tensor((count, 4, positions))
         ranked = probability if self.ranks_probabilities else conf
         reads = [ranked, self.row_major(program, truth)]
         program.host(reads, [*self.cells, self.target], function=self._prepare)
         self.classes = self.indices(program, (1, classes, 1))
         self.axes = self.indices(program, (1, 4, 1))
-        self.probability = probability.view((count, classes, places))
-        self.box = box.view((count, 4, places))
-        own, losses = self.tensor(label.shape), [self.tensor(()) for _ in range(2)]
+        self.probability = probability.view((count, classes, positions))
+        self.box = box.view((count, 4, positions))
+        picked, losses = self.tensor(label.shape), [self.tensor(()) for _ in range(2)]
         program.reduce(
-            [self.probability, label, self.classes], own, formula="y = where(b == c, a, 0)",
+            [self.probability, label, self.classes], picked, formula="y = where(b == c, a, 0)",
             axes=(1,),
         )  # fmt: skip
         entropy = f"y = -b * log(max(a, {FLT_MIN}))"
-        program.reduce([own, weight], losses[0], formula=entropy, axes=(0, 1, 2))
+        program.reduce([picked, weight], losses[0], formula=entropy, axes=(0, 1, 2))
         half = "0.5 * gap * gap"
         curve = f"where(abs(gap) < 1, {half}, abs(gap) - 0.5)" if self.smooth else half
         program.reduce(
@@ -151,9 +155,9 @@ class FieldLoss(FieldLayer, Loss):
 UNBOUNDED = {"least_shift": -1e30, "most_shift": 1e30, "least_growth": -1e30, "most_growth": 1e30}
 
 
-def _best(places: np.ndarray, scores: np.ndarray, count: int) -> np.ndarray:
+def _best(positions: np.ndarray, scores: np.ndarray, count: int) -> np.ndarray:
     """So many of the places, those with the highest scores."""
-    return places[np.argsort(-scores[places], kind="stable")[:count]]
+    return positions[np.argsort(-scores[positions], kind="stable")[:count]]
 
 
 @register("DetectionLoss")
@@ -170,8 +174,8 @@ class DetectionLoss(FieldLoss):
 
     def choose(self, scores: np.ndarray, labels: np.ndarray, overlap: np.ndarray) -> np.ndarray:
         free = (labels == 0) & (overlap < self.setting.bg_threshold)
-        kept = [self._of_image(*each) for each in zip(scores, labels, free, strict=True)]
-        return np.array(kept) | (labels != 0)
+        selected = [self._of_image(*each) for each in zip(scores, labels, free, strict=True)]
+        return np.array(selected) | (labels != 0)
 
     def _of_image(self, scores: np.ndarray, labels: np.ndarray, free: np.ndarray) -> np.ndarray:
         """Which cells without an object count."""
@@ -203,13 +207,13 @@ class DetectionGroupLoss(FieldLoss):
         tops, param, name = super().setup(bottom), self.setting, self.messages[0]
         if not (param.HasField("field_xyr") and param.HasField("field_whr")):
             self.bounds = UNBOUNDED
-        for field, known in (
+        for field, choices in (
             ("bbox_loss_type", ("Smooth_L1", "Euclidean_L2")),
             ("neg_mining_type", ("random", "bootstrap", "mixture")),
             ("neg_ranking_type", ("conf_loss", "conf_prob")),  # which rank cells alike
         ):
-            if getattr(param, field) not in known:
-                self.fail(f"{name}.{field}", f"must be {' or '.join(known)}")
+            if getattr(param, field) not in choices:
+                self.fail(f"{name}.{field}", f"must be {' or '.join(choices)}")
         if param.batch_size < 1 and param.batch_size != -1:
             self.fail(f"{name}.batch_size", "must be above 0, or -1: as many as there are")
         self.smooth = param.bbox_loss_type == "Smooth_L1"
@@ -219,8 +223,8 @@ class DetectionGroupLoss(FieldLoss):
         images = len(labels) // len(self.fields)
         free = (labels == 0) & (overlap < self.setting.bg_threshold)
         parts = (each.reshape(images, -1) for each in (-scores[:, 0], labels, free))
-        kept = [self._of_image(*each) for each in zip(*parts, strict=True)]
-        return np.reshape(kept, labels.shape)
+        selected = [self._of_image(*each) for each in zip(*parts, strict=True)]
+        return np.reshape(selected, labels.shape)
 
     def _of_image(self, scores: np.ndarray, labels: np.ndarray, free: np.ndarray) -> np.ndarray:
         """Which cells of all fields count: objects, and cells without one."""
@@ -306,10 +310,10 @@ class DetectionAccuracy(FieldAccuracy):
         return tops
 
     def right(self, scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        own = np.take_along_axis(scores, labels[:, None], axis=1)
-        place = np.arange(scores.shape[1]).reshape(1, -1, 1, 1)
+        picked = np.take_along_axis(scores, labels[:, None], axis=1)
+        index = np.arange(scores.shape[1]).reshape(1, -1, 1, 1)
         # Of scores that are alike the class of the greater number comes first.
-        before = (scores > own) | ((scores == own) & (place > labels[:, None]))
+        before = (scores > picked) | ((scores == picked) & (index > labels[:, None]))
         return before.sum(axis=1) < self.setting.top_k
 
 

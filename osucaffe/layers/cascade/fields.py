@@ -111,15 +111,12 @@ class FieldLayer(Layer):
             self.fail(f"{name}.cls_num", "must be at least 2, and 2 where objectness is true")
         self.codes = FieldCodes(self, param, name)
         self.ignored = read_ignored(self.param.loss_param)
-        for i, (shape, count) in enumerate(zip(bottom, channels, strict=True)):
-            wanted = (bottom[0][0], count, *bottom[0][2:])
-            if shape != wanted or len(shape) != 4:
-                self.fail(f"bottom[{i}]", f"has shape {shape}, but must have {wanted}")
+        self.check_axes(bottom[0], field="bottom[0]")
+        for i, count in enumerate(channels):
+            self.check_bottom(bottom, i, (bottom[0][0], count, *bottom[0][2:]))
         if bottom[0][0] % len(self.fields):
-            self.fail(
-                "bottom[0]",
-                f"has shape {bottom[0]}: it needs a multiple of {len(self.fields)} fields",
-            )
+            text = f"has shape {bottom[0]}: it needs a multiple of {len(self.fields)} fields"
+            self.fail("bottom[0]", text)
 
     def row_major(self, program: Program, x: Tensor) -> Tensor:
         """A copy as the host reads it."""
@@ -159,7 +156,7 @@ def field_maps(placed: Placed, extents: tuple[int, int], rules: Rules) -> list[n
     boxes, regions = objects[:, 3:] - last, placed.picture.regions - last
     middles = (objects[:, 3:5] + objects[:, 5:]) / 2
     sizes = objects[:, 5:] - objects[:, 3:5] + 1 - edge
-    best, found = np.zeros(len(objects)), np.zeros(len(objects), int)
+    best, best_map = np.zeros(len(objects)), np.zeros(len(objects), int)
     matched, maps = np.zeros(len(objects), bool), list[np.ndarray]()
     for number, (width, height, stride) in enumerate(rules.fields):
         rows, columns = (whole(extent / stride) for extent in extents)
@@ -177,19 +174,19 @@ def field_maps(placed: Placed, extents: tuple[int, int], rules: Rules) -> list[n
         shared = np.where(skipped[:, None], 0, np.nan_to_num(np.maximum(shared, 0)))
         most = shared.max(axis=1, initial=0)
         top = shared.max(axis=0, initial=0)
-        found[top > best], best = number, np.maximum(best, top)
+        best_map[top > best], best = number, np.maximum(best, top)
         out = np.zeros((6, rows * columns))
         out[5] = np.where(skipped | (aside & (most <= rules.foreground)), 1, most)
-        own = np.flatnonzero(most > rules.foreground)
-        if len(own):
-            nearest = shared[own].argmax(axis=1)
-            out[0, own] = np.where(objects[nearest, 1] == 0, objects[nearest, 0], 0)
-            out[1:3, own], out[3:5, own] = middles[nearest].T, sizes[nearest].T
+        matches = np.flatnonzero(most > rules.foreground)
+        if len(matches):
+            nearest = shared[matches].argmax(axis=1)
+            out[0, matches] = np.where(objects[nearest, 1] == 0, objects[nearest, 0], 0)
+            out[1:3, matches], out[3:5, matches] = middles[nearest].T, sizes[nearest].T
             matched[nearest] = True
         maps.append(out.reshape(6, rows, columns))
     missed = ~matched & (objects[:, 1] == 0) & (best >= rules.pick_up) & (best > 0)
     for i in np.flatnonzero(missed):
-        out, stride = maps[found[i]], rules.fields[found[i]][2]
+        out, stride = maps[best_map[i]], rules.fields[best_map[i]][2]
         last_cell = (out.shape[2] - 1, out.shape[1] - 1)
         x, y = np.clip(np.floor(middles[i] / stride), 0, last_cell).astype(int)
         if out[0, y, x] <= 0:

@@ -66,12 +66,12 @@ class ProposalTarget(HostRows):
         rois, matched, best = rois[chosen], matched[chosen], best[chosen]
         spare = self._spare(len(chosen), truths)
         rows = np.zeros((len(rois) + len(spare), 6))
-        found = len(objects)
-        rows[:found, 0] = truths[matched[:found], 5]
-        rows[:found, 1:5] = truths[matched[:found], 1:5]
-        rows[:found, 5] = best[:found]
+        positives = len(objects)
+        rows[:positives, 0] = truths[matched[:positives], 5]
+        rows[:positives, 1:5] = truths[matched[:positives], 1:5]
+        rows[:positives, 5] = best[:positives]
         rois = np.concatenate([rois, spare])
-        return [rois, rows[:, :1], *self._targets(rois, rows, found), rows, self._weights(rows)]
+        return [rois, rows[:, :1], *self._targets(rois, rows, positives), rows, self._weights(rows)]
 
     def _overlaps(self, rois: np.ndarray, truths: np.ndarray) -> np.ndarray:
         """Of rois with objects: -1 where they are of other images; a last column of no object."""
@@ -110,15 +110,17 @@ class ProposalTarget(HostRows):
                 spare.append(roi)
         return np.concatenate(spare) if spare else np.zeros((0, 5))
 
-    def _targets(self, rois: np.ndarray, rows: np.ndarray, found: int) -> Arrays:
+    def _targets(self, rois: np.ndarray, rows: np.ndarray, positives: int) -> Arrays:
         """What the boxes of the first rows are to become, at their classes, and weights twice."""
         param = self.param.proposal_target_param
         targets, weights = (np.zeros((len(rois), self.classes, 4)) for _ in range(2))
-        places = np.minimum(rows[:found, 0].astype(int), self.classes - 1)
-        codes = anchors.encode(rois[:found, 1:], rows[:found, 1:5])
-        targets[np.arange(found), places] = (codes - self.mean) / self.deviation
-        counts = (rows[:found, 5] >= param.bbox_thr_lw) & (rows[:found, 5] <= param.bbox_thr_hg)
-        weights[np.arange(found), places] = counts[:, None]
+        classes = np.minimum(rows[:positives, 0].astype(int), self.classes - 1)
+        codes = anchors.encode(rois[:positives, 1:], rows[:positives, 1:5])
+        targets[np.arange(positives), classes] = (codes - self.mean) / self.deviation
+        counts = (rows[:positives, 5] >= param.bbox_thr_lw) & (
+            rows[:positives, 5] <= param.bbox_thr_hg
+        )
+        weights[np.arange(positives), classes] = counts[:, None]
         return [targets, weights, weights]
 
     def _weights(self, rows: np.ndarray) -> np.ndarray:
@@ -153,8 +155,8 @@ class HardMining(HostRows):
         param = self.param.hard_mining_param
         loss, images = bottom[0].reshape(-1), bottom[1].reshape(len(bottom[1]), -1)[:, 0]
         order = np.argsort(loss, kind="stable")[::-1]
-        kept = [order[images[order] == image] for image in range(param.num_image)]
-        chosen = np.concatenate([each[: param.num_roi_per_image] for each in kept])
+        by_image = [order[images[order] == image] for image in range(param.num_image)]
+        chosen = np.concatenate([each[: param.num_roi_per_image] for each in by_image])
         rest = order[~np.isin(order, chosen)]
         most = min(len(loss), param.num_roi_per_image * param.num_image)
         chosen = np.sort(np.concatenate([chosen, rest[: most - len(chosen)]]))

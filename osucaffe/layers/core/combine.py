@@ -82,7 +82,7 @@ class Reduction(Layer):
         count = math.prod(shape[axis:])
         self.constants = {"k": param.coeff / count if operation == "MEAN" else param.coeff}
         self.axes = tuple(range(axis, len(shape)))
-        self.kept = shape[:axis] + (1,) * len(self.axes)
+        self.reduced = shape[:axis] + (1,) * len(self.axes)
         return [shape[:axis]]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
@@ -90,7 +90,7 @@ class Reduction(Layer):
         program.reduce([x], y, formula=self.value, axes=self.axes, constants=constants)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        dy = top[0].diff.view(self.kept)
+        dy = top[0].diff.view(self.reduced)
         inputs = [dy, bottom[0].data] if "b" in self.derivative else [dy]
         dx, constants = bottom[0].diff, self.constants
         program.broadcast(inputs, [dx], formula=self.derivative, constants=constants)
@@ -176,7 +176,7 @@ class ByPosition(Scale):
 
     def setup(self, bottom: Shapes) -> Shapes:
         self.check_axes(bottom[0], "N x C ...", "bottom[0]")
-        shape = self.spread_shape = (bottom[0][0], 1, *bottom[0][2:])
+        shape = self.broadcast_shape = (bottom[0][0], 1, *bottom[0][2:])
         self.check_count(bottom, 1, math.prod(shape), like=f": {shape}")
         self.others = (1,)
         return bottom[:1]

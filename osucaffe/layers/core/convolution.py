@@ -59,8 +59,8 @@ def _by_axis(
 ) -> Shape:
     """One number for each axis: given as one for all, one each, or by `_h` and `_w`."""
     param: Any = getattr(layer.param, field)
-    known = param.DESCRIPTOR.fields_by_name
-    if name not in known:
+    fields = param.DESCRIPTOR.fields_by_name
+    if name not in fields:
         return (1,) * axes
     value = getattr(param, name)
     if isinstance(value, int):
@@ -68,7 +68,7 @@ def _by_axis(
     else:
         given = list(value)
     by_letter = [f"{name.removesuffix('_size')}_{letter}" for letter in "hw"]
-    present = [side for side in by_letter if side in known and param.HasField(side)]
+    present = [side for side in by_letter if side in fields and param.HasField(side)]
     where = f"{field}.{name}"
     if present:
         where = f"{field}.{present[0]}"
@@ -112,10 +112,8 @@ class Filters(Layer):
         outputs, self.group = param.num_output, param.group
         self.check_positive("convolution_param", "num_output")
         if self.group < 1 or channels % self.group or outputs % self.group:
-            self.fail(
-                "convolution_param.group",
-                f"is {self.group}: it must divide {channels} channels and {outputs} outputs",
-            )
+            text = f"is {self.group}: it must divide {channels} channels and {outputs} outputs"
+            self.fail("convolution_param.group", text)
         window = read_window(self, "convolution_param", len(extents))
         out = window.covered(extents) if self.transposed else window.positions(extents)
         check_fit(self, window, extents, out)
@@ -125,7 +123,7 @@ class Filters(Layer):
         if param.bias_term:
             self.add_parameter((outputs,), param.bias_filler)
         # The primitives want exactly one axis before the channels and at least one after them.
-        self.plain = channel_axis == 1 and bool(extents)
+        self.native = channel_axis == 1 and bool(extents)
         self.channel_axis, self.outer = channel_axis, math.prod(outer)
         window = window if extents else Window((1,), (1,), (0,), (1,))
         self.settings: dict[str, Any] = {**window.settings, "group": self.group}
@@ -133,7 +131,7 @@ class Filters(Layer):
 
     def image(self, tensor: Tensor) -> Tensor:
         """A bottom or top as (N, C, spatial ...)."""
-        if self.plain:
+        if self.native:
             return tensor
         channels, *extents = tensor.shape[self.channel_axis :]
         return tensor.view((self.outer, channels, *(extents or (1,))))
@@ -234,9 +232,7 @@ class Im2col(Layer):
 def check_fit(layer: Layer, window: Window, extents: Shape, out: Shape) -> None:
     """Refuse a window that has no position in these extents."""
     if min(out, default=1) < 1:
-        named = (window.reach, window.pad, extents)
-        reach, pad, image = ("x".join(map(str, each)) for each in named)
-        layer.fail(
-            "convolution_param.kernel_size",
-            f"a window of {reach} with pad {pad} does not fit an image of {image}",
-        )
+        sizes = (window.reach, window.pad, extents)
+        reach, pad, image = ("x".join(map(str, size)) for size in sizes)
+        text = f"a window of {reach} with pad {pad} does not fit an image of {image}"
+        layer.fail("convolution_param.kernel_size", text)

@@ -39,12 +39,8 @@ class Elementwise(Layer):
         program.elementwise([x], [y], formula=self.value, constants=self.constants)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        program.elementwise(
-            [top[0].diff, *self.saved],
-            [bottom[0].diff],
-            formula=self.derivative,
-            constants=self.constants,
-        )
+        inputs, dx, constants = [top[0].diff, *self.saved], bottom[0].diff, self.constants
+        program.elementwise(inputs, [dx], formula=self.derivative, constants=constants)
 
 
 @register("ReLU")
@@ -258,8 +254,7 @@ class Dropout(Layer):
     def _scale_down(self, program: Program, x: Tensor, y: Tensor) -> None:
         """What Fast R-CNN's scale_train: false does in testing; in training it takes back what
         dropout scales up."""
-        kept = {"kept": 1 - self.ratio}
-        program.elementwise([x], [y], formula="y = kept * a", constants=kept)
+        program.elementwise([x], [y], formula="y = kept * a", constants={"kept": 1 - self.ratio})
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dy, dx = top[0].diff, bottom[0].diff

@@ -36,12 +36,9 @@ def read_class_weights(layer: Layer, classes: int) -> tuple[float, ...] | None:
     param = layer.param.loss_param
     if not param.weight_by_label_freqs:
         return None
-    if len(param.class_weighting) != classes:
-        layer.fail(
-            "loss_param.class_weighting",
-            f"is given {len(param.class_weighting)} times: weight_by_label_freqs needs one weight "
-            f"for each of {classes} classes",
-        )
+    if (count := len(param.class_weighting)) != classes:
+        text = f"weight_by_label_freqs needs one weight for each of {classes} classes"
+        layer.fail("loss_param.class_weighting", f"is given {count} times: {text}")
     return tuple(param.class_weighting)
 
 
@@ -111,8 +108,8 @@ class Pairs(Loss):
         a, b = (blob.data.view(self.shape) for blob in bottom[:2])
         others = [*others, top[0].diff.view((1,) * len(self.shape))]
         # By symmetry the second bottom's gradient is the first one's with the two exchanged.
-        for blob, pair, wanted in zip(bottom, ([a, b], [b, a]), propagate_down, strict=False):
-            if wanted:
+        for blob, pair, down in zip(bottom, ([a, b], [b, a]), propagate_down, strict=False):
+            if down:
                 program.broadcast(
                     [*pair, *others], [blob.diff.view(self.shape)],
                     formula=formula, constants=self.constants,

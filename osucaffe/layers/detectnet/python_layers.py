@@ -37,8 +37,8 @@ def group_rectangles(boxes: np.ndarray, threshold: int, eps: float) -> tuple[np.
     least, gaps = (np.zeros((len(boxes),) * 2, int) for _ in range(2))
     for extents in boxes[:, 2:].T:
         least += np.minimum.outer(extents, extents)
-    for places in sides.T:
-        np.maximum(gaps, np.abs(np.subtract.outer(places, places)), out=gaps)
+    for positions in sides.T:
+        np.maximum(gaps, np.abs(np.subtract.outer(positions, positions)), out=gaps)
     alike = (gaps <= eps * least / 2) | np.eye(len(boxes), dtype=bool)
     groups: list[tuple[np.ndarray, int]] = []
     ungrouped = np.ones(len(boxes), bool)
@@ -104,11 +104,11 @@ class Cluster(PythonLayer):
             blob.data[...] = 0
             for image, coverage in enumerate(bottom[0].data[:, kind, :rows, :columns]):
                 y, x = np.nonzero(self.covered(coverage))
-                places = np.stack([x, y], axis=1) * corner
-                boxes = bottom[1].data[image][:, y, x].T + np.tile(places, 2)
+                positions = np.stack([x, y], axis=1) * corner
+                boxes = bottom[1].data[image][:, y, x].T + np.tile(positions, 2)
                 # The fork's boxes pass through numbers of 16 bits.
-                found = self.boxes(boxes).astype(np.float16)[:ROOM]
-                blob.data[image, : len(found), : found.shape[1]] = found
+                detected = self.boxes(boxes).astype(np.float16)[:ROOM]
+                blob.data[image, : len(detected), : detected.shape[1]] = detected
 
     def covered(self, coverage: np.ndarray) -> np.ndarray:
         """Which places of a grid have an object."""
@@ -161,14 +161,14 @@ class ScoreDetections(PythonLayer):
 
     def forward(self, bottom: Hosts, top: Hosts) -> None:
         top[0].data[...] = 0
-        for image, (true, found) in enumerate(zip(bottom[0].data, bottom[1].data, strict=True)):
-            true, found = (each[each[:, :4].any(axis=1), :4] for each in (true, found))
-            taken, met = np.zeros(len(found), bool), np.zeros(len(true), bool)
+        for image, (true, detected) in enumerate(zip(bottom[0].data, bottom[1].data, strict=True)):
+            true, detected = (each[each[:, :4].any(axis=1), :4] for each in (true, detected))
+            taken, met = np.zeros(len(detected), bool), np.zeros(len(true), bool)
             for i, box in enumerate(true):
-                free = ~taken & (overlaps(box[None], found) >= MATCH)
+                free = ~taken & (overlaps(box[None], detected) >= MATCH)
                 if free.any():
                     taken[free.argmax()] = met[i] = True
-            rows = np.concatenate([found[taken], found[~taken], true[~met]])
+            rows = np.concatenate([detected[taken], detected[~taken], true[~met]])
             counts = taken.sum(), (~taken).sum(), (~met).sum()
             marks = np.repeat((FOUND, WRONG, MISSED), counts)
             scored = np.column_stack([rows, marks])[:ROOM]
@@ -184,9 +184,9 @@ class mAP(PythonLayer):
 
     def forward(self, bottom: Hosts, top: Hosts) -> None:
         marks = bottom[0].data[:, :, 4]
-        found, wrong, missed = (int((marks == mark).sum()) for mark in (FOUND, WRONG, MISSED))
-        precision = 100 * found / max(found + wrong, 1)
-        recall = 100 * found / max(found + missed, 1)
+        detected, wrong, missed = (int((marks == mark).sum()) for mark in (FOUND, WRONG, MISSED))
+        precision = 100 * detected / max(detected + wrong, 1)
+        recall = 100 * detected / max(detected + missed, 1)
         values = (precision * recall / 100, precision, recall)
         for blob, value in zip(top, values, strict=False):
             blob.data[0] = value

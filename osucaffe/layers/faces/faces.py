@@ -72,7 +72,7 @@ class Flip(Layer):
     def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.flip_param, bottom[0]
         self.check_axes(shape)
-        axes = [axis for axis, wanted in ((3, param.flip_width), (2, param.flip_height)) if wanted]
+        axes = [axis for axis, flips in ((3, param.flip_width), (2, param.flip_height)) if flips]
         self.orders = {axis: self.tensor((shape[axis],), persistent=True) for axis in axes}
         for axis, order in self.orders.items():
             self.initial.append((order, np.arange(shape[axis])[::-1].astype(np.float32)))
@@ -152,11 +152,11 @@ class GlobalLSEMargin(Layer):
     def _follow(self, reads: list[np.ndarray], writes: list[np.ndarray]) -> None:
         """Let the margin, which is written, follow the differences that are read."""
         (margins,), (margin,) = reads, writes
-        known, before = margins[np.isfinite(margins)], float(margin[0])
-        if before == 0 and len(known):
-            margin[0] = mean_shift(known, float(known.mean()), _FIRST_STEPS)
-        elif len(known):
-            margin[0] = _KEPT * before + (1 - _KEPT) * mean_shift(known, before, 1)
+        finite, before = margins[np.isfinite(margins)], float(margin[0])
+        if before == 0 and len(finite):
+            margin[0] = mean_shift(finite, float(finite.mean()), _FIRST_STEPS)
+        elif len(finite):
+            margin[0] = _KEPT * before + (1 - _KEPT) * mean_shift(finite, before, 1)
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         param, (scale, margin) = self.param.scale_param, (each.data for each in self.parameters)
@@ -167,19 +167,19 @@ class GlobalLSEMargin(Layer):
         column = (self.items, 1)
         self.scale = bottom[2].data.view(column) if len(bottom) > 2 else scale.view((1, 1))
         x = bottom[0].data
-        own = [bottom[1].data.view(column), self.indices(program, (1, bottom[0].shape[1]))]
+        labels = [bottom[1].data.view(column), self.indices(program, (1, bottom[0].shape[1]))]
         target, greatest, soft, gap = (self.tensor(column) for _ in range(4))
-        program.reduce([x, *own], target, formula="y = where(b == c, a, 0)", axes=(1,))
+        program.reduce([x, *labels], target, formula="y = where(b == c, a, 0)", axes=(1,))
         others = self.tensor(x.shape)
-        program.broadcast([x, *own], [others], formula="y = where(b == c, -1, max(a, -1))")
+        program.broadcast([x, *labels], [others], formula="y = where(b == c, -1, max(a, -1))")
         program.top_k(others, None, greatest, axis=1)
         powers = "y = where(b == c, 0, exp(e * (a - d)))"
-        program.reduce([x, *own, greatest, self.scale], soft, formula=powers, axes=(1,))
+        program.reduce([x, *labels, greatest, self.scale], soft, formula=powers, axes=(1,))
         formula = "y = log(max(a, 1e-30)) / c + b"
         program.broadcast([soft, greatest, self.scale], [soft], formula=formula)
         program.elementwise([target, soft], [gap], formula="y = a - b")
         program.host([gap.view((self.items,))], [margin], function=self._follow)
-        inputs = [x, *own, self.scale, margin.view((1, 1))]
+        inputs = [x, *labels, self.scale, margin.view((1, 1))]
         formula = "y = d * (a - where(b == c, max(e, 0), 0))"
         program.broadcast(inputs, [top[0].data], formula=formula)
         if len(top) > 1:

@@ -114,7 +114,7 @@ class LabelSpecificRescale(LabelSpecific):
     def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.label_specific_rescale_param
         self.iteration = param.iteration
-        self.plain = self.phase == "TEST" and not param.rescale_test
+        self.identity = self.phase == "TEST" and not param.rescale_test
         self.constants = {"negative": param.negative_weight}
         self.value, self.slope = "a * d", "d"
         if param.power_on_positive:
@@ -143,7 +143,7 @@ class LabelSpecificRescale(LabelSpecific):
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         weight, x, y = self.bring(program, top), bottom[0].data, top[0].data
-        if self.plain:
+        if self.identity:
             if x is not y:
                 program.copy(x, y)
             return
@@ -155,7 +155,7 @@ class LabelSpecificRescale(LabelSpecific):
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dy, dx = top[0].diff, bottom[0].diff
-        if self.plain:
+        if self.identity:
             if dy is not dx:
                 program.copy(dy, dx)
             return

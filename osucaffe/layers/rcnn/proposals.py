@@ -74,8 +74,8 @@ def best(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The best boxes and their scores: so many before and behind suppression (0 or less: all)."""
     order = np.argsort(-chances, kind="stable")[: before if before > 0 else None]
-    kept = order[anchors.suppress(boxes[order], threshold, max(behind, 0))]
-    return boxes[kept], chances[kept]
+    selected = order[anchors.suppress(boxes[order], threshold, max(behind, 0))]
+    return boxes[selected], chances[selected]
 
 
 @register("Proposal")
@@ -142,11 +142,9 @@ class RpnLayer(PythonLayer):
         except (SyntaxError, ValueError):
             given = None
         if not isinstance(given, dict) or any(name not in given for name in self.required):
-            needed = ", ".join(f"'{name}': NUMBER" for name in self.required)
-            raise UserError(
-                f'layer "{self.layer_param.name}", python_param.param_str: {text!r} must be '
-                f"pairs such as {needed}"
-            )
+            pairs = ", ".join(f"'{name}': NUMBER" for name in self.required)
+            field = f'layer "{self.layer_param.name}", python_param.param_str'
+            raise UserError(f"{field}: {text!r} must be pairs such as {pairs}")
         self.settings = SimpleNamespace(**BOTH | (TEST if self.phase else TRAIN) | given)
         self.random = np.random.default_rng(self.settings.rng_seed)
         self.first = anchors.anchors_of(
@@ -264,11 +262,11 @@ class AnchorTargetLayer(RpnLayer):
             labels[negative] = 0
         most = int(settings.rpn_fg_fraction * settings.rpn_batchsize)
         for label in (1, 0):
-            places = np.flatnonzero(labels == label)
-            labels[places] = -1
-            kept = anchors.sample(self.random, places, most)
-            labels[kept] = label
-            most = settings.rpn_batchsize - len(kept)
+            indices = np.flatnonzero(labels == label)
+            labels[indices] = -1
+            selected = anchors.sample(self.random, indices, most)
+            labels[selected] = label
+            most = settings.rpn_batchsize - len(selected)
         return labels
 
 
@@ -319,8 +317,8 @@ class ProposalTargetLayer(RpnLayer):
         targets, inner = (np.zeros((len(chosen), settings.num_classes, 4)) for _ in range(2))
         rows = np.flatnonzero(labels > 0)
         # Two classes: boxes are the same for all kinds of objects (R-FCN's class-agnostic nets).
-        places = np.minimum(labels[rows].astype(int), settings.num_classes - 1)
-        targets[rows, places] = changes[rows]
-        inner[rows, places] = settings.bbox_inside_weights
+        indices = np.minimum(labels[rows].astype(int), settings.num_classes - 1)
+        targets[rows, indices] = changes[rows]
+        inner[rows, indices] = settings.bbox_inside_weights
         wide = [each.reshape(len(chosen), -1) for each in (targets, inner, inner > 0)]
         return [rois[chosen], labels, *wide]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 from ...backends.cores import usable_cores
@@ -43,13 +44,12 @@ class Data(Images):
             bad=self.bad_records,
             raw=self.takes_raw,
         )
-        # A few threads copy raw records as fast as the memory can; decoding is worth all cores.
-        threads = usable_cores() if source.encoded else min(_COPYING, usable_cores())
         return self.images(
             source,
             transform,
             batch=param.batch_size,
-            threads=threads,
+            # A few threads copy raw records as fast as the memory can; decoding is worth all cores.
+            threads=usable_cores() if source.encoded else min(_COPYING, usable_cores()),
             depth=param.prefetch,
             decodes=source.encoded and database.shared,
         )
@@ -71,7 +71,7 @@ class ImageData(Images):
             source = ImageListSource(
                 param.source, transform, colour=param.is_color, raw=self.takes_raw, **options
             )
-        return self.images(source, transform, batch=param.batch_size, threads=usable_cores())
+        return self.images(source, transform, batch=param.batch_size)
 
 
 @register("WindowData")
@@ -107,8 +107,7 @@ class WindowData(Stream):
                 seed=self.seed,
             )
         shapes: Shapes = [(param.batch_size, *source.shape), (param.batch_size,)]
-        decodes = not param.cache_images
-        return self.stream(source, shapes, threads=usable_cores(), decodes=decodes)
+        return self.stream(source, shapes, decodes=not param.cache_images)
 
     def limit_labels(self, top: int, labels: Labels) -> None:
         if top == 1:
@@ -149,9 +148,7 @@ class PatchData(Stream):
             )
         shapes: Shapes = [(param.batch_size, *shape) for shape in source.shapes]
         shared = high.shared and (low is None or low.shared)
-        return self.stream(
-            source, shapes, threads=usable_cores(), depth=param.prefetch, decodes=shared
-        )
+        return self.stream(source, shapes, depth=param.prefetch, decodes=shared)
 
 
 @register("HDF5Data")
@@ -171,18 +168,12 @@ class HDF5Data(Stream):
             source = Hdf5Source(param.source, self.param.top, shuffle=param.shuffle, seed=self.seed)
         shapes: Shapes = [(param.batch_size, *shape) for shape in source.shapes]
         if not self.stays_on_device(4 * len(source) * sum(map(math.prod, source.shapes))):
-            return self.stream(source, shapes)
+            return self.stream(source, shapes, threads=1)
         self._source, self.records = source, len(source)
-        self._pipeline = self._cached = CachedBatches(
-            self.backend,
-            source,
-            [(shape, "float32") for shape in source.shapes],
-            batch=param.batch_size,
-            width=1,
-            fed=[(shape, "float32") for shape in shapes],
-            pipeline=self.pipeline,
-            title=self.stream_title,
-        )
+        parts, fed = ([(shape, "float32") for shape in of] for of in (source.shapes, shapes))
+        pipeline = functools.partial(self.pipeline, threads=1)
+        options = {"batch": param.batch_size, "width": 1, "fed": fed, "pipeline": pipeline}
+        self._cached = self.cached(source, parts, **options)
         return shapes
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ...backends.cores import usable_cores
 from ...data.ahead.parallel_map import BadRecords
 from ...data.ahead.pipeline import Buffer, Fill, Pipeline, Threads, Workers, allocate
 from ...data.ahead.processes import Processes, worth_processes
@@ -73,16 +74,15 @@ class Stream(Feed):
         source: Any,
         shapes: Shapes,
         *,
-        threads: int = 1,
+        threads: int | None = None,
         depth: int = 4,
         decodes: bool = False,
     ) -> Shapes:
         """Start the stream of tops that the source fills. Returns their shapes."""
         self._source, self.records = source, len(source)
         shapes = shapes[: len(self.param.top)]
-        self._pipeline = self.pipeline(
-            source.fill, shapes, threads=threads, depth=depth, decodes=decodes
-        )
+        options: dict[str, Any] = {"threads": threads, "depth": depth, "decodes": decodes}
+        self._pipeline = self.pipeline(source.fill, shapes, **options)
         return shapes
 
     def limit_labels(self, top: int, labels: Labels) -> None:
@@ -132,11 +132,11 @@ class Stream(Feed):
         """What the log calls it: the nets of a solver may each have a layer of this name."""
         return f"{self.title}, {self.phase}"
 
-    def readers(self, most: int) -> int:
-        """How many shall read: --readers, else at most so many, and this process's share of the
-        cores."""
+    def readers(self, most: int | None) -> int:
+        """How many shall read: --readers, else at most so many (None: as there are cores to use),
+        and this process's share of the cores."""
         share = (os.cpu_count() or 1) // self.data_config.sharers
-        return self.data_config.readers or max(1, min(most, share))
+        return self.data_config.readers or max(1, min(most or usable_cores(), share))
 
     def pipeline(
         self,
@@ -145,7 +145,7 @@ class Stream(Feed):
         *,
         dtypes: Sequence[str] = (),
         first: Callable[[Shape, str], Buffer] | None = None,
-        threads: int = 1,
+        threads: int | None = None,
         depth: int = 4,
         decodes: bool = False,
     ) -> Pipeline:
@@ -155,13 +155,19 @@ class Stream(Feed):
         does so much for each record that many threads would wait for Python's lock: processes do it
         then (its source can be sent to them).
         """
-        threads = self.readers(threads)
+        count = self.readers(threads)
         workers: Callable[..., Workers] = Threads
         if first:
             workers = functools.partial(Threads, first=first)
-        elif decodes and worth_processes(threads, depth):
+        elif decodes and worth_processes(count, depth):
             workers = Processes
-        return Pipeline(fill, shapes, dtypes=dtypes, depth=depth, threads=threads, workers=workers)
+        return Pipeline(fill, shapes, dtypes=dtypes, depth=depth, threads=count, workers=workers)
+
+    def cached(self, source: Any, parts: list[tuple[Shape, str]], **options: Any) -> CachedBatches:
+        """A stream of records of these parts that stay where the backend has its tensors."""
+        title = self.stream_title
+        self._pipeline = CachedBatches(self.backend, source, parts, title=title, **options)
+        return self._pipeline
 
     def stays_on_device(self, nbytes: int) -> bool:
         """Whether records of so many bytes are to stay where the backend has its tensors."""

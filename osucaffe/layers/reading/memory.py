@@ -84,10 +84,8 @@ class DummyData(Feed):
         else:
             counts = {len(values) for values in legacy}
             if 0 in counts or not counts <= {1, tops}:
-                self.fail(
-                    "dummy_data_param",
-                    f"give shape (or each of num, channels, height, width) once or {tops} times",
-                )
+                fields = "shape (or each of num, channels, height, width)"
+                self.fail("dummy_data_param", f"give {fields} once or {tops} times")
             columns = [list(values) * (tops // len(values)) for values in legacy]
             shapes = list(zip(*columns, strict=True))
         for shape in shapes:
@@ -139,11 +137,9 @@ class MemoryData(Feed):
         """
         count = len(data) if np.ndim(data) else 0
         if np.shape(data) != (count, *self.shape) or not count or count % self.batch_size:
-            raise UserError(
-                f"{self.title}: the data have shape {np.shape(data)}, not "
-                f"(N, {', '.join(map(str, self.shape))}) with N a multiple of batch_size "
-                f"{self.batch_size}"
-            )
+            expected = f"(N, {', '.join(map(str, self.shape))}) with N a multiple of batch_size"
+            given = f"{self.title}: the data have shape {np.shape(data)}"
+            raise UserError(f"{given}, not {expected} {self.batch_size}")
         if np.size(labels) != count:
             raise UserError(f"{self.title}: {np.size(labels)} labels for {count} images")
         self._arrays = np.asarray(data), np.asarray(labels).reshape(count)
@@ -154,10 +150,8 @@ class MemoryData(Feed):
         images = np.asarray(images)
         shape = self._transform.prepare(images.shape[1:]) if images.ndim == 4 else ()
         if shape != self.shape:
-            raise UserError(
-                f"{self.title}: images of {images.shape} become {shape} by "
-                f"transform_param, but the layer wants {self.shape}"
-            )
+            become = f"images of {images.shape} become {shape} by transform_param"
+            raise UserError(f"{self.title}: {become}, but the layer needs {self.shape}")
         data = np.empty((len(images), *shape), np.float32)
         numbers = self._added + np.arange(len(images))
         draws = record_draws(self.seed, np.zeros_like(numbers), numbers).tolist()
@@ -173,9 +167,9 @@ class MemoryData(Feed):
         data, labels = self._arrays
         start = (self.position + self.rank * self.batch_size) % len(data)
         stop = start + self.batch_size
-        if (place := self._labels.wrong(labels[start:stop])) is not None:
-            name = f"{self.title}: image {start + place} of the arrays"
-            self._labels.check(labels[start + place], name)
+        if (index := self._labels.wrong(labels[start:stop])) is not None:
+            name = f"{self.title}: image {start + index} of the arrays"
+            self._labels.check(labels[start + index], name)
         self._buffers[0].array[...] = data[start:stop]
         self._buffers[1].array[...] = labels[start:stop]
         self.position += self.ranks * self.batch_size

@@ -67,10 +67,8 @@ class BN(Layer):
         }
         given = {form: [f for f in names if param.HasField(f)] for form, names in forms.items()}
         if given[True] and given[False]:
-            self.fail(
-                f"bn_param.{given[True][0]}",
-                f"is of SegNet's form, but {given[False][0]} beside it of TSN's: take one out",
-            )
+            text = f"is of SegNet's form, but {given[False][0]} of TSN's: take one out"
+            self.fail(f"bn_param.{given[True][0]}", text)
         return bool(given[True]) or (not given[False] and len(self.param.param) == 2)
 
     def _fix(self, *indices: int) -> None:

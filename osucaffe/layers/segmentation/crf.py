@@ -25,9 +25,9 @@ class Lattice:
 
     def __init__(self, features: np.ndarray) -> None:
         points, dimensions = features.shape
-        place, rank, shares = _simplices(features.astype(np.float64))
+        origin, rank, shares = _simplices(features.astype(np.float64))
         # Vertices by one number each, so that all are told apart and found by sorting.
-        codes, steps = _codes(place, rank)
+        codes, steps = _codes(origin, rank)
         order = np.argsort(codes, axis=None, kind="stable")
         ordered = codes.reshape(-1)[order]
         is_first = np.append(True, ordered[1:] != ordered[:-1])
@@ -39,7 +39,7 @@ class Lattice:
         vertices[order] = np.cumsum(is_first) - 1
         self._vertices = vertices.reshape(codes.shape)
         unique = ordered[self._starts]
-        self._beside = [(_find(unique, unique + s), _find(unique, unique - s)) for s in steps]
+        self._neighbors = [(_find(unique, unique + s), _find(unique, unique - s)) for s in steps]
         self._scale = 1 / (1 + 2.0**-dimensions)
 
     def filter(self, values: np.ndarray, *, reverse: bool = False) -> np.ndarray:
@@ -48,17 +48,17 @@ class Lattice:
         splats, shares = self._splats.astype(kind), (self._shares * self._scale).astype(kind)
         # The last one stands for all the vertices that there are not.
         old, new = (np.zeros(len(self._starts) + 1, kind) for _ in range(2))
-        beside = np.empty_like(new[:-1])
+        neighbors = np.empty_like(new[:-1])
         result = np.empty_like(values)
         for row, smooth in zip(values, result, strict=True):
             parts = np.take(row, self._points)
             parts *= splats
             np.add.reduceat(parts, self._starts, out=old[:-1])
-            for before, behind in self._beside[:: -1 if reverse else 1]:
+            for before, behind in self._neighbors[:: -1 if reverse else 1]:
                 inner = new[:-1]
                 np.take(old, before, out=inner, mode="clip")
-                np.take(old, behind, out=beside, mode="clip")
-                inner += beside
+                np.take(old, behind, out=neighbors, mode="clip")
+                inner += neighbors
                 inner *= kind(0.5)
                 inner += old[:-1]
                 old, new = new, old
@@ -83,30 +83,30 @@ def _simplices(features: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray
     elevated[:, 1:] -= scaled * axes
     nearest = np.rint(elevated / around)
     excess = nearest.sum(axis=1, keepdims=True).astype(np.int64)
-    place = nearest.astype(np.int64) * around
-    order = np.argsort(place - elevated, axis=1, kind="stable")
+    origin = nearest.astype(np.int64) * around
+    order = np.argsort(origin - elevated, axis=1, kind="stable")
     rank = np.empty_like(order)
     np.put_along_axis(rank, order, np.broadcast_to(np.arange(around), order.shape), axis=1)
     # Back to the plane, where rounding has left it.
     rank += excess
     moved = around * ((rank < 0).astype(np.int64) - (rank >= around))
     rank += moved
-    place += moved
+    origin += moved
     sorted_gaps = np.empty_like(elevated)
-    np.put_along_axis(sorted_gaps, rank, (elevated - place) / around, axis=1)
+    np.put_along_axis(sorted_gaps, rank, (elevated - origin) / around, axis=1)
     shares = np.empty((around, points))
     shares[0] = 1 + sorted_gaps[:, -1] - sorted_gaps[:, 0]
     shares[1:] = (sorted_gaps[:, :-1] - sorted_gaps[:, 1:]).T[::-1]
-    return place, rank, shares
+    return origin, rank, shares
 
 
-def _codes(place: np.ndarray, rank: np.ndarray) -> tuple[np.ndarray, list[int]]:
+def _codes(origin: np.ndarray, rank: np.ndarray) -> tuple[np.ndarray, list[int]]:
     """A number for each vertex of each point, (d + 1, points), and how far apart the numbers of
     neighbours are along each of the d + 1 axes."""
-    around = place.shape[1]
+    around = origin.shape[1]
     dimensions = around - 1
-    low = place[:, :-1].min(axis=0) - 2 * around
-    extents = place[:, :-1].max(axis=0) - low + 2 * around
+    low = origin[:, :-1].min(axis=0) - 2 * around
+    extents = origin[:, :-1].max(axis=0) - low + 2 * around
     strides, total = [], 1
     for extent in extents:
         strides.append(total)
@@ -114,7 +114,7 @@ def _codes(place: np.ndarray, rank: np.ndarray) -> tuple[np.ndarray, list[int]]:
     if total >= 2**62:
         raise ValueError("features are too far apart")
     weights = np.array(strides)
-    base = (place[:, :-1] - low) @ weights
+    base = (origin[:, :-1] - low) @ weights
     above = np.array([
         ((rank[:, :-1] > dimensions - remainder) @ weights) for remainder in range(around)
     ])  # fmt: skip
@@ -123,11 +123,11 @@ def _codes(place: np.ndarray, rank: np.ndarray) -> tuple[np.ndarray, list[int]]:
     return codes, steps
 
 
-def _find(ordered: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+def _find(ordered: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Where these stand in what is ordered; behind its end where they do not."""
-    at = np.searchsorted(ordered, wanted)
-    found = ordered[np.minimum(at, len(ordered) - 1)] == wanted
-    return np.where(found, at, len(ordered))
+    at = np.searchsorted(ordered, values)
+    present = ordered[np.minimum(at, len(ordered) - 1)] == values
+    return np.where(present, at, len(ordered))
 
 
 Filter = tuple[Lattice, np.ndarray]
@@ -171,8 +171,8 @@ class MultiStageMeanfield(Layer):
             )
         ]
         rows, columns = np.indices(unary[2:]).reshape(2, -1)
-        self.places = np.stack([columns, rows], axis=1)
-        self.spatial = self._filter(self.places / param.theta_gamma)
+        self.coordinates = np.stack([columns, rows], axis=1)
+        self.spatial = self._filter(self.coordinates / param.theta_gamma)
         return [unary]
 
     def _diagonal(self, kind: str, channels: int) -> np.ndarray:
@@ -266,7 +266,7 @@ class MultiStageMeanfield(Layer):
         self.bilateral = []
         for image in reads[0]:
             colours = image.reshape(len(image), -1).T.astype(np.float64) / param.theta_beta
-            features = np.concatenate([self.places / param.theta_alpha, colours], axis=1)
+            features = np.concatenate([self.coordinates / param.theta_alpha, colours], axis=1)
             self.bilateral.append(self._filter(features))
         writes[0].fill(1)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...backends.cores import usable_cores
 from ...data.streams.dense_images import DenseImageSource, read_edges, read_gray
 from ..base import Shapes, register
 from ..reading.feed import Varying
@@ -31,7 +30,7 @@ class PixelLabels(Varying):
             self.record_shape, self.records = source.record_shape, len(source)
         if self.reshapes:
             return self.shapes
-        return self.stream(source, self.shapes, threads=usable_cores(), decodes=True)
+        return self.stream(source, self.shapes, decodes=True)
 
     def _read_list(self, options: dict[str, Any]) -> DenseImageSource:
         param = getattr(self.param, self.where)

@@ -36,29 +36,29 @@ class SegAccuracy(Layer):
         return [(1, 1, 1, 3)]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        items, classes, places = self.scores
-        pixels, index = (items, 1, places), self.tensor((items, 1, places))
-        label, found = self.tensor(pixels), self.tensor(pixels)
+        items, classes, positions = self.scores
+        pixels, index = (items, 1, positions), self.tensor((items, 1, positions))
+        label, predicted = self.tensor(pixels), self.tensor(pixels)
         program.top_k(bottom[0].data.view(self.scores), index, None, axis=1)
         # -1 where a label is ignored, -2 where it is no class.
         formula = f"whole = floor(a); y = where(whole < 0, -2, where(whole < {classes}, whole, -2))"
         for each in self.ignored:
             formula += f"; y = where(whole == {each}, -1, y)"
         program.elementwise([bottom[1].data.view(pixels)], [label], formula=formula)
-        program.elementwise([label, index], [found], formula="y = where(a < 0, -1, b)")
+        program.elementwise([label, index], [predicted], formula="y = where(a < 0, -1, b)")
         wrong = self.tensor((1,))
         program.reduce([label], wrong, formula="y = where(a == -2, 1, 0)", axes=(0, 1, 2))
-        self._judge(program, self._count(program, label, found), wrong, top[0].data.view((3,)))
+        self._judge(program, self._count(program, label, predicted), wrong, top[0].data.view((3,)))
 
-    def _count(self, program: Program, label: Tensor, found: Tensor) -> Tensor:
+    def _count(self, program: Program, label: Tensor, predicted: Tensor) -> Tensor:
         """How many pixels of each class are found, there, and taken for it: (3, classes)."""
         row, classes = (1, label.count), self.indices(program, (self.scores[1], 1))
-        label, found = label.view(row), found.view(row)
+        label, predicted = label.view(row), predicted.view(row)
         counts = []
         for inputs, formula in (
-            ([label, classes, found], "y = where(a == b, where(c == b, 1, 0), 0)"),
+            ([label, classes, predicted], "y = where(a == b, where(c == b, 1, 0), 0)"),
             ([label, classes], "y = where(a == b, 1, 0)"),
-            ([found, classes], "y = where(a == b, 1, 0)"),
+            ([predicted, classes], "y = where(a == b, 1, 0)"),
         ):
             counts.append(self.tensor((1, self.scores[1])))
             program.reduce(inputs, counts[-1], formula=formula, axes=(1,))

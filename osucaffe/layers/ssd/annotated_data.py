@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ...backends.cores import usable_cores
 from ...data.ahead.pipeline import Buffer, allocate
 from ...data.databases.database import open_database
 from ...data.streams.annotated import COLUMNS, ROOM, AnnotatedSource, join_rows
@@ -33,9 +32,7 @@ class AnnotatedData(Varying):
         self._rows, self._count = allocate((1, 1, rows, COLUMNS)), allocate((1,))
         if not self.reshapes:
             depth, decodes = self.param.data_param.prefetch, self._source.shared
-            self.stream(
-                self._source, self.shapes, threads=usable_cores(), depth=depth, decodes=decodes
-            )
+            self.stream(self._source, self.shapes, depth=depth, decodes=decodes)
         return [self.shapes[0], self._rows.array.shape][: len(self.param.top)]
 
     def _open(self) -> AnnotatedSource:

@@ -75,10 +75,10 @@ class PixelEvaluate(Rows):
                 ratio = self.sizes[self.images % len(self.sizes)] / extents[int(image)]
                 self.images += 1
             for label in np.unique(boxes[(boxes[:, 0] == image) & (boxes[:, 5] > 0), 5]):
-                pair = (
+                detections, true = (
                     rows[(rows[:, 0] == image) & (rows[:, 5] == label)] for rows in (boxes, truth)
                 )
-                parts.append(self._judged(*pair, np.tile(ratio[::-1], 2)))
+                parts.append(self._judged(detections, true, np.tile(ratio[::-1], 2)))
         rows = np.concatenate(parts)
         if len(rows) > len(writes[0]):
             self.fail("bottom[0]", f"has more than {ROOM} boxes: set max_det_num in FrcnnOutput")
@@ -169,9 +169,9 @@ class DetectionEvaluate(Rows):
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         param = self.param.detection_evaluate_param
-        found, truth = (b.data.view(s) for b, s in zip(bottom, self.shapes, strict=True))
+        detections, truth = (b.data.view(s) for b, s in zip(bottom, self.shapes, strict=True))
         program.evaluate_boxes(
-            found, truth, *self.open_rows(top[0]), classes=param.num_classes,
+            detections, truth, *self.open_rows(top[0]), classes=param.num_classes,
             background=param.background_label_id, threshold=param.overlap_threshold,
             difficult=param.evaluate_difficult_gt,
         )  # fmt: skip

@@ -87,7 +87,7 @@ class MultiBoxLoss(Boxes):
         """Set `chosen`: the priors without match that count."""
         assert self.chosen is not None
         param, shape = self.param.multibox_loss_param, self.chosen.shape
-        hard, places, loss = self.mining == "HARD_EXAMPLE", None, losses[1]
+        hard, boxes, loss = self.mining == "HARD_EXAMPLE", None, losses[1]
         if hard and param.sample_size < 1:
             self.fail("multibox_loss_param.sample_size", "must be at least 1")
         if hard:
@@ -95,15 +95,15 @@ class MultiBoxLoss(Boxes):
             program.sum(losses, loss)
         thins = param.HasField("nms_param") and param.nms_param.nms_threshold > 0
         if hard and thins and param.use_prior_for_nms:
-            places = self.tensor((1, shape[1], 4))
-            program.crop(self.priors, places, offsets=(0, 0, 0))
+            boxes = self.tensor((1, shape[1], 4))
+            program.crop(self.priors, boxes, offsets=(0, 0, 0))
         elif hard and thins:
             decoded = self.tensor(self.location_shape)
             coding = {name: self.settings[name] for name in ("coding", "scaled")}
             program.decode_boxes(self.location, self.priors, decoded, **coding)
-            places = decoded.view((*shape, 4))
+            boxes = decoded.view((*shape, 4))
         program.mine_boxes(
-            loss, self.match.view(shape), overlap.view(shape), places, self.chosen, hard=hard,
+            loss, self.match.view(shape), overlap.view(shape), boxes, self.chosen, hard=hard,
             ratio=param.neg_pos_ratio, most_overlap=param.neg_overlap, size=param.sample_size,
             threshold=param.nms_param.nms_threshold,
             top_k=param.nms_param.top_k if param.nms_param.HasField("top_k") else -1,
@@ -131,8 +131,8 @@ class MultiBoxLoss(Boxes):
         self._divide(program, top[0].diff.view((1,)), scale)
         shapes = (self.location_shape, self.confidence_shape)
         diffs = [
-            blob.diff.view(shape) if wanted else None
-            for blob, shape, wanted in zip(bottom, shapes, propagate_down, strict=False)
+            blob.diff.view(shape) if down else None
+            for blob, shape, down in zip(bottom, shapes, propagate_down, strict=False)
         ]
         program.multibox_losses_backward(
             *self.read, self.match, self.chosen, scale, *diffs, weight=self.weight, **self.settings

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ...backends.cores import usable_cores
 from ...data.streams.video_frames import Crops, VideoFrameSource
 from ..base import Shapes, register
 from ..reading.feed import Stream
@@ -55,7 +54,7 @@ class VideoData(Stream):
                 **options,
             )
         shapes: Shapes = [(param.batch_size, *source.shape), (param.batch_size,)]
-        return self.stream(source, shapes, threads=usable_cores(), decodes=True)
+        return self.stream(source, shapes, decodes=True)
 
     def _crops(self) -> Crops | None:
         """How crops are drawn, if there are any."""

@@ -134,8 +134,5 @@ def check_truths(layer: Layer, shape: Shape, items: int) -> None:
     """Refuse labels that `truths_of` cannot read."""
     count = int(np.prod(shape))
     if not is_ssds(shape) and (shape[:1] != (items,) or count // items % 5):
-        layer.fail(
-            "bottom[1]",
-            f"has shape {shape}, but must be 1 x 1 x M x 8, as AnnotatedData gives it, or "
-            f"{items} x M x 5: class, x, y, width, height",
-        )
+        text = f"1 x 1 x M x 8, as of AnnotatedData, or {items} x M x 5: class, x, y, width, height"
+        layer.fail("bottom[1]", f"has shape {shape}, but must be {text}")

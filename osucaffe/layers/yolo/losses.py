@@ -183,7 +183,8 @@ class Yolov3(GridLoss):
         # The fork compares numbers of all anchors with the best one's position in the mask.
         skipped = anchors[0] if anchors else best
         if limit < 1:
-            others = [n for n in np.flatnonzero(fits > limit) if n in self.mask and n != skipped]
+            above = np.flatnonzero(fits > limit).tolist()
+            others = [n for n in above if n in self.mask and n != skipped]
             anchors += [self.mask.index(n) for n in others]
         return anchors
 
@@ -197,14 +198,14 @@ class Yolov3(GridLoss):
         if param.use_logic_gradient:
             out[4] *= param.object_scale
         classes, sent = cell[5:], out[5:]
-        is_own = np.arange(len(classes)) == label
+        is_label = np.arange(len(classes)) == label
         smooth = param.label_smooth_eps
-        aim = is_own * (1 - smooth) + 0.5 * smooth
-        if (sent[is_own] != 0).any():  # a second object there: the first one's class stays too
-            sent[is_own] = -param.class_scale * (aim - classes)[is_own]
+        aim = is_label * (1 - smooth) + 0.5 * smooth
+        if (sent[is_label] != 0).any():  # a second object there: the first one's class stays too
+            sent[is_label] = -param.class_scale * (aim - classes)[is_label]
         elif param.use_focal_loss:
-            own = classes[is_own].sum() + 1e-15
-            weight = -(1 - own) * (2 * own * np.log(own) + own - 1)
-            sent[:] = -param.class_scale * (is_own - classes) * 0.5 * weight
+            p = classes[is_label].sum() + 1e-15
+            weight = -(1 - p) * (2 * p * np.log(p) + p - 1)
+            sent[:] = -param.class_scale * (is_label - classes) * 0.5 * weight
         else:
             sent[:] = -param.class_scale * (aim - classes)

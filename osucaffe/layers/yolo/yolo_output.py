@@ -40,11 +40,13 @@ class EvalDetection(Layer):
 
     def _judge(self, reads: Arrays, writes: Arrays) -> None:
         param = self.param.eval_detection_param
-        classes, (x, labels), found = param.num_class, reads, writes[0]
-        found.fill(0)
-        for cells, truths, row in zip(x, grids.truths_of(labels, len(x)), found, strict=True):
-            known = truths[:, 0].astype(int)
-            row[:classes] = np.bincount(known[(known >= 0) & (known < classes)], minlength=classes)
+        classes, (x, labels), outputs = param.num_class, reads, writes[0]
+        outputs.fill(0)
+        for cells, truths, row in zip(x, grids.truths_of(labels, len(x)), outputs, strict=True):
+            truth_classes = truths[:, 0].astype(int)
+            row[:classes] = np.bincount(
+                truth_classes[(truth_classes >= 0) & (truth_classes < classes)], minlength=classes
+            )
             if param.nms < 0:
                 continue
             table = row[classes:].reshape(-1, 4)
@@ -52,12 +54,12 @@ class EvalDetection(Layer):
             used = np.zeros(len(truths), bool)
             for line, kind, score, box in zip(table, kinds, scores, boxes, strict=False):
                 line[:2] = kind, score
-                own = np.flatnonzero(known == kind)
-                if not len(own):
+                candidates = np.flatnonzero(truth_classes == kind)
+                if not len(candidates):
                     line[3] = 1
                     continue
-                near = grids.overlaps(truths[own, 1:].T, box)
-                best = own[near.argmax()]
+                near = grids.overlaps(truths[candidates, 1:].T, box)
+                best = candidates[near.argmax()]
                 if near.max() >= param.threshold:
                     line[2:] = not used[best], used[best]
                     used[best] = True
@@ -75,10 +77,10 @@ class EvalDetection(Layer):
         )
         scores = {param.OBJ: objects, param.PROB: best}.get(param.score_type, objects * best)
         order = np.argsort(-scores, kind="stable")
-        kept = order[grids.thin(boxes[order], param.nms)]
-        kept = kept[scores[kept] >= LEAST_SCORE]
-        kept = kept[np.argsort(kinds[kept], kind="stable")]
-        return kinds[kept], scores[kept], boxes[kept]
+        selected = order[grids.thin(boxes[order], param.nms)]
+        selected = selected[scores[selected] >= LEAST_SCORE]
+        selected = selected[np.argsort(kinds[selected], kind="stable")]
+        return kinds[selected], scores[selected], boxes[selected]
 
 
 @register("Yolov3DetectionOutput")
@@ -117,14 +119,14 @@ class Yolov3DetectionOutput(Rows):
         program.host([blob.data for blob in bottom], rows, function=self._report)
 
     def _report(self, reads: Arrays, writes: Arrays) -> None:
-        found = [
+        outputs = [
             np.pad(self._found(images), ((0, 0), (1, 0)), constant_values=item)
             for item, images in enumerate(zip(*reads, strict=True))
         ]
-        rows = np.concatenate(found)
+        rows = np.concatenate(outputs)
         if not len(rows):
-            rows = np.full((len(found), 7), -1.0)
-            rows[:, 0] = np.arange(len(found))
+            rows = np.full((len(outputs), 7), -1.0)
+            rows[:, 0] = np.arange(len(outputs))
         put_rows(rows, writes)
 
     def _found(self, maps: tuple[np.ndarray, ...]) -> np.ndarray:

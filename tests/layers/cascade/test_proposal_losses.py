@@ -248,7 +248,7 @@ def test_gradients_are_slopes() -> None:
     [
         ("cls_num: 3", "needs as many field_w"),
         ("cls_num: 2 field_w: 8 field_h: 8 downsample_rate: 8",
-         r"bottom\[0\]: has shape \(2, 7, 4, 5\), but must have \(2, 6, 4, 5\)"),
+         r"bottom\[0\]: has shape \(2, 7, 4, 5\), but must be \(2, 6, 4, 5\)"),
         ("cls_num: 3 field_w: 8 field_h: 8 downsample_rate: 8 objectness: true",
          "cls_num: must be at least 2, and 2 where objectness"),
     ],
