@@ -58,6 +58,8 @@ CASES = [
     ("Upsample", "", [X, (2, 4, 5, 5)], "bottom[1]", "must be the mask"),
     ("Upsample", "upsample_h: 9", [X, X], "upsample_param.upsample_h", "needs upsample_w"),
     ("Upsample", "scale: 3 pad_out_w: true", [X, X], "upsample_param.pad_out_w", "scale of 2"),
+    ("BilinearInterpolation", "", [X, (3, 5)], "bottom[1]", "has shape (3, 5)"),
+    ("ChannelScale", "", [X, (2, 3)], "bottom[1]", "must hold 60 numbers: (2, 1, 5, 6)"),
     ("Interp", "", [X], "interp_param", "needs height and width"),
     ("Interp", "height: 0 width: 3", [X], "interp_param", "0 x 3"),
     ("Interp", "zoom_factor: 0", [X], "interp_param.zoom_factor", "at least 1"),

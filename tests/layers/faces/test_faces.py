@@ -31,21 +31,6 @@ def test_centers_follow_their_classes() -> None:
     np.testing.assert_allclose(gradient(net, "x"), 0.1 * distance / 6)
 
 
-def test_a_scale_for_all_channels_of_a_place() -> None:
-    x, scale = random.standard_normal((2, 3, 4, 5)), random.standard_normal((2, 20))
-    np.testing.assert_allclose(run("ChannelScale", [x, scale]), x * scale.reshape(2, 1, 4, 5))
-    refuse('type: "ChannelScale" top: "y"', [x.shape, (2, 3)], r"bottom\[1\]: has shape \(2, 3\)")
-
-
-def test_a_margin_for_the_own_class() -> None:
-    x, label = np.array([[0.5, 0.2, 0.9], [0.5, 0.2, 0.9], [0.1, 0.3, 0.4]]), np.array([0.0, 1, 2])
-    text = "label_specific_add_param { bias: -0.25 }"
-    wanted = x.copy()
-    wanted[0, 0], wanted[2, 2] = 0.25, 0.15  # 0.2 is less than the margin
-    np.testing.assert_allclose(run("LabelSpecificAdd", [x, label], text, phase="TRAIN"), wanted)
-    np.testing.assert_allclose(run("LabelSpecificAdd", [x, label], text), x)
-
-
 def test_a_margin_that_grows() -> None:
     x = np.full((1, 2), 0.75)
     text = """type: "LabelSpecificAdd" top: "y" top: "margin" label_specific_add_param {
@@ -60,30 +45,6 @@ def test_a_margin_that_grows() -> None:
     assert run("LabelSpecificAdd", [x, np.zeros(1)], tops=2)[1] == 0
 
 
-@pytest.mark.parametrize(
-    ("settings", "own"),
-    [
-        ("positive_weight: 0.5", lambda x: 0.5 * x),
-        ("positive_weight: 0.5 for_ip: true", lambda x: np.where(x > 0, 0.5 * x, x)),
-        ("positive_weight: 0.5 bias_fix: true", lambda x: 0.5 * x + 0.5),
-        ("positive_weight: 2 power_on_positive: true", lambda x: np.sign(x) * x * x),
-        ("positive_weight_base: 3", lambda x: 3 * x),
-    ],
-)
-def test_a_weight_for_the_own_class(settings: str, own) -> None:
-    x, label = random.standard_normal((5, 4)), np.array([0.0, 1, 2, 3, 1])
-    wanted = 0.25 * x
-    rows = np.arange(5)
-    wanted[rows, label.astype(int)] = own(x[rows, label.astype(int)])
-    text = f"label_specific_rescale_param {{ negative_weight: 0.25 {settings} }}"
-    found = run("LabelSpecificRescale", [x, label], text, phase="TRAIN")
-    np.testing.assert_allclose(found, wanted)
-    np.testing.assert_allclose(run("LabelSpecificRescale", [x, label], text), x)
-    if "base" not in settings:
-        tested = text.replace("{", "{ rescale_test: true")
-        np.testing.assert_allclose(run("LabelSpecificRescale", [x, label], tested), wanted)
-
-
 def test_a_weight_that_falls() -> None:
     text = """label_specific_rescale_param { positive_weight_base: 8 gamma: 1 power: 1
         positive_weight_min: 2.5 positive_weight_max: 3 }"""
@@ -93,15 +54,6 @@ def test_a_weight_that_falls() -> None:
         for passes in (1, 2, 3)
     ]  # fmt: skip
     assert found == pytest.approx([3, 8 / 3, 2.5])
-
-
-def test_mirror_images() -> None:
-    x = random.standard_normal((2, 3, 4, 5))
-    np.testing.assert_array_equal(run("Flip", [x]), x[..., ::-1])
-    both = run("Flip", [x], "flip_param { flip_height: true }")
-    np.testing.assert_array_equal(both, x[..., ::-1, ::-1])
-    still = run("Flip", [x], "flip_param { flip_width: false }")
-    np.testing.assert_array_equal(still, x)
 
 
 N, K = 8, 5
