@@ -49,7 +49,8 @@ X, A, B, OTHER = (random.random(shape) * 2 - 1 for shape in ((5, 4), (6, 3), (6,
 OWN, SIMILAR = np.array([0.0, 1, 2, 3, 1]), np.array([1.0, 0, 0, 1, 0, 0])
 SCALE, BIAS, WEIGHT = random.random(4), random.random(4), random.standard_normal((3, 4))
 UNIT = WEIGHT / np.linalg.norm(WEIGHT, axis=1, keepdims=True)
-DISTANCE = np.sqrt(((A - B) ** 2).sum(axis=1))
+DISTANCE, GAP = np.sqrt(((A - B) ** 2).sum(axis=1)), np.abs(2 * B * (A - B))
+SMOOTH = np.where(GAP < 0.25, 2 * GAP * GAP, GAP - 0.125) * (A + 1)
 P, Q = np.array([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5]]), np.array([[1.0, 0, 0], [0.2, 0.3, 0.5]])
 SCORES, LABELS = random.standard_normal((5, 4, 3)), random.integers(4, size=(5, 3)).astype(float)
 LOSSES, OWN_LOSSES = (
@@ -97,6 +98,10 @@ VALUES = [
           "loss_param { normalization: PRE_FIXED pre_fixed_normalizer: 4 }",
           [np.array([[0.0, 3], [1, 1]]), np.array([[0.5, 1], [1, 5]]), np.array([[1, 1], [1, 0]])],
           1.625 / 4, np.reshape([1.625, 0], (2, 1, 1, 1))),
+    value("SoftmaxWithLoss", "loss_param { ignore_label: 3 }", [X, OWN],
+          OWN_LOSSES[OWN != 3].mean(), softmax(X, 1), np.where(OWN == 3, 0, OWN_LOSSES)),
+    value("SmoothL1Loss", "smooth_l1_loss_param { sigma: 2 }", [A, B, 2 * B, A + 1],
+          SMOOTH.sum() / 6, SMOOTH.sum(axis=1).reshape(6, 1, 1, 1)),
     *(value("ContrastiveLoss", f"contrastive_loss_param {{ margin: 0.9 legacy_version: {legacy} }}",
             [A, B, SIMILAR], np.where(SIMILAR == 1, DISTANCE**2, apart).sum() / 12)
       for legacy, apart in (("false", np.maximum(0.9 - DISTANCE, 0) ** 2),
@@ -197,20 +202,25 @@ def test_pooling_mask_tells_where_the_maximum_stood() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "shape"),
+    ("type_", "settings", "shape"),
     [
-        ("kernel_size: 3 stride: 2", (3, 4)),
-        ("kernel_size: 3 stride: 2 round_mode: FLOOR", (3, 3)),
-        ("kernel_size: 2 stride: 2 pad: 1", (4, 5)),
-        ("kernel_size: 3 stride: 3 pad: 2", (3, 4)),
-        ("kernel_h: 7 kernel_w: 1 stride_h: 1 stride_w: 1", (1, 8)),
-        ("kernel_h: 9 kernel_w: 9 stride_h: 3 stride_w: 2", (1, 1)),
-        ("global_pooling: true", (1, 1)),
+        ("Pooling", "kernel_size: 3 stride: 2", (3, 4)),
+        ("Pooling", "kernel_size: 3 stride: 2 round_mode: FLOOR", (3, 3)),
+        ("Pooling", "kernel_size: 2 stride: 2 pad: 1", (4, 5)),
+        ("Pooling", "kernel_size: 3 stride: 3 pad: 2", (3, 4)),
+        ("Pooling", "kernel_h: 7 kernel_w: 1 stride_h: 1 stride_w: 1", (1, 8)),
+        ("Pooling", "kernel_h: 9 kernel_w: 9 stride_h: 3 stride_w: 2", (1, 1)),
+        ("Pooling", "global_pooling: true", (1, 1)),
+        ("Upsample", "scale: 3", (21, 24)),
+        ("Upsample", "pad_out_h: true", (13, 16)),
+        ("Upsample", "scale_h: 1 scale_w: 2 pad_out_w: true", (7, 15)),
+        ("Upsample", "upsample_h: 11 upsample_w: 13", (11, 13)),
     ],
 )
-def test_pooling_extents(settings: str, shape: tuple[int, int]) -> None:
-    x = random.standard_normal((1, 1, 7, 8))
-    assert run("Pooling", [x], f"pooling_param {{ {settings} }}").shape == (1, 1, *shape)
+def test_extents(type_: str, settings: str, shape: tuple[int, int]) -> None:
+    values = [np.zeros((1, 1, 7, 8))] * (2 if type_ == "Upsample" else 1)
+    found = run(type_, values, f"{type_.lower()}_param {{ {settings} }}")
+    assert found.shape == (1, 1, *shape)
 
 
 def test_dropout_keeps_the_mean() -> None:

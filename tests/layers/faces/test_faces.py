@@ -7,7 +7,7 @@ import pytest
 
 from osucaffe.backends.cpu.backend import Cpu
 
-from ..nets import build, gradient, inputs, layer, one_layer, parameter_gradient, refuse
+from ..nets import gradient, layer, one_layer, parameter_gradient, refuse
 from ..test_values import run
 
 random = np.random.default_rng(3)
@@ -200,31 +200,6 @@ def test_gradients_by_angles(margin: str) -> None:
             wanted[i] += dy[i, j] * (by_margin + mixture * unit[j]) / (1 + mixture)
     np.testing.assert_allclose(gradient(made, "x"), wanted, atol=1e-6)
     np.testing.assert_allclose(parameter_gradient(made), dy.T @ x)
-
-
-def test_in_a_net_whose_tensors_share_memory() -> None:
-    """Planned and inspectable runs learn the same, in several passes."""
-    x, label = random.standard_normal((6, 5)).astype(np.float32), random.integers(0, 4, 6)
-    text = inputs({"x": x.shape, "l": (6,)})
-    text += """layer { name: "ip" type: "InnerProduct" bottom: "x" top: "f" inner_product_param {
-        num_output: 8 weight_filler { type: "xavier" } } } layer { name: "op" bottom: "f" top: "y"
-        type: "MarginInnerProduct" bottom: "l" margin_inner_product_param { num_output: 4
-        type: QUADRUPLE weight_filler { type: "xavier" } } } layer { name: "loss" top: "loss"
-        type: "SoftmaxWithLoss" bottom: "y" bottom: "l" }"""
-    found = []
-    for inspectable in (True, False):
-        made = build(text, Cpu(), phase="TRAIN", inspectable=inspectable)
-        made.write("x", x)
-        made.write("l", label)
-        for _ in range(2):
-            made.forward()
-            made.backward()
-        weights = made.backend.read(layer(made, "op").parameters[0].data)
-        np.testing.assert_allclose(np.linalg.norm(weights, axis=1), 1, rtol=1e-6)
-        read = [made.backend.read(each.blob.diff) for each in made.parameters]
-        found.append([made.loss(), *read])
-    for one, other in zip(*found, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
 def test_bad_input_of_angles_is_named() -> None:

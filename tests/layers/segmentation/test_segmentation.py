@@ -100,20 +100,6 @@ def test_no_gradient_is_asked_of_a_mask() -> None:
 @pytest.mark.parametrize(
     ("settings", "shape"),
     [
-        ("scale: 3", (15, 18)),
-        ("pad_out_h: true", (9, 12)),
-        ("scale_h: 1 scale_w: 2 pad_out_w: true", (5, 11)),
-        ("upsample_h: 11 upsample_w: 13", (11, 13)),
-    ],
-)
-def test_upsample_sizes(settings: str, shape: tuple[int, int]) -> None:
-    y = run("Upsample", [np.zeros((1, 1, 5, 6))] * 2, f"upsample_param {{ {settings} }}")
-    assert y.shape == (1, 1, *shape)
-
-
-@pytest.mark.parametrize(
-    ("settings", "shape"),
-    [
         ("height: 3 width: 4", (3, 4)),
         ("zoom_factor: 2", (9, 11)),
         ("zoom_factor: 2 height: 3 width: 4", (9, 11)),
