@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Arrays", "Blob", "Blobs", "Count", "Flags", "Layer", "Program", "Reshaped", "Shape", "Shapes",
-    "Tensor", "register",
+    "Tensor", "pass_on", "register",
 ]  # fmt: skip
 """What a file of layers needs."""
 
@@ -41,6 +41,12 @@ Shapes: TypeAlias = "list[Shape]"
 
 registered: dict[str, LayerClass] = {}
 """The layer types by name: all of them, once the package `layers` is imported."""
+
+
+def pass_on(program: Program, x: Tensor, y: Tensor) -> None:
+    """Copy x to y, unless they are one, in place."""
+    if x is not y:
+        program.copy(x, y)
 
 
 def register(name: str) -> Callable[[_LayerType], _LayerType]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...backends.formula import PRELU
-from ..base import Blobs, Flags, Layer, Program, Shape, Shapes, Tensor, register
+from ..base import Blobs, Flags, Layer, Program, Shape, Shapes, Tensor, pass_on, register
 
 
 class Broadcast(Layer):
@@ -133,8 +133,8 @@ class Bias(Broadcast):
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dy = top[0].diff
         self.backward_operand(program, [dy], "y = a", propagate_down, bottom)
-        if propagate_down[0] and bottom[0].diff is not dy:
-            program.copy(dy, bottom[0].diff)
+        if propagate_down[0]:
+            pass_on(program, dy, bottom[0].diff)
 
 
 @register("PReLU")

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from ...backends import formula
-from ..base import Blobs, Flags, Layer, Program, Shapes, Tensor, register
+from ..base import Blobs, Flags, Layer, Program, Shapes, Tensor, pass_on, register
 
 
 class Elementwise(Layer):
@@ -213,8 +213,8 @@ class Dropout(Layer):
             x = y
         if self.later:
             self._scale_down(program, x, y)
-        elif x is not y:
-            program.copy(x, y)
+        else:
+            pass_on(program, x, y)
 
     def _scale_down(self, program: Program, x: Tensor, y: Tensor) -> None:
         """What Fast R-CNN's scale_train: false does in testing; in training it takes back what

@@ -57,10 +57,7 @@ class Standardize(Layer):
         self.constants = {"share": rows / count, "eps": eps}
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        x = self.saved = bottom[0].data.view(self.shape)
-        if bottom[0] is top[0]:
-            self.saved = self.tensor(self.shape)
-            program.copy(x, self.saved)
+        self.saved = self.saved_input(program, bottom, top, flexible=False).view(self.shape)
         self.mean = self.tensor(self.small)
         self._mean(program, [self.saved], self.mean, "y = a * share")
         inputs, formula = [self.saved, self.mean], "y = a - b"

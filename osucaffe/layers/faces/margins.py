@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from ...data.ahead.pipeline import allocate
-from ..base import Blob, Blobs, Flags, Layer, Program, Shapes, Tensor, register
+from ..base import Blob, Blobs, Flags, Layer, Program, Shapes, Tensor, pass_on, register
 
 
 class Changing(Layer):
@@ -144,8 +144,7 @@ class LabelSpecificRescale(LabelSpecific):
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         weight, x, y = self.bring(program, top), bottom[0].data, top[0].data
         if self.identity:
-            if x is not y:
-                program.copy(x, y)
+            pass_on(program, x, y)
             return
         saved = self.saved_input(program, bottom, top, flexible=False)
         labels = self.labels(program, bottom[1])
@@ -156,8 +155,7 @@ class LabelSpecificRescale(LabelSpecific):
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dy, dx = top[0].diff, bottom[0].diff
         if self.identity:
-            if dy is not dx:
-                program.copy(dy, dx)
+            pass_on(program, dy, dx)
             return
         formula = f"y = e * where(b == c, {self.slope}, negative)"
         program.broadcast(

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from ..base import Blob, Blobs, Count, Flags, Layer, Program, Shapes, Tensor, register
+from ..base import Blob, Blobs, Count, Flags, Layer, Program, Shapes, Tensor, pass_on, register
 from ..core.convolution import Convolution
 from ..core.elementwise import Elementwise
 from ..core.recurrent import LSTM_DERIVATIVE, LSTM_FORMULA, Recurrent
@@ -129,8 +129,7 @@ class SeLuDropout(Layer):
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, y = bottom[0].data, top[0].data
         if self.phase == "TEST":
-            if x is not y:
-                program.copy(x, y)
+            pass_on(program, x, y)
             return
         ones, self.keep = self.tensor(x.shape), self.tensor(x.shape)
         program.fill(ones, value=1.0)
@@ -144,5 +143,5 @@ class SeLuDropout(Layer):
         if self.phase == "TRAIN":
             formula = "y = where(b > 0, scale * a, 0)"
             program.elementwise([dy, self.keep], [dx], formula=formula, constants=self.constants)
-        elif dy is not dx:
-            program.copy(dy, dx)
+        else:
+            pass_on(program, dy, dx)
