@@ -73,7 +73,7 @@ class HostRows(Layer):
         """Check the settings; the shapes of the tops before the first pass."""
         raise NotImplementedError
 
-    def find(self, bottom: Arrays) -> Arrays:
+    def compute(self, bottom: Arrays) -> Arrays:
         """What goes to the tops: arrays of equally many rows, at least one."""
         raise NotImplementedError
 
@@ -89,7 +89,7 @@ class HostRows(Layer):
         )
 
     def _run(self, reads: Arrays, writes: Arrays) -> None:
-        results = self.find(reads) if self._pending is None else self._pending
+        results = self.compute(reads) if self._pending is None else self._pending
         if len(results[0]) != len(writes[0]):
             self.count, self._pending = len(results[0]), results
             raise Reshaped

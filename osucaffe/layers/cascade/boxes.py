@@ -48,7 +48,7 @@ class FieldOutput(HostRows):
         """Boxes (x1, y1, x2, y2) and scores of an image, map by map."""
         raise NotImplementedError
 
-    def find(self, bottom: Arrays) -> Arrays:
+    def compute(self, bottom: Arrays) -> Arrays:
         rows = [self._best(bottom, image) for image in range(self.images)]
         outputs = np.concatenate(rows)
         return [outputs[:, :5], outputs] if len(outputs) else NOTHING
@@ -60,7 +60,7 @@ class FieldOutput(HostRows):
         order = np.argsort(scores, kind="stable")[::-1][: param.max_nms_num or None]
         selected = order[anchors.suppress(
             boxes[order] - [0, 0, self.edge, self.edge], param.iou_thr, param.max_post_nms_num,
-            param.nms_type, whole=not self.edge,
+            param.nms_type, strict=not self.edge,
         )]  # fmt: skip
         return np.column_stack(
             [np.full(len(selected), float(image)), boxes[selected], scores[selected]]
@@ -198,8 +198,8 @@ class DecodeBBox(CodedBoxes):
             self.check_rows(bottom, {2: (6,)})
         return [bottom[1]]
 
-    def find(self, bottom: Arrays) -> Arrays:
-        codes, regions, *matches = (each.reshape(len(each), -1) for each in bottom)
+    def compute(self, bottom: Arrays) -> Arrays:
+        codes, regions, *matches = (array.reshape(len(array), -1) for array in bottom)
         boxes = self.decoded(regions[:, 1:], codes[:, 4:])
         rows = np.concatenate([regions[:, :1], boxes], axis=1)
         if self.phase != "TRAIN":
@@ -228,14 +228,14 @@ class BboxAccuracy(CodedBoxes):
         self.check_rows(bottom, {1: (5,), 2: (6,)})
         return [(1, 1, 1, 1)] * len(self.param.top)
 
-    def find(self, bottom: Arrays) -> Arrays:
-        codes, regions, matches = (each.reshape(len(each), -1) for each in bottom)
+    def compute(self, bottom: Arrays) -> Arrays:
+        codes, regions, matches = (array.reshape(len(array), -1) for array in bottom)
         counted = (matches[:, 0] > 0) & (matches[:, -1] <= 0.975)
         codes, regions, matches = codes[counted], regions[counted, 1:], matches[counted]
         labels = matches[:, 0].astype(int)
         boxes = self.decoded(regions, self.codes_of(codes, labels))
-        overlaps = [anchors.pair_overlaps(each, matches[:, 1:5]) for each in (boxes, regions)]
-        return [np.full((1, 1), mean(each)) for each in overlaps]
+        overlaps = [anchors.pair_overlaps(array, matches[:, 1:5]) for array in (boxes, regions)]
+        return [np.full((1, 1), mean(array)) for array in overlaps]
 
 
 @register("FrcnnOutput")
@@ -265,9 +265,9 @@ class FrcnnOutput(CodedBoxes):
             )
         return [(1, 7, 1, 1)]
 
-    def find(self, bottom: Arrays) -> Arrays:
+    def compute(self, bottom: Arrays) -> Arrays:
         param = self.param.frcnn_output_param
-        chances, codes, regions = (each.reshape(len(each), -1) for each in bottom[:3])
+        chances, codes, regions = (array.reshape(len(array), -1) for array in bottom[:3])
         height, width = bottom[3].reshape(-1)
         outputs = []
         for label in range(1, chances.shape[1]):
@@ -277,7 +277,7 @@ class FrcnnOutput(CodedBoxes):
             boxes = self.decoded(regions[order, 1:5], label_codes)
             boxes[:, :2] = np.maximum(boxes[:, :2], 0)
             boxes[:, 2:] = np.minimum(boxes[:, 2:], [width, height])
-            selected = anchors.suppress(boxes, param.iou_thr, of=param.nms_type, whole=True)
+            selected = anchors.suppress(boxes, param.iou_thr, of=param.nms_type, strict=True)
             image, labels = np.zeros(len(selected)), np.full(len(selected), label)
             outputs.append(
                 np.column_stack([image, boxes[selected], labels, chances[order[selected], label]])

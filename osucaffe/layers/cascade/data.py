@@ -47,7 +47,7 @@ class ObjectData(Varying):
             self.records, self.batch = len(self._images), int(self.setting.batch_size)
             self._pool = ThreadPoolExecutor(1)
             self._ahead: dict[int, Future[Arrays]] = {}
-            self.shapes = [each.shape for each in self.make(0)]
+            self.shapes = [item.shape for item in self.make(0)]
         tops = len(self.param.top)
         if tops != len(self.shapes):
             self.fail("top", f"needs {len(self.shapes)}, but the net gives it {tops}")
@@ -74,8 +74,8 @@ class ObjectData(Varying):
             images = read_object_list(self.setting.source, root, difficult=self.difficult)
         if self.repeats > 1:  # those with an object that counts come as often
             images = [
-                each for each in images
-                for _ in range(self.repeats if (each.objects[:, 1] == 0).any() else 1)
+                item for item in images
+                for _ in range(self.repeats if (item.objects[:, 1] == 0).any() else 1)
             ]  # fmt: skip
         cached = getattr(self.setting, "cache_images", False)
         self._content = lru_cache(None)(read_content) if cached else read_content
@@ -127,13 +127,13 @@ class EvalData(ObjectData):
 
     def make(self, position: int) -> Arrays:
         pictures = [self.picture(position + i)[0] for i in range(self.setting.batch_size)]
-        pictures = [each.resized(*self._size(each.image.shape)) for each in pictures]
+        pictures = [item.resized(*self._size(item.image.shape)) for item in pictures]
         scale = self.param.transform_param.scale
-        images = [self.pixels(each.image, scale) for each in pictures]
-        if len({each.shape for each in images}) > 1:
+        images = [self.pixels(item.image, scale) for item in pictures]
+        if len({item.shape for item in images}) > 1:
             self.fail("eval_data_param.batch_size", "must be 1 where images differ in size")
-        sizes = np.reshape([each.shape[1:] for each in images], (-1, 2, 1, 1))
-        rows = join_objects([each.objects for each in pictures], 8, (-1,) * 8)
+        sizes = np.reshape([item.shape[1:] for item in images], (-1, 2, 1, 1))
+        rows = join_objects([item.objects for item in pictures], 8, (-1,) * 8)
         return [np.stack(images), rows, sizes][: len(self.param.top)]
 
     def _size(self, shape: Shape) -> tuple[int, int]:
@@ -195,7 +195,7 @@ class TrainingData(ObjectData):
             images.append(image)
             maps.append(field_maps(placed, extents, self.rules))
             objects.append(placed.picture.objects)
-        arrays = [np.stack(images), *(np.stack(each) for each in zip(*maps, strict=True))]
+        arrays = [np.stack(images), *(np.stack(item) for item in zip(*maps, strict=True))]
         if param.output_gt_boxes:
             arrays.append(join_objects(objects, self.columns, self.nothing))
         return arrays

@@ -64,7 +64,7 @@ class FieldLoss(FieldLayer, Loss):
         )
         shares = getattr(self.setting, "lambda") * boxes / max(4 * boxes.sum(), 1)
         maps = zip(reads[1][:, 1:5].astype(np.float64), cycle(self.fields), strict=False)
-        codes = [self.codes.encode(each, field, self.stride) for each, field in maps]
+        codes = [self.codes.encode(item, field, self.stride) for item, field in maps]
         targets = np.where(boxes[:, None], np.reshape(codes, (count, 4, -1)), 0)
         for array, values in zip(writes, (shown, weights, shares, targets), strict=True):
             array[...] = values.reshape(array.shape)
@@ -174,7 +174,7 @@ class DetectionLoss(FieldLoss):
 
     def choose(self, scores: np.ndarray, labels: np.ndarray, overlap: np.ndarray) -> np.ndarray:
         free = (labels == 0) & (overlap < self.setting.bg_threshold)
-        selected = [self._of_image(*each) for each in zip(scores, labels, free, strict=True)]
+        selected = [self._of_image(*item) for item in zip(scores, labels, free, strict=True)]
         return np.array(selected) | (labels != 0)
 
     def _of_image(self, scores: np.ndarray, labels: np.ndarray, free: np.ndarray) -> np.ndarray:
@@ -222,8 +222,8 @@ class DetectionGroupLoss(FieldLoss):
     def choose(self, scores: np.ndarray, labels: np.ndarray, overlap: np.ndarray) -> np.ndarray:
         images = len(labels) // len(self.fields)
         free = (labels == 0) & (overlap < self.setting.bg_threshold)
-        parts = (each.reshape(images, -1) for each in (-scores[:, 0], labels, free))
-        selected = [self._of_image(*each) for each in zip(*parts, strict=True)]
+        parts = (item.reshape(images, -1) for item in (-scores[:, 0], labels, free))
+        selected = [self._of_image(*item) for item in zip(*parts, strict=True)]
         return np.reshape(selected, labels.shape)
 
     def _of_image(self, scores: np.ndarray, labels: np.ndarray, free: np.ndarray) -> np.ndarray:
@@ -253,7 +253,7 @@ class FieldAccuracy(FieldLayer):
 
     tops = (1, 2)
     gives_none = (0, 1)
-    whole = False
+    strict = False
 
     def setup(self, bottom: Shapes) -> Shapes:
         self.read_maps(bottom)
@@ -291,7 +291,7 @@ class FieldAccuracy(FieldLayer):
             others[:, :2] -= others[:, 2:] / 2
             for rows in (boxes, others):
                 rows[:, 2:] += rows[:, :2] - 1
-            values.append(anchors.pair_overlaps(boxes, others, whole=self.whole))
+            values.append(anchors.pair_overlaps(boxes, others, strict=self.strict))
         return np.concatenate(values)
 
 
@@ -324,7 +324,7 @@ class DetectionGroupAccuracy(FieldAccuracy):
     bottoms = (3, 3)
     no_gradient = (0, 1, 2)
     messages = ("detection_group_accuracy_param", "bbox_reg_param", "loss_param")
-    whole = True
+    strict = True
 
     def right(self, scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
         return scores.argmax(axis=1) == labels

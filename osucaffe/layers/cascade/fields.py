@@ -167,10 +167,10 @@ def field_maps(placed: Placed, extents: tuple[int, int], rules: Rules) -> list[n
         fields = np.concatenate([middle - half, middle + half], axis=1)
         off = _off_image(fields, placed.inside, (rows, columns), stride, half, rules)
         cells = fields - last
-        aside = anchors.overlaps(cells, regions, "IOFU", whole=not rules.edges).sum(axis=1)
+        aside = anchors.overlaps(cells, regions, "IOFU", strict=not rules.edges).sum(axis=1)
         aside = aside >= rules.of_no_interest
         skipped = off | aside if rules.edges else off
-        shared = anchors.overlaps(cells, boxes, whole=not rules.edges)
+        shared = anchors.overlaps(cells, boxes, strict=not rules.edges)
         shared = np.where(skipped[:, None], 0, np.nan_to_num(np.maximum(shared, 0)))
         most = shared.max(axis=1, initial=0)
         top = shared.max(axis=0, initial=0)
@@ -201,7 +201,7 @@ def _off_image(
 ) -> np.ndarray:
     """Which cells lie outside of the image, or have fields that reach too far beyond it."""
     x, y, wide, high = inside
-    left, up, across, down = (whole(each / stride) for each in inside)
+    left, up, across, down = (whole(side / stride) for side in inside)
     row, column = np.mgrid[: extents[0], : extents[1]].reshape(2, -1)
     off: np.ndarray = (column < left) | (column >= left + across) | (row < up) | (row >= up + down)
     image = np.array([[x, y, x + wide, y + high]])
@@ -210,6 +210,6 @@ def _off_image(
         off |= (fields[:, :2] < image[:, :2] - far).any(axis=1)
         off |= (fields[:, 2:] >= image[:, 2:] + far).any(axis=1)
     elif rules.least_inside is not None:
-        share = anchors.overlaps(fields, image.astype(float), "IOFU", whole=True)[:, 0]
+        share = anchors.overlaps(fields, image.astype(float), "IOFU", strict=True)[:, 0]
         off |= share < rules.least_inside
     return off

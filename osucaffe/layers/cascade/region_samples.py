@@ -50,11 +50,11 @@ class ProposalTarget(HostRows):
         tops: Shapes = [(rows, 5, 1, 1), one, wide, wide, wide, (rows, 6, 1, 1), one]
         return tops[: len(self.param.top)]
 
-    def find(self, bottom: Arrays) -> Arrays:
+    def compute(self, bottom: Arrays) -> Arrays:
         param = self.param.proposal_target_param
         self.random = np.random.default_rng([self.seed, self.key, self.passes])
         self.passes += 1
-        rois, truths = (each.reshape(len(each), -1).astype(np.float64) for each in bottom)
+        rois, truths = (array.reshape(len(array), -1).astype(np.float64) for array in bottom)
         truths = truths[truths[:, 0] >= 0]
         if param.append_gtbox:
             rois = np.concatenate([rois, truths[:, :5]])
@@ -75,7 +75,7 @@ class ProposalTarget(HostRows):
 
     def _overlaps(self, rois: np.ndarray, truths: np.ndarray) -> np.ndarray:
         """Of rois with objects: -1 where they are of other images; a last column of no object."""
-        near = anchors.overlaps(rois[:, 1:], truths[:, 1:5], whole=self.cascade)
+        near = anchors.overlaps(rois[:, 1:], truths[:, 1:5], strict=self.cascade)
         near[rois[:, :1] != truths[None, :, 0]] = -1
         return np.pad(near, ((0, 0), (0, 0 if len(truths) else 1)), constant_values=-1)
 
@@ -151,16 +151,16 @@ class HardMining(HostRows):
         self.count = None  # the bottoms tell it
         return [(rows, *shape[1:]) for shape in bottom[1:]]
 
-    def find(self, bottom: Arrays) -> Arrays:
+    def compute(self, bottom: Arrays) -> Arrays:
         param = self.param.hard_mining_param
         loss, images = bottom[0].reshape(-1), bottom[1].reshape(len(bottom[1]), -1)[:, 0]
         order = np.argsort(loss, kind="stable")[::-1]
         by_image = [order[images[order] == image] for image in range(param.num_image)]
-        chosen = np.concatenate([each[: param.num_roi_per_image] for each in by_image])
+        chosen = np.concatenate([array[: param.num_roi_per_image] for array in by_image])
         rest = order[~np.isin(order, chosen)]
         most = min(len(loss), param.num_roi_per_image * param.num_image)
         chosen = np.sort(np.concatenate([chosen, rest[: most - len(chosen)]]))
-        return [each[chosen] for each in bottom[1:]]
+        return [array[chosen] for array in bottom[1:]]
 
 
 @register("ScaleRoute")
@@ -180,7 +180,7 @@ class ScaleRoute(HostRows):
         self.middle = math.sqrt(low * high) if low and high else low or high or 256
         return [(1, *shape[1:]) for shape in bottom]
 
-    def find(self, bottom: Arrays) -> Arrays:
+    def compute(self, bottom: Arrays) -> Arrays:
         rois = bottom[0].reshape(len(bottom[0]), -1)[:, 1:].astype(np.float64)
         valid = (rois[:, :2] <= rois[:, 2:]).all(axis=1)
         scale = np.sqrt(np.where(valid, anchors.areas(rois), 0))
@@ -188,4 +188,4 @@ class ScaleRoute(HostRows):
         if not len(chosen):
             distance = np.abs(np.log2(np.maximum(scale, 1e-30) / self.middle))
             chosen = np.array([distance.argmin()])
-        return [each[chosen] for each in bottom]
+        return [array[chosen] for array in bottom]

@@ -49,7 +49,7 @@ class Eltwise(Layer):
             if self.operation == "SUM":
                 program.sum([dy], blob.diff, coefficients=[self.coefficients[i]])
                 continue
-            inputs = [*(each.data for each in bottom), dy]
+            inputs = [*(blob.data for blob in bottom), dy]
             program.elementwise(inputs, [blob.diff], formula=self._derivative(i))
 
     def _derivative(self, i: int) -> str:

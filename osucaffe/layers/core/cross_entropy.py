@@ -73,9 +73,9 @@ class SoftmaxWithLoss(Layer):
         program.softmax_loss(x, label, self.probability, loss, **self.settings)
         self._divide(program, loss, top[0].data)
         if len(top) > 2:
-            self._tell_each(program, label, top[2].data)
+            self._label_losses(program, label, top[2].data)
 
-    def _tell_each(self, program: Program, label: Tensor, each: Tensor) -> None:
+    def _label_losses(self, program: Program, label: Tensor, y: Tensor) -> None:
         """The cross-entropy of each label, with no weights."""
         outer, count, inner = self.rows
         classes = self.indices(program, (1, count, 1))
@@ -83,7 +83,7 @@ class SoftmaxWithLoss(Layer):
         skip = "" if ignored is None else f" * where(b == {ignored}, 0, 1)"
         program.reduce(
             [self.probability.view(self.rows), label.view((outer, 1, inner)), classes],
-            each.view((outer, inner)), axes=(1,),
+            y.view((outer, inner)), axes=(1,),
             formula=f"y = where(b == c, -log(max(a, {FLT_MIN})), 0){skip}",
         )  # fmt: skip
 

@@ -58,7 +58,7 @@ class InnerProduct(Layer):
             outer = tuple(range(len(dy.shape) - 1))
             drate = self.tensor(self.rate.shape)
             program.reduce([dy, self.product], drate, formula="y = a * b", axes=outer)
-            columns = [each.view((each.count, 1)) for each in (drate, self.rate)]
+            columns = [tensor.view((tensor.count, 1)) for tensor in (drate, self.rate)]
             formula = "y = -(a * b * b * b) * c"
             program.reduce_gradient([*columns, self.rows], dw, formula=formula, axes=())
         return slope

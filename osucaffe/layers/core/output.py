@@ -43,7 +43,7 @@ class HDF5Output(Layer):
         for name, (_, *rest) in shapes.items():
             dataset = file.create_dataset(name, (0, *rest), "float32", maxshape=(None, *rest))
             rows, *others = dataset.chunks
-            across = math.prod(-(-size // each) for size, each in zip(rest, others, strict=True))
+            across = math.prod(-(-size // chunk) for size, chunk in zip(rest, others, strict=True))
             self._blocks.append((rows, across * math.prod(dataset.chunks) * dataset.dtype.itemsize))
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:

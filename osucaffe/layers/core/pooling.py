@@ -140,10 +140,10 @@ class SPP(Layer):
         levels = range(param.pyramid_height)
         self.levels = [self._level(2**level, shape) for level in levels]
         shapes = [pooling.setup([shape])[0] for pooling in self.levels]
-        self.pooled = [Blob(f"{self.name}.{i}", each) for i, each in enumerate(shapes)]
+        self.pooled = [Blob(f"{self.name}.{i}", pooled) for i, pooled in enumerate(shapes)]
         if len(shapes) == 1:
             return shapes
-        return [(shape[0], sum(math.prod(each[1:]) for each in shapes))]
+        return [(shape[0], sum(math.prod(pooled[1:]) for pooled in shapes))]
 
     def _level(self, bins: int, shape: Shape) -> Pooling:
         """A pooling into bins x bins windows, padded where they do not divide the image."""

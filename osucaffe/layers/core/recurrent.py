@@ -132,22 +132,6 @@ class Recurrent(Layer):
         self, program: Program, dh: Tensor, top: Blobs, propagate_down: Flags, bottom: Blobs
     ) -> None:
         """All gradients from that of h."""
-        dgates = self.backward_over_time(program, dh, top, propagate_down, bottom)
-        self.backward_product(program, self.h_in, dgates, self.recurrent_index)
-        dx = bottom[0].diff if propagate_down[0] else None
-        self.backward_product(program, bottom[0].data, dgates, 0, dx, bias=self.bias_index)
-        if self.static:  # it takes part in every step
-            dx = bottom[2].diff if propagate_down[2] else None
-            if dx is None and self.gradient(2) is None:
-                return
-            static = self.tensor(dgates.shape[1:])
-            program.reduce([dgates], static, formula="y = a", axes=(0,))
-            self.backward_product(program, bottom[2].data, static, 2, dx)
-
-    def backward_over_time(
-        self, program: Program, dh: Tensor, top: Blobs, propagate_down: Flags, bottom: Blobs
-    ) -> Tensor:
-        """The gradients of the first states, and that of the gates: the tensor returned."""
         last: list[Tensor | None] = [None, None]
         first: list[Tensor | None] = [None, None]
         if self.exposed:
@@ -162,7 +146,16 @@ class Recurrent(Layer):
             self.gates, self.c, dh, last[0], last[1], dgates, first[0], first[1],
             formula=self.derivative,
         )  # fmt: skip
-        return dgates
+        self.backward_product(program, self.h_in, dgates, self.recurrent_index)
+        dx = bottom[0].diff if propagate_down[0] else None
+        self.backward_product(program, bottom[0].data, dgates, 0, dx, bias=self.bias_index)
+        if self.static:  # it takes part in every step
+            dx = bottom[2].diff if propagate_down[2] else None
+            if dx is None and self.gradient(2) is None:
+                return
+            static = self.tensor(dgates.shape[1:])
+            program.reduce([dgates], static, formula="y = a", axes=(0,))
+            self.backward_product(program, bottom[2].data, static, 2, dx)
 
     def product(
         self, program: Program, x: Tensor, y: Tensor, weight: int, bias: int | None = None

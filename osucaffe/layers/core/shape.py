@@ -214,7 +214,7 @@ class Split(Layer):
         return bottom * len(self.param.top)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        program.sum([each.diff for each in top], bottom[0].diff)
+        program.sum([blob.diff for blob in top], bottom[0].diff)
 
 
 @register("Silence")

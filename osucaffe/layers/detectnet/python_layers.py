@@ -162,7 +162,7 @@ class ScoreDetections(PythonLayer):
     def forward(self, bottom: Hosts, top: Hosts) -> None:
         top[0].data[...] = 0
         for image, (true, detected) in enumerate(zip(bottom[0].data, bottom[1].data, strict=True)):
-            true, detected = (each[each[:, :4].any(axis=1), :4] for each in (true, detected))
+            true, detected = (rows[rows[:, :4].any(axis=1), :4] for rows in (true, detected))
             taken, met = np.zeros(len(detected), bool), np.zeros(len(true), bool)
             for i, box in enumerate(true):
                 free = ~taken & (overlaps(box[None], detected) >= MATCH)

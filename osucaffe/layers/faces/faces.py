@@ -159,7 +159,7 @@ class GlobalLSEMargin(Layer):
             margin[0] = _KEPT * before + (1 - _KEPT) * mean_shift(finite, before, 1)
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        param, (scale, margin) = self.param.scale_param, (each.data for each in self.parameters)
+        param, (scale, margin) = self.param.scale_param, (tensor.data for tensor in self.parameters)
         most = param.max_value if param.HasField("max_value") else np.finfo(np.float32).max
         bounds = {"least": param.min_value, "most": float(most)}
         formula = "y = max(least, min(most, a))"
@@ -183,7 +183,7 @@ class GlobalLSEMargin(Layer):
         formula = "y = d * (a - where(b == c, max(e, 0), 0))"
         program.broadcast(inputs, [top[0].data], formula=formula)
         if len(top) > 1:
-            means = [self._mean(program, each) for each in (self.scale, target, soft, greatest)]
+            means = [self._mean(program, tensor) for tensor in (self.scale, target, soft, greatest)]
             program.concat([*means, margin], top[1].data, axis=0)
 
     def _mean(self, program: Program, x: Tensor) -> Tensor:

@@ -105,7 +105,7 @@ class Proposal(HostRows):
         rows = param.post_nms_topn * scores[0]
         return [(rows, 5), (rows,)][: max(1, len(self.param.top))]
 
-    def find(self, bottom: Arrays) -> Arrays:
+    def compute(self, bottom: Arrays) -> Arrays:
         scores, deltas, info = bottom
         return by_image([
             self._best(scores[i, None], deltas[i, None], image_info(info, i)[:4])
@@ -216,8 +216,8 @@ class AnchorTargetLayer(RpnLayer):
         images, _, height, width = bottom[0].shape
         count = len(self.first)
         top[0].reshape(images, 1, count * height, width)
-        for each in top[1:4]:
-            each.reshape(images, count * 4, height, width)
+        for part in top[1:4]:
+            part.reshape(images, count * 4, height, width)
 
     def forward(self, bottom: Hosts, top: Hosts) -> None:
         images = len(bottom[0].data)
@@ -278,8 +278,8 @@ class ProposalTargetLayer(RpnLayer):
     def reshape(self, bottom: Hosts, top: Hosts) -> None:
         top[0].reshape(self.count, 5)
         top[1].reshape(self.count)
-        for each in top[2:5]:
-            each.reshape(self.count, 4 * self.settings.num_classes)
+        for part in top[2:5]:
+            part.reshape(self.count, 4 * self.settings.num_classes)
 
     def forward(self, bottom: Hosts, top: Hosts) -> None:
         rois = bottom[0].data
@@ -320,5 +320,5 @@ class ProposalTargetLayer(RpnLayer):
         indices = np.minimum(labels[rows].astype(int), settings.num_classes - 1)
         targets[rows, indices] = changes[rows]
         inner[rows, indices] = settings.bbox_inside_weights
-        wide = [each.reshape(len(chosen), -1) for each in (targets, inner, inner > 0)]
+        wide = [part.reshape(len(chosen), -1) for part in (targets, inner, inner > 0)]
         return [rois[chosen], labels, *wide]

@@ -250,7 +250,7 @@ class Varying(Stream):
 
     def one(self, position: int) -> Arrays:
         """The item of the stream at this position, as a batch."""
-        return [each[None] for each in self._source.one(position)][: len(self.param.top)]
+        return [array[None] for array in self._source.one(position)][: len(self.param.top)]
 
     def next(self) -> list[Buffer]:
         """The next batch, or item: where it has another shape, the net is to follow first."""

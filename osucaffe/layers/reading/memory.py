@@ -56,7 +56,7 @@ class DummyData(Feed):
         shapes = self._shapes(tops)
         # A trial of each filler now: a bad one is reported before training begins. Of random
         # values, which nobody uses, the first item does.
-        self._constant = [each.type == "constant" for each in self._fillers]
+        self._constant = [settings.type == "constant" for settings in self._fillers]
         self._values = [
             self._draw(top, shape if once else (*(min(size, 1) for size in shape[:1]), *shape[1:]))
             for top, (shape, once) in enumerate(zip(shapes, self._constant, strict=True))

@@ -111,7 +111,7 @@ class BN(Layer):
         # Sums of past statistics that forget all of the past: those of this batch.
         extents = (self.channels, self.channels, 1)
         means, unbiased, weight = (self.tensor((extent,), persistent=True) for extent in extents)
-        self.initial = [(each, np.zeros(each.shape)) for each in (means, unbiased, weight)]
+        self.initial = [(tensor, np.zeros(tensor.shape)) for tensor in (means, unbiased, weight)]
         program.batch_norm_statistics(
             with_channels(self.saved), mean, rate, means, unbiased, weight, eps=eps, fraction=0.0
         )

@@ -229,8 +229,8 @@ class MultiStageMeanfield(Layer):
             self._learn(program, message, 2, dpairwise)
             self._mix_backward(program, dpairwise, 2, dmessage)
             dfiltered = [self.tensor(shape) for _ in filtered]
-            for i, (each, dy) in enumerate(zip(filtered, dfiltered, strict=True)):
-                self._learn(program, each, i, dmessage)
+            for i, (x, dy) in enumerate(zip(filtered, dfiltered, strict=True)):
+                self._learn(program, x, i, dmessage)
                 self._mix_backward(program, dmessage, i, dy)
             if number or propagate_down[1]:
                 dprobability = self.tensor(shape)

@@ -42,8 +42,8 @@ class SegAccuracy(Layer):
         program.top_k(bottom[0].data.view(self.scores), index, None, axis=1)
         # -1 where a label is ignored, -2 where it is no class.
         formula = f"whole = floor(a); y = where(whole < 0, -2, where(whole < {classes}, whole, -2))"
-        for each in self.ignored:
-            formula += f"; y = where(whole == {each}, -1, y)"
+        for ignored in self.ignored:
+            formula += f"; y = where(whole == {ignored}, -1, y)"
         program.elementwise([bottom[1].data.view(pixels)], [label], formula=formula)
         program.elementwise([label, index], [predicted], formula="y = where(a < 0, -1, b)")
         wrong = self.tensor((1,))

@@ -63,7 +63,7 @@ class PixelEvaluate(Rows):
 
     def _run(self, reads: list[np.ndarray], writes: list[np.ndarray]) -> None:
         param = self.param.detection_evaluate_param
-        boxes, truth, extents = (each.reshape(len(each), -1).astype(np.float64) for each in reads)
+        boxes, truth, extents = (x.reshape(len(x), -1).astype(np.float64) for x in reads)
         truth = truth[truth[:, 0] >= 0]
         counted = truth if param.evaluate_difficult_gt else truth[truth[:, 7] == 0]
         labels = range(1, param.num_classes)
@@ -89,7 +89,7 @@ class PixelEvaluate(Rows):
         param = self.param.detection_evaluate_param
         if len(truth):
             boxes = boxes[np.argsort(-boxes[:, 6], kind="stable")]
-        shared = anchors.overlaps(boxes[:, 1:5] * ratio, truth[:, 1:5] * ratio, whole=True)
+        shared = anchors.overlaps(boxes[:, 1:5] * ratio, truth[:, 1:5] * ratio, strict=True)
         skipped = (truth[:, 7] != 0) & (not param.evaluate_difficult_gt)
         verdict = judge(shared, skipped, param.overlap_threshold)
         return np.concatenate([boxes[:, [0, 5, 6]], verdict], axis=1)

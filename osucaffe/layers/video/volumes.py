@@ -50,7 +50,7 @@ class Convolution3D(Convolution):
             ("pad", "temporal_pad", 0),
             ("stride", "temporal_stride", 1),
         ):
-            frames, pixels = (_number(given, each, default) for each in (over_frames, name))
+            frames, pixels = (_number(given, field, default) for field in (over_frames, name))
             getattr(equivalent, name).extend([frames, pixels, pixels])
         equivalent.weight_filler.CopyFrom(given.weight_filler)
         equivalent.bias_filler.CopyFrom(given.bias_filler)

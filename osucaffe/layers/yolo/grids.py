@@ -118,7 +118,7 @@ def truths_of(labels: np.ndarray, items: int) -> list[np.ndarray]:
     if not is_ssds(labels.shape):
         rows = labels.reshape(items, -1, 5).astype(np.float64)
         ends = ((rows[:, :, 1] == 0) | (rows[:, :, 3] == 0)).cumsum(axis=1) > 0
-        return [each[~end] for each, end in zip(rows, ends, strict=True)]
+        return [image[~end] for image, end in zip(rows, ends, strict=True)]
     lines = labels.reshape(-1, 8).astype(np.float64)
     low, high = lines[:, 3:5], lines[:, 5:7]
     objects = np.concatenate([lines[:, 1:2] - 1, (low + high) / 2, high - low], axis=1)

@@ -63,11 +63,12 @@ class GridLoss(Loss):
     def _compare(self, reads: Arrays, writes: Arrays) -> None:
         x, labels = reads
         items, _, *extents = x.shape
-        cells, deltas = (each.reshape(items, self.anchors, -1, *extents) for each in (x, writes[1]))
+        shape = (items, self.anchors, -1, *extents)
+        cells, deltas = x.reshape(shape), writes[1].reshape(shape)
         deltas.fill(0)
         losses = [
-            self.compare(*each, grids.is_ssds(labels.shape))
-            for each in zip(cells, grids.truths_of(labels, items), deltas, strict=True)
+            self.compare(*image, grids.is_ssds(labels.shape))
+            for image in zip(cells, grids.truths_of(labels, items), deltas, strict=True)
         ]
         writes[0][...] = self.total(sum(losses), items, grids.is_ssds(labels.shape))
 

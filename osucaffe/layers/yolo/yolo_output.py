@@ -72,8 +72,8 @@ class EvalDetection(Layer):
         # As the fork goes through them: rows, columns, anchors.
         boxes = grids.boxes_of(cells, self.sizes).transpose(2, 3, 0, 1).reshape(-1, 4)
         kinds, best, objects = (
-            each.transpose(1, 2, 0).reshape(-1)
-            for each in (power.argmax(axis=1), power.max(axis=1), cells[:, 4])
+            array.transpose(1, 2, 0).reshape(-1)
+            for array in (power.argmax(axis=1), power.max(axis=1), cells[:, 4])
         )
         scores = {param.OBJ: objects, param.PROB: best}.get(param.score_type, objects * best)
         order = np.argsort(-scores, kind="stable")
