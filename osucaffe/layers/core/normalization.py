@@ -35,6 +35,9 @@ class LRN(Layer):
         program.lrn_backward(x, y, dy, self.note, dx, **self.settings)
 
 
+RATE = "y = 1 / sqrt(a + eps)"
+"""From a = variance."""
+
 RECALL = (
     "share = where(c == 0, 0, 1 / where(c == 0, 1, c)); "
     "y = a * share; z = 1 / sqrt(b * share + eps)"
@@ -49,7 +52,7 @@ class Standardize(Layer):
     these are scale and bias of each column.
     """
 
-    rate_formula: str | None = "y = 1 / sqrt(a + eps)"
+    rate_formula: str | None = RATE
 
     def lay_out(self, rows: int, count: int, eps: float) -> None:
         """Work on so many rows of x."""

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from ..base import Blobs, Flags, Layer, Program, Shapes, Tensor, register
-from ..core.normalization import with_channels
+from ..core.normalization import RATE, with_channels
 
 SEGNET_EPS = 1e-9
 
@@ -91,12 +91,8 @@ class BN(Layer):
             eps = SEGNET_EPS if self.is_segnet else self.param.bn_param.eps
             if self.fixed:
                 program.copy(self.parameter(2), self.mean)
-                variance, formula, constants = (
-                    self.parameter(3),
-                    "y = 1 / sqrt(a + eps)",
-                    {"eps": eps},
-                )
-                program.elementwise([variance], [self.rate], formula=formula, constants=constants)
+                variance, constants = self.parameter(3), {"eps": eps}
+                program.elementwise([variance], [self.rate], formula=RATE, constants=constants)
             else:
                 self._measure(program, self.mean, self.rate, eps, top)
         y, scale, shift = top[0].data, self.parameter(0), self.parameter(1)

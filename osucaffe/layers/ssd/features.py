@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..base import Blobs, Flags, Layer, Program, Shape, Shapes, register
+from ..core.normalization import RATE
 from ..core.shape import Reordered
 
 
@@ -58,8 +59,7 @@ class Normalize(Layer):
         squares = self.tensor(self.small)
         self.scale = self.parameters[0].data.view(self.scale_shape)
         program.reduce([self.x], squares, formula="y = a * a", axes=self.axes)
-        formula = "y = 1 / sqrt(a + eps)"
-        program.elementwise([squares], [self.rate], formula=formula, constants=self.constants)
+        program.elementwise([squares], [self.rate], formula=RATE, constants=self.constants)
         y = top[0].data.view(self.shape)
         program.broadcast([self.x, self.rate, self.scale], [y], formula="y = a * b * c")
 
