@@ -25,6 +25,7 @@ from osucaffe.solvers import Observer, TestResult
 from .layers.nets import build, inputs
 from .layers.test_fixtures import Fixture
 from .layers.test_gradients import CASES
+from .layers.test_values import VALUES
 from .solvers.runs import parameters, solver
 
 TESTS = Path(__file__).parent
@@ -73,8 +74,9 @@ def problem(test: str, feature: str) -> str:
         if not layer.exists():
             return "" if solver.exists() else "no such file"
         return "" if Fixture(layer).type == feature else f"is of a layer {Fixture(layer).type}"
-    if kind == "gradient":
-        return "" if any(case.values[0] == name for case in CASES) else "no such case"
+    if kind in ("gradient", "value"):
+        cases = CASES if kind == "gradient" else VALUES
+        return "" if any(case.values[0] == name for case in cases) else "no such case"
     file, _, function = test.partition("::")
     if not (TESTS / file).is_file():
         return "no such file"

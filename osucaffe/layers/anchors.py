@@ -35,9 +35,9 @@ def by_anchor(maps: np.ndarray, numbers: int) -> np.ndarray:
 
 def encode(boxes: np.ndarray, truths: np.ndarray) -> np.ndarray:
     """What turns boxes into truths: shifts in proportion to the size, logarithms of growth."""
-    size, wanted = (np.maximum(each[:, 2:] - each[:, :2] + 1, 1) for each in (boxes, truths))
-    shift = truths[:, :2] + wanted / 2 - boxes[:, :2] - size / 2
-    return np.concatenate([shift / size, np.log(wanted / size)], axis=1)
+    size, target = (np.maximum(rows[:, 2:] - rows[:, :2] + 1, 1) for rows in (boxes, truths))
+    shift = truths[:, :2] + target / 2 - boxes[:, :2] - size / 2
+    return np.concatenate([shift / size, np.log(target / size)], axis=1)
 
 
 def decode(boxes: np.ndarray, deltas: np.ndarray) -> np.ndarray:
@@ -61,50 +61,55 @@ def areas(boxes: np.ndarray) -> np.ndarray:
 
 
 def overlaps(
-    boxes: np.ndarray, others: np.ndarray, of: str = "IOU", *, whole: bool = False
+    boxes: np.ndarray, others: np.ndarray, of: str = "IOU", *, strict: bool = False
 ) -> np.ndarray:
     """Intersection over union of each of the boxes with each of the others.
 
-    of: "IOU", or in proportion to the smaller one ("IOMU") or to the first one ("IOFU"). whole:
+    of: "IOU", or in proportion to the smaller one ("IOMU") or to the first one ("IOFU"). strict:
     boxes less than a pixel apart share nothing, where otherwise the rest of that pixel counts.
     """
     first, second = boxes.T[..., None], others.T[:, None]
-    return _shares(first, areas(boxes)[:, None], second, areas(others), of, whole)
+    return _shares(first, areas(boxes)[:, None], second, areas(others), of, strict)
+
+
+def pair_overlaps(boxes: np.ndarray, others: np.ndarray, *, strict: bool = False) -> np.ndarray:
+    """Intersection over union of each box with the other one of its row."""
+    return _shares(boxes.T, areas(boxes), others.T, areas(others), "IOU", strict)
 
 
 def _shares(
-    boxes: np.ndarray, own: np.ndarray, others: np.ndarray, other: np.ndarray, of: str, whole: bool
+    a: np.ndarray, area_a: np.ndarray, b: np.ndarray, area_b: np.ndarray, of: str, strict: bool
 ) -> np.ndarray:
     """`overlaps` of boxes as x1, y1, x2, y2, with their areas: of those that are broadcast."""
-    width = np.minimum(boxes[2], others[2]) - np.maximum(boxes[0], others[0]) + 1
-    height = np.minimum(boxes[3], others[3]) - np.maximum(boxes[1], others[1]) + 1
+    width = np.minimum(a[2], b[2]) - np.maximum(a[0], b[0]) + 1
+    height = np.minimum(a[3], b[3]) - np.maximum(a[1], b[1]) + 1
     common: np.ndarray = np.maximum(width, 0) * np.maximum(height, 0)
-    if whole:
+    if strict:
         common *= (width >= 1) & (height >= 1)
     if of == "IOU":
-        return common / (own + other - common)
-    return common / (np.minimum(own, other) if of == "IOMU" else own)
+        return common / (area_a + area_b - common)
+    return common / (np.minimum(area_a, area_b) if of == "IOMU" else area_a)
 
 
 def suppress(
-    boxes: np.ndarray, threshold: float, most: int = 0, of: str = "IOU", *, whole: bool = False
+    boxes: np.ndarray, threshold: float, most: int = 0, of: str = "IOU", *, strict: bool = False
 ) -> np.ndarray:
     """Non-maximum suppression: which of the boxes, best first, to keep (at most; 0: any number).
 
     A box goes where one that is kept overlaps it by more than the threshold (see `overlaps`).
     """
-    left, kept = np.arange(len(boxes)), list[int]()
+    remaining, selected = np.arange(len(boxes)), list[int]()
     columns, sizes = np.ascontiguousarray(boxes.T), areas(boxes)
-    while len(left) and not (most and len(kept) == most):
-        kept.append(left[0])
-        share = _shares(columns[:, 0], sizes[0], columns[:, 1:], sizes[1:], of, whole)
+    while len(remaining) and not (most and len(selected) == most):
+        selected.append(remaining[0])
+        share = _shares(columns[:, 0], sizes[0], columns[:, 1:], sizes[1:], of, strict)
         stay = np.flatnonzero(share <= threshold) + 1
-        left, columns, sizes = left[stay], columns[:, stay], sizes[stay]
-    return np.array(kept, np.intp)
+        remaining, columns, sizes = remaining[stay], columns[:, stay], sizes[stay]
+    return np.array(selected, np.intp)
 
 
-def sample(random: np.random.Generator, places: np.ndarray, count: int) -> np.ndarray:
+def sample(random: np.random.Generator, indices: np.ndarray, count: int) -> np.ndarray:
     """Some of the places, if there are more than so many, in their order."""
-    if len(places) <= count:
-        return places
-    return np.sort(random.choice(places, count, replace=False))
+    if len(indices) <= count:
+        return indices
+    return np.sort(random.choice(indices, count, replace=False))

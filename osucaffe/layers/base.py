@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Arrays", "Blob", "Blobs", "Count", "Flags", "Layer", "Program", "Reshaped", "Shape", "Shapes",
-    "Tensor", "register",
+    "Tensor", "pass_on", "register",
 ]  # fmt: skip
 """What a file of layers needs."""
 
@@ -41,6 +41,12 @@ Shapes: TypeAlias = "list[Shape]"
 
 registered: dict[str, LayerClass] = {}
 """The layer types by name: all of them, once the package `layers` is imported."""
+
+
+def pass_on(program: Program, x: Tensor, y: Tensor) -> None:
+    """Copy x to y, unless they are one, in place."""
+    if x is not y:
+        program.copy(x, y)
 
 
 def register(name: str) -> Callable[[_LayerType], _LayerType]:
@@ -227,9 +233,13 @@ class Layer:
         layer.inspectable, layer.tensors = self.inspectable, self.tensors
         return layer
 
-    def takes_labels(self, bottom: int, classes: int, ignored: int | None = None) -> None:
-        """Declare that a bottom holds labels, 0 to classes - 1 or the one that is ignored."""
-        self.label_bottoms[bottom] = Classes(self.title, classes, ignored)
+    def take_labels(
+        self, bottom: Shapes, count: int, classes: int, ignored: int | None = None, like: str = ""
+    ) -> None:
+        """Declare that bottom[1] holds labels, 0 to classes - 1 or the one that is ignored, and
+        refuse it if there are not so many."""
+        self.check_count(bottom, 1, count, "labels", like)
+        self.label_bottoms[1] = Classes(self.title, classes, ignored)
 
     @classmethod
     def form(cls, param: Any) -> LayerClass:
@@ -247,6 +257,24 @@ class Layer:
         named = axes.removesuffix(" ...").split(" x ")
         if len(shape) < len(named) or (len(shape) > len(named) and "..." not in axes):
             self.fail(field, f"has shape {shape}, but must be {axes}")
+
+    def check_bottom(self, bottom: Shapes, index: int, shape: Shape, like: str = "") -> None:
+        """Refuse a bottom of another shape; like: why it is to be this one."""
+        if bottom[index] != shape:
+            self.fail(f"bottom[{index}]", f"has shape {bottom[index]}, but must be {shape}{like}")
+
+    def check_alike(self, bottom: Shapes) -> None:
+        """Refuse bottoms of other shapes than the first."""
+        for index in range(len(bottom)):
+            self.check_bottom(bottom, index, bottom[0], ", as bottom[0]")
+
+    def check_count(
+        self, bottom: Shapes, index: int, count: int, of: str = "numbers", like: str = ""
+    ) -> None:
+        """Refuse a bottom that does not hold so many numbers (or labels, say), in any shape."""
+        if math.prod(bottom[index]) != count:
+            text = f"has shape {bottom[index]}, but must hold {count} {of}{like}"
+            self.fail(f"bottom[{index}]", text)
 
     def check_positive(self, message: str, *fields: str) -> None:
         """Refuse numbers below 1."""
@@ -288,13 +316,13 @@ class Layer:
 
     def check_counts(self) -> None:
         """Refuse a wrong number of bottoms or tops."""
-        for field, found, (least, most) in (
+        for field, count, (least, most) in (
             ("bottom", len(self.param.bottom), self.bottoms),
             ("top", len(self.param.top), self.tops),
         ):
             least = 0 if field == "top" and self.loss else least
-            if found < least or (most is not None and found > most):
-                wanted = f"{least}" if least == most else f"{least} to {most}"
+            if count < least or (most is not None and count > most):
+                needed = f"{least}" if least == most else f"{least} to {most}"
                 if most is None:
-                    wanted = f"at least {least}"
-                self.fail(field, f"needs {wanted}, but the net gives it {found}")
+                    needed = f"at least {least}"
+                self.fail(field, f"needs {needed}, but the net gives it {count}")

@@ -24,14 +24,9 @@ class Boxes(Layer):
         self.location_shape = (items, priors, boxes, 4)
         self.confidence_shape = (items, priors, param.num_classes)
         self.prior_shape = (2, priors, 4)
-        wanted = (self.location_shape, self.confidence_shape, self.prior_shape)
-        for i, (shape, needed) in enumerate(zip(bottom, wanted, strict=False)):
-            if math.prod(shape) != math.prod(needed):
-                self.fail(
-                    f"bottom[{i}]",
-                    f"has shape {shape}, but {items} items, {priors} priors and "
-                    f"{param.num_classes} classes need {needed}",
-                )
+        like = f": {items} items, {priors} priors, {param.num_classes} classes"
+        for i, shape in enumerate((self.location_shape, self.confidence_shape, self.prior_shape)):
+            self.check_count(bottom, i, math.prod(shape), like=like)
 
     def coding(self, param: Any, scaled: bool) -> dict[str, Any]:
         """How boxes are coded, as settings of primitives."""
@@ -71,14 +66,14 @@ class HostRows(Layer):
     reshapes = dynamic = True
     count: int | None = None
     """How many rows there were last; `check` tells how many there are before the first pass."""
-    _found: Arrays | None = None
+    _pending: Arrays | None = None
     """What waits for tops of its size."""
 
     def check(self, bottom: Shapes) -> Shapes:
         """Check the settings; the shapes of the tops before the first pass."""
         raise NotImplementedError
 
-    def find(self, bottom: Arrays) -> Arrays:
+    def compute(self, bottom: Arrays) -> Arrays:
         """What goes to the tops: arrays of equally many rows, at least one."""
         raise NotImplementedError
 
@@ -94,12 +89,12 @@ class HostRows(Layer):
         )
 
     def _run(self, reads: Arrays, writes: Arrays) -> None:
-        found = self.find(reads) if self._found is None else self._found
-        if len(found[0]) != len(writes[0]):
-            self.count, self._found = len(found[0]), found
+        results = self.compute(reads) if self._pending is None else self._pending
+        if len(results[0]) != len(writes[0]):
+            self.count, self._pending = len(results[0]), results
             raise Reshaped
-        self._found = None
-        for values, array in zip(found, writes, strict=False):
+        self._pending = None
+        for values, array in zip(results, writes, strict=False):
             array[...] = values.reshape(array.shape)
 
     def check_rows(self, bottom: Shapes, positions: dict[int, tuple[int, ...]]) -> None:
@@ -107,19 +102,15 @@ class HostRows(Layer):
         if not bottom[0]:
             self.fail("bottom[0]", "is one number, but must be rows")
         for i, widths in positions.items():
-            numbers = int(np.prod(bottom[i][1:]))
+            numbers = math.prod(bottom[i][1:])
             if bottom[i][:1] != bottom[0][:1] or numbers not in widths:
-                wanted = " or ".join(map(str, widths))
-                self.fail(
-                    f"bottom[{i}]", f"has shape {bottom[i]}, but must be {bottom[0][0]} x {wanted}"
-                )
+                shape = f"{bottom[0][0]} x {' or '.join(map(str, widths))}"
+                self.fail(f"bottom[{i}]", f"has shape {bottom[i]}, but must be {shape}")
 
-    def check_alike(self, bottom: Shapes, tops: int) -> None:
+    def check_selected(self, bottom: Shapes, tops: int) -> None:
         """Refuse bottoms of other numbers of rows than bottom[0], and another number of tops."""
         if len(self.param.top) != tops:
             self.fail("top", f"needs {tops}, but the net gives it {len(self.param.top)}")
-        rows = bottom[0][:1]
         for i, shape in enumerate(bottom):
-            if not rows or shape[:1] != rows:
-                wanted = f"{rows[0]} rows" if rows else "rows"
-                self.fail(f"bottom[{i}]", f"has shape {shape}, but must have {wanted}")
+            if shape[:1] != bottom[0][:1]:
+                self.fail(f"bottom[{i}]", f"has shape {shape}, but must have {bottom[0][0]} rows")

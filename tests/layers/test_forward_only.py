@@ -8,7 +8,7 @@ import pytest
 from osucaffe.backends.cpu.backend import Cpu
 
 from .nets import build, error
-from .test_gradients import CASES
+from .test_gradients import CASES, drawn
 from .test_planned import surrounded
 
 
@@ -30,12 +30,7 @@ def test_outputs_are_the_same(type_, shapes, text, options, onednn) -> None:
             backend.write(mine.blob.data, values)
             backend.write(other.blob.data, values)
         fast.refresh()
-        for name, shape in shapes.items():
-            values = random.standard_normal(shape)
-            if name in options["labels"]:
-                values = random.integers(options["labels"][name], size=shape)
-                values[: options["begin"]] = 0
-            values = np.abs(values) + 0.1 if options["positive"] else values
+        for name, values in drawn(random, shapes, options).items():
             for net in plain, fast:
                 net.write(name, values)
         for net in plain, fast:

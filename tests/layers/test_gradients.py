@@ -267,6 +267,20 @@ CASES = [
          name="weights"),
 ]  # fmt: skip
 
+
+def drawn(random, shapes, options) -> dict[str, np.ndarray]:
+    """Values for the inputs of a row."""
+    values = {}
+    for name, shape in shapes.items():
+        values[name] = random.standard_normal(shape)
+        if name in options["labels"]:
+            values[name] = random.integers(options["labels"][name], size=shape).astype(float)
+            values[name][: options["begin"]] = 0
+        elif options["positive"]:
+            values[name] = np.abs(values[name]) + 0.1
+    return values
+
+
 WITHOUT = {
     "Accuracy", "AnnotatedData", "ArgMax", "BboxAccuracy", "BoxAnnotatorOHEM", "BoxGroupOutput",
     "BoxOutput", "CenterLoss", "Data", "DecodeBBox", "DenseImageData", "DetectNetTransformation",
@@ -288,14 +302,7 @@ def test_gradient_is_the_slope_of_forward(type_, shapes, text, options) -> None:
     text = "force_backward: true\n" + inputs(shapes) + text
     net = build(text, backend, phase=options["phase"], inspectable=True)
     random = np.random.default_rng(7)
-    values = {}
-    for name, shape in shapes.items():
-        values[name] = random.standard_normal(shape)
-        if name in options["labels"]:
-            values[name] = random.integers(options["labels"][name], size=shape).astype(float)
-            values[name][: options["begin"]] = 0
-        elif options["positive"]:
-            values[name] = np.abs(values[name]) + 0.1
+    values = drawn(random, shapes, options)
     learned = {blob.name: blob for layer in net.layers for blob in layer.parameters}
     values |= {name: backend.read(blob.data) for name, blob in learned.items()}
 

@@ -11,7 +11,7 @@ import pytest
 from osucaffe.backends.cpu.backend import Cpu
 
 from .nets import build, error, inputs
-from .test_gradients import CASES
+from .test_gradients import CASES, LABELS, NOISE, case, drawn
 
 
 def surrounded(shapes, text, labels) -> str:
@@ -36,7 +36,16 @@ def surrounded(shapes, text, labels) -> str:
     return inputs(shapes) + before + text + after
 
 
-@pytest.mark.parametrize(("type_", "shapes", "text", "options"), CASES)
+LEARNS_OTHERWISE = [
+    case("CenterLoss", f"center_loss_param {{ num_output: 4 center_{NOISE} }}",
+         {"x": (6, 5), "l": (6,)}, labels=LABELS),
+    case("MarginInnerProduct", "margin_inner_product_param { num_output: 4 type: QUADRUPLE base: 5 "
+         f"gamma: 0 power: 1 weight_{NOISE} }}", {"x": (6, 5), "l": (6,)}, labels=LABELS),
+]  # fmt: skip
+"""Layers whose gradients are no slopes."""
+
+
+@pytest.mark.parametrize(("type_", "shapes", "text", "options"), CASES + LEARNS_OTHERWISE)
 @pytest.mark.parametrize("onednn", [False, True], ids=["numpy", "onednn"])
 def test_planned_net_learns_the_same(type_, shapes, text, options, onednn) -> None:
     backend = Cpu(onednn=onednn)
@@ -46,13 +55,8 @@ def test_planned_net_learns_the_same(type_, shapes, text, options, onednn) -> No
     found = []
     for inspectable in (True, False):
         net = build(text, backend, phase="TRAIN", inspectable=inspectable, accumulate=True)
-        random = np.random.default_rng(7)
-        for name, shape in shapes.items():
-            values = random.standard_normal(shape)
-            if name in options["labels"]:
-                values = random.integers(options["labels"][name], size=shape)
-                values[: options["begin"]] = 0
-            net.write(name, np.abs(values) + 0.1 if options["positive"] else values)
+        for name, values in drawn(np.random.default_rng(7), shapes, options).items():
+            net.write(name, values)
         gradients = []
         for accumulate in (False, True):
             net.random.step = 3  # the same random numbers each time

@@ -18,7 +18,7 @@ import numpy as np
 from .. import anchors
 from ..base import Arrays, Shapes, register
 from ..rows import HostRows
-from .fields import FieldCodes, check_suppression, read_regression
+from .fields import FieldCodes, check_suppression, mean, read_regression
 
 NOTHING = [np.array([[0.0, 1, 1, 10, 10]]), np.zeros((1, 6))]
 """The rows that stand for no box at all, as in the forks."""
@@ -48,26 +48,23 @@ class FieldOutput(HostRows):
         """Boxes (x1, y1, x2, y2) and scores of an image, map by map."""
         raise NotImplementedError
 
-    def find(self, bottom: Arrays) -> Arrays:
+    def compute(self, bottom: Arrays) -> Arrays:
         rows = [self._best(bottom, image) for image in range(self.images)]
-        found = np.concatenate(rows)
-        return [found[:, :5], found] if len(found) else NOTHING
+        outputs = np.concatenate(rows)
+        return [outputs[:, :5], outputs] if len(outputs) else NOTHING
 
     def _best(self, bottom: Arrays, image: int) -> np.ndarray:
         """Rows of image, box and score, best first."""
-        parts = zip(*self.candidates(bottom, image), strict=True)
+        param, parts = self.setting, zip(*self.candidates(bottom, image), strict=True)
         boxes, scores = (np.concatenate(part) for part in parts)
-        order = np.argsort(scores, kind="stable")[::-1]
-        if self.setting.max_nms_num:
-            order = order[: self.setting.max_nms_num]
-        kept = order[
-            anchors.suppress(
-                boxes[order] - [0, 0, self.edge, self.edge], self.setting.iou_thr,
-                self.setting.max_post_nms_num, self.setting.nms_type, whole=not self.edge,
-            )
-        ]  # fmt: skip
-        head = np.full((len(kept), 1), float(image))
-        return np.concatenate([head, boxes[kept], scores[kept, None]], axis=1)
+        order = np.argsort(scores, kind="stable")[::-1][: param.max_nms_num or None]
+        selected = order[anchors.suppress(
+            boxes[order] - [0, 0, self.edge, self.edge], param.iou_thr, param.max_post_nms_num,
+            param.nms_type, strict=not self.edge,
+        )]  # fmt: skip
+        return np.column_stack(
+            [np.full(len(selected), float(image)), boxes[selected], scores[selected]]
+        )
 
 
 @register("BoxOutput")
@@ -84,14 +81,11 @@ class BoxOutput(FieldOutput):
             values = getattr(param, name)
             if len(values) != len(bottom) or min(values) < 1:
                 self.fail(f"box_output_param.{name}", f"needs {len(bottom)}, one for each bottom")
-        for i, shape in enumerate(bottom):
-            if len(shape) != 4 or shape[0] != bottom[0][0] or shape[1] < 6:
-                self.fail(
-                    f"bottom[{i}]",
-                    f"has shape {shape}, but must be {bottom[0][0]} x C x H x W, with two classes "
-                    "at least, then 4 numbers of a box",
-                )
         self.images = bottom[0][0]
+        for i, shape in enumerate(bottom):
+            if len(shape) != 4 or shape[0] != self.images or shape[1] < 6:
+                text = f"{self.images} x C x H x W: two classes at least, then 4 numbers of a box"
+                self.fail(f"bottom[{i}]", f"has shape {shape}, but must be {text}")
         return tops
 
     def candidates(self, bottom: Arrays, image: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -122,27 +116,19 @@ class BoxGroupOutput(FieldOutput):
     def check(self, bottom: Shapes) -> Shapes:
         tops = self.check_fields("box_group_output_param")
         self.groups = list(self.param.box_group_output_param.box_group_param)
+        name = "box_group_output_param.box_group_param"
         if 2 * len(self.groups) != len(bottom):
-            self.fail(
-                "box_group_output_param.box_group_param",
-                f"there are {len(self.groups)}, but {len(bottom)} bottoms: it needs two of each",
-            )
+            counts = f"{len(self.groups)}, but {len(bottom)} bottoms"
+            self.fail(name, f"there are {counts}: it needs two of each")
         self.images = bottom[0][0] // max(1, len(self.groups[0].field_w))
         for i, group in enumerate(self.groups):
             fields = len(group.field_w)
             if not fields or len(group.field_h) != fields or not group.stride:
-                self.fail(
-                    "box_group_output_param.box_group_param",
-                    "needs as many field_w as field_h, and a stride",
-                )
-            scores, codes = bottom[2 * i : 2 * i + 2]
-            wanted = (self.images * fields, 4, *scores[2:])
-            if len(scores) != 4 or scores[0] != wanted[0] or codes != wanted:
-                self.fail(
-                    f"bottom[{2 * i + 1}]",
-                    f"has shape {codes}, but {self.images} images of {fields} fields with "
-                    f"probabilities {scores} need {wanted}",
-                )
+                self.fail(name, "needs as many field_w as field_h, and a stride")
+            scores, like = bottom[2 * i], f": {self.images} images of {fields} fields"
+            self.check_axes(scores, field=f"bottom[{2 * i}]")
+            self.check_bottom(bottom, 2 * i, (self.images * fields, *scores[1:]), like)
+            self.check_bottom(bottom, 2 * i + 1, (scores[0], 4, *scores[2:]), like)
         return tops
 
     def candidates(self, bottom: Arrays, image: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -151,9 +137,9 @@ class BoxGroupOutput(FieldOutput):
             scores, codes = bottom[2 * i : 2 * i + 2]
             extent = np.array([codes.shape[3], codes.shape[2]]) * group.stride
             for k, field in enumerate(zip(group.field_w, group.field_h, strict=True)):
-                place = image * len(group.field_w) + k
-                chances = 1 - scores[place, 0].reshape(-1)
-                boxes = self.codes.decode(codes[place], field, group.stride)
+                index = image * len(group.field_w) + k
+                chances = 1 - scores[index, 0].reshape(-1)
+                boxes = self.codes.decode(codes[index], field, group.stride)
                 low = np.maximum(boxes[:, :2], 0)
                 high = np.minimum(boxes[:, :2] + boxes[:, 2:] - 1, extent)
                 good = (chances >= param.fg_thr) & (high - low + 1 >= param.min_size).all(axis=1)
@@ -182,8 +168,8 @@ class CodedBoxes(HostRows):
 
     def codes_of(self, codes: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Of each row (N, numbers) the four numbers of its label."""
-        places = labels if self.param.bbox_reg_param.cls_aware else np.minimum(labels, 1)
-        return codes.reshape(len(codes), codes.shape[1] // 4, 4)[np.arange(len(codes)), places]
+        classes = labels if self.param.bbox_reg_param.cls_aware else np.minimum(labels, 1)
+        return codes.reshape(len(codes), codes.shape[1] // 4, 4)[np.arange(len(codes)), classes]
 
     def decoded(self, regions: np.ndarray, codes: np.ndarray) -> np.ndarray:
         """Boxes x1, y1, x2, y2 (N, 4), their last pixels included, as the regions are."""
@@ -212,8 +198,8 @@ class DecodeBBox(CodedBoxes):
             self.check_rows(bottom, {2: (6,)})
         return [bottom[1]]
 
-    def find(self, bottom: Arrays) -> Arrays:
-        codes, regions, *matches = (each.reshape(len(each), -1) for each in bottom)
+    def compute(self, bottom: Arrays) -> Arrays:
+        codes, regions, *matches = (array.reshape(len(array), -1) for array in bottom)
         boxes = self.decoded(regions[:, 1:], codes[:, 4:])
         rows = np.concatenate([regions[:, :1], boxes], axis=1)
         if self.phase != "TRAIN":
@@ -242,22 +228,14 @@ class BboxAccuracy(CodedBoxes):
         self.check_rows(bottom, {1: (5,), 2: (6,)})
         return [(1, 1, 1, 1)] * len(self.param.top)
 
-    def find(self, bottom: Arrays) -> Arrays:
-        codes, regions, matches = (each.reshape(len(each), -1) for each in bottom)
+    def compute(self, bottom: Arrays) -> Arrays:
+        codes, regions, matches = (array.reshape(len(array), -1) for array in bottom)
         counted = (matches[:, 0] > 0) & (matches[:, -1] <= 0.975)
         codes, regions, matches = codes[counted], regions[counted, 1:], matches[counted]
         labels = matches[:, 0].astype(int)
         boxes = self.decoded(regions, self.codes_of(codes, labels))
-        return [
-            np.full((1, 1), self._mean_overlap(each, matches[:, 1:5]))
-            for each in (boxes, regions)
-        ]  # fmt: skip
-
-    @staticmethod
-    def _mean_overlap(boxes: np.ndarray, truths: np.ndarray) -> float:
-        pairs = zip(boxes[:, None], truths[:, None], strict=True)
-        found = [float(anchors.overlaps(box, truth)[0, 0]) for box, truth in pairs]
-        return float(np.mean(found)) if found else -1.0
+        overlaps = [anchors.pair_overlaps(array, matches[:, 1:5]) for array in (boxes, regions)]
+        return [np.full((1, 1), mean(array)) for array in overlaps]
 
 
 @register("FrcnnOutput")
@@ -277,10 +255,9 @@ class FrcnnOutput(CodedBoxes):
         self.check_codes(bottom, 1)
         self.check_rows(bottom, {2: (5, 6)})
         if self.param.bbox_reg_param.cls_aware and np.prod(bottom[1][1:]) != 4 * bottom[0][1]:
-            self.fail("bottom[1]", f"has shape {bottom[1]}: bottom[0], {bottom[0]}, needs four "
-                      "numbers for each class")  # fmt: skip
-        if np.prod(bottom[3]) != 2:
-            self.fail("bottom[3]", f"has shape {bottom[3]}, but must be 1 x 2: height, width")
+            text = f"has shape {bottom[1]}: bottom[0], {bottom[0]}, needs four numbers for a class"
+            self.fail("bottom[1]", text)
+        self.check_count(bottom, 3, 2, like=": height, width")
         if param.save_output_param.output_directory:
             _log.warning(
                 "%s, frcnn_output_param.save_output_param: writes no files while the net runs",
@@ -288,24 +265,24 @@ class FrcnnOutput(CodedBoxes):
             )
         return [(1, 7, 1, 1)]
 
-    def find(self, bottom: Arrays) -> Arrays:
+    def compute(self, bottom: Arrays) -> Arrays:
         param = self.param.frcnn_output_param
-        chances, codes, regions = (each.reshape(len(each), -1) for each in bottom[:3])
+        chances, codes, regions = (array.reshape(len(array), -1) for array in bottom[:3])
         height, width = bottom[3].reshape(-1)
-        found = []
+        outputs = []
         for label in range(1, chances.shape[1]):
             order = np.argsort(-chances[:, label], kind="stable")
             order = order[chances[order, label] >= param.conf_thr]
-            own = self.codes_of(codes[order], np.full(len(order), label))
-            boxes = self.decoded(regions[order, 1:5], own)
+            label_codes = self.codes_of(codes[order], np.full(len(order), label))
+            boxes = self.decoded(regions[order, 1:5], label_codes)
             boxes[:, :2] = np.maximum(boxes[:, :2], 0)
             boxes[:, 2:] = np.minimum(boxes[:, 2:], [width, height])
-            kept = anchors.suppress(boxes, param.iou_thr, of=param.nms_type, whole=True)
-            rows = np.zeros((len(kept), 7))
-            rows[:, 1:5], rows[:, 5] = boxes[kept], label
-            rows[:, 6] = chances[order[kept], label]
-            found.append(rows)
-        rows = np.concatenate(found)
+            selected = anchors.suppress(boxes, param.iou_thr, of=param.nms_type, strict=True)
+            image, labels = np.zeros(len(selected)), np.full(len(selected), label)
+            outputs.append(
+                np.column_stack([image, boxes[selected], labels, chances[order[selected], label]])
+            )
+        rows = np.concatenate(outputs)
         if param.max_det_num:
             best = np.argsort(-rows[:, 6], kind="stable")[: param.max_det_num]
             rows = rows[np.sort(best)]

@@ -28,7 +28,7 @@ class ObjectData(Varying):
 
     reshapes = True
     tops: Count = (1, None)
-    setting: Any
+    messages: tuple[str, ...]
     difficult = True
     shuffle = ""
     group = 1
@@ -36,16 +36,21 @@ class ObjectData(Varying):
     one_by_one = True
     _images: list[Listed] | None = None
 
+    @property
+    def setting(self) -> Any:
+        """The message that comes first."""
+        return getattr(self.param, self.messages[0])
+
     def setup(self, bottom: Shapes) -> Shapes:
         if self._images is None:
             self._images = self._open()
             self.records, self.batch = len(self._images), int(self.setting.batch_size)
             self._pool = ThreadPoolExecutor(1)
             self._ahead: dict[int, Future[Arrays]] = {}
-            self.shapes = [each.shape for each in self.make(0)]
-        if len(self.param.top) != len(self.shapes):
-            self.fail("top", f"needs {len(self.shapes)}, but the net gives it "
-                      f"{len(self.param.top)}")  # fmt: skip
+            self.shapes = [item.shape for item in self.make(0)]
+        tops = len(self.param.top)
+        if tops != len(self.shapes):
+            self.fail("top", f"needs {len(self.shapes)}, but the net gives it {tops}")
         return self.shapes
 
     def make(self, position: int) -> Arrays:
@@ -54,9 +59,8 @@ class ObjectData(Varying):
 
     def _open(self) -> list[Listed]:
         """The images of the list."""
-        name = next(name for name in self.messages or () if name != "transform_param")
-        self.setting, self.name_of = getattr(self.param, name), name
-        self.require(name, source="name a list", batch_size="set it to the images of one batch")
+        name = self.messages[0]
+        self.require_source(name, "name a list", "images")
         if getattr(self.setting, "coord_num", 4) != 4:
             self.fail(f"{name}.coord_num", "must be 4")
         transform = self.param.transform_param
@@ -70,8 +74,8 @@ class ObjectData(Varying):
             images = read_object_list(self.setting.source, root, difficult=self.difficult)
         if self.repeats > 1:  # those with an object that counts come as often
             images = [
-                each for each in images
-                for _ in range(self.repeats if (each.objects[:, 1] == 0).any() else 1)
+                item for item in images
+                for _ in range(self.repeats if (item.objects[:, 1] == 0).any() else 1)
             ]  # fmt: skip
         cached = getattr(self.setting, "cache_images", False)
         self._content = lru_cache(None)(read_content) if cached else read_content
@@ -107,8 +111,8 @@ class ObjectData(Varying):
 def join_objects(objects: list[np.ndarray], columns: int, nothing: tuple[int, ...]) -> np.ndarray:
     """Rows (R, columns, 1, 1) of image, box, label, whether ignored (and difficult)."""
     rows = [
-        np.concatenate([np.full((len(own), 1), i), own[:, 3:], own[:, :3]], axis=1)[:, :columns]
-        for i, own in enumerate(objects)
+        np.concatenate([np.full((len(part), 1), i), part[:, 3:], part[:, :3]], axis=1)[:, :columns]
+        for i, part in enumerate(objects)
     ]
     every = np.concatenate(rows)
     return (every if len(every) else np.array([nothing])).reshape(-1, columns, 1, 1)
@@ -123,13 +127,13 @@ class EvalData(ObjectData):
 
     def make(self, position: int) -> Arrays:
         pictures = [self.picture(position + i)[0] for i in range(self.setting.batch_size)]
-        pictures = [each.resized(*self._size(each.image.shape)) for each in pictures]
+        pictures = [item.resized(*self._size(item.image.shape)) for item in pictures]
         scale = self.param.transform_param.scale
-        images = [self.pixels(each.image, scale) for each in pictures]
-        if len({each.shape for each in images}) > 1:
+        images = [self.pixels(item.image, scale) for item in pictures]
+        if len({item.shape for item in images}) > 1:
             self.fail("eval_data_param.batch_size", "must be 1 where images differ in size")
-        sizes = np.reshape([each.shape[1:] for each in images], (-1, 2, 1, 1))
-        rows = join_objects([each.objects for each in pictures], 8, (-1,) * 8)
+        sizes = np.reshape([item.shape[1:] for item in images], (-1, 2, 1, 1))
+        rows = join_objects([item.objects for item in pictures], 8, (-1,) * 8)
         return [np.stack(images), rows, sizes][: len(self.param.top)]
 
     def _size(self, shape: Shape) -> tuple[int, int]:
@@ -151,15 +155,6 @@ class TrainingData(ObjectData):
     nothing: tuple[int, ...] = (-1,) * 8
     scale = 1.0
 
-    def setup(self, bottom: Shapes) -> Shapes:
-        shapes = super().setup(bottom)
-        self.reshapes = self.setting.output_gt_boxes or not self.fixed()
-        return shapes
-
-    def fixed(self) -> bool:
-        """Whether all images have one size."""
-        raise NotImplementedError
-
     def extents(self, picture: Picture, ratio: float) -> tuple[int, int]:
         """Height and width of a batch that begins with this picture."""
         raise NotImplementedError
@@ -174,7 +169,8 @@ class TrainingData(ObjectData):
     def read_fields(self, strides: list[int]) -> list[tuple[int, int, int]]:
         param = self.setting
         if not len(strides) == len(param.field_w) == len(param.field_h):
-            self.fail(f"{self.name_of}.field_w", "must be as many as field_h, and as the strides")
+            field = f"{self.messages[0]}.field_w"
+            self.fail(field, "must be as many as field_h, and as the strides")
         return list(zip(param.field_w, param.field_h, strides, strict=True))
 
     def ratio(self, position: int) -> float:
@@ -199,7 +195,7 @@ class TrainingData(ObjectData):
             images.append(image)
             maps.append(field_maps(placed, extents, self.rules))
             objects.append(placed.picture.objects)
-        arrays = [np.stack(images), *(np.stack(each) for each in zip(*maps, strict=True))]
+        arrays = [np.stack(images), *(np.stack(item) for item in zip(*maps, strict=True))]
         if param.output_gt_boxes:
             arrays.append(join_objects(objects, self.columns, self.nothing))
         return arrays
@@ -233,15 +229,12 @@ class ImageGtData(TrainingData):
 
     def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.image_gt_data_param
-        self.setting, self.name_of = param, "image_gt_data_param"
         self.shuffle = "random" if param.shuffle else ""
+        self.reshapes = param.output_gt_boxes or not (param.resize_width or param.crop_width)
         self.repeats, self.scale = max(1, param.fg_img_multiple), param.scale
         fields = self.read_fields(list(param.downsample_rate))
         self.rules = Rules(fields, edges=True, foreground=param.fg_threshold)
         return super().setup(bottom)
-
-    def fixed(self) -> bool:
-        return bool(self.setting.resize_width or self.setting.crop_width)
 
     def extents(self, picture: Picture, ratio: float) -> tuple[int, int]:
         param, (height, width) = self.setting, picture.image.shape[:2]
@@ -285,7 +278,9 @@ class DetectionData(TrainingData):
 
     def setup(self, bottom: Shapes) -> Shapes:
         param, name = self.param.detection_data_param, "detection_data_param"
-        self.setting, self.name_of = param, name
+        resized = param.resize_width and param.resize_height
+        fixed = resized or (param.crop_width and param.crop_height)
+        self.reshapes = param.output_gt_boxes or not fixed
         self.shuffle = param.shuffle if param.HasField("shuffle") else ""
         if self.shuffle not in ("", "random", "random_aspect", "random_mix_aspect"):
             self.fail(f"{name}.shuffle", "must be random, random_aspect or random_mix_aspect")
@@ -299,11 +294,6 @@ class DetectionData(TrainingData):
         )  # fmt: skip
         return super().setup(bottom)
 
-    def fixed(self) -> bool:
-        param = self.setting
-        return bool((param.crop_width and param.crop_height) or
-                    (param.resize_width and param.resize_height))  # fmt: skip
-
     def ratio(self, position: int) -> float:
         ratios = self.setting.template_ratio
         draw = np.random.default_rng([self.seed, self.key, position, 1])
@@ -313,19 +303,16 @@ class DetectionData(TrainingData):
         param, (height, width) = self.setting, picture.image.shape[:2]
         if param.crop_width and param.crop_height:
             return param.crop_height, param.crop_width
-        sides = (height, width)
         if param.crop_short_size and param.crop_long_size:
-            sides = (param.crop_long_size, param.crop_short_size)
+            short, long = param.crop_short_size, param.crop_long_size
         elif param.resize_width and param.resize_height:
             return param.resize_height, param.resize_width
         elif param.short_size and param.long_size:
-            long, short = (
-                whole(side * ratio / 32) * 32 for side in (param.long_size, param.short_size)
-            )
-            sides = (long, short)
+            sides = param.short_size, param.long_size
+            short, long = (whole(side * ratio / 32) * 32 for side in sides)
         else:
-            return sides
-        return sides if height >= width else sides[::-1]
+            return height, width
+        return (long, short) if height >= width else (short, long)
 
     def resized(self, picture: Picture, ratio: float) -> Picture:
         param, (height, width) = self.setting, picture.image.shape[:2]

@@ -10,14 +10,15 @@ from a copy of the scores; all else of the losses runs where the net does.
 from __future__ import annotations
 
 import math
+from itertools import cycle
 
 import numpy as np
 
 from ...backends.primitives.losses import FLT_MIN
 from .. import anchors
-from ..base import Blob, Blobs, Flags, Program, Shapes, Tensor, register
+from ..base import Arrays, Blobs, Flags, Program, Shape, Shapes, Tensor, register
 from ..core.losses import Loss
-from .fields import FieldLayer
+from .fields import FieldLayer, mean
 
 GAP = (
     "low = where(d < 2, least_shift, least_growth); high = where(d < 2, most_shift, most_growth); "
@@ -47,74 +48,76 @@ class FieldLoss(FieldLayer, Loss):
         """Which cells (N, H * W) count, by their scores (N, C, H * W)."""
         raise NotImplementedError
 
-    def _prepare(self, reads: list[np.ndarray], writes: list[np.ndarray]) -> None:
+    def _prepare(self, reads: Arrays, writes: Arrays) -> None:
         """Of scores and truth: the cells' labels, weights and boxes' weights and codes."""
         count, classes = reads[0].shape[:2]
         truth = reads[1].reshape(count, 6, -1)
         labels = truth[:, 0].astype(int)
         self.random = np.random.default_rng([self.seed, self.key, self.passes])
         self.passes += 1
-        kept = self.choose(reads[0].reshape(count, classes, -1), labels, truth[:, 5])
+        selected = self.choose(reads[0].reshape(count, classes, -1), labels, truth[:, 5])
         shown = self.shown(labels)
-        counted = kept & (shown != self.ignored)
-        boxes = kept & (labels != 0) & (labels != self.ignored)
-        weights = self._weights(labels != 0, kept, truth[:, 5]) * counted / max(counted.sum(), 1)
+        counted = selected & (shown != self.ignored)
+        boxes = selected & (labels != 0) & (labels != self.ignored)
+        weights = (
+            self._weights(labels != 0, selected, truth[:, 5]) * counted / max(counted.sum(), 1)
+        )
         shares = getattr(self.setting, "lambda") * boxes / max(4 * boxes.sum(), 1)
-        codes = [
-            self.codes.encode(maps[1:5].astype(np.float64), self.fields[i % len(self.fields)],
-                              self.stride)
-            for i, maps in enumerate(reads[1])
-        ]  # fmt: skip
+        maps = zip(reads[1][:, 1:5].astype(np.float64), cycle(self.fields), strict=False)
+        codes = [self.codes.encode(item, field, self.stride) for item, field in maps]
         targets = np.where(boxes[:, None], np.reshape(codes, (count, 4, -1)), 0)
         for array, values in zip(writes, (shown, weights, shares, targets), strict=True):
             array[...] = values.reshape(array.shape)
 
-    def _weights(self, objects: np.ndarray, kept: np.ndarray, overlap: np.ndarray) -> np.ndarray:
+    def _weights(
+        self, objects: np.ndarray, selected: np.ndarray, overlap: np.ndarray
+    ) -> np.ndarray:
         """What cells weigh: objects and the rest share all weights as bg_multiple says."""
         param = self.setting
         weighted = getattr(param, "iou_weighted", False)
         weights = np.where(objects & weighted, overlap, 1.0).astype(np.float64)
-        total = weights[kept & objects].sum()
+        total = weights[selected & objects].sum()
         if param.pos_neg_weighted:
-            share = kept.sum() / (1 + param.bg_multiple)
-            others = weights[kept & ~objects].sum()
+            share = selected.sum() / (1 + param.bg_multiple)
+            others = weights[selected & ~objects].sum()
             if others and (total or self.weighs_background):
                 weights[~objects] *= param.bg_multiple * share / others
             if total:
                 weights[objects] *= share / total
         return weights
 
-    # -- what runs where the net does ------------------------------------------------------------
+    def _parts(self, shape: Shape) -> list[Tensor]:
+        """Memory for scores and codes that one bottom holds."""
+        count, channels, *extent = shape
+        return [self.tensor((count, part, *extent)) for part in (channels - 4, 4)]
 
-    def record_losses(
-        self, program: Program, conf: Tensor, box: Tensor, truth: Tensor, top: Blob
-    ) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
+        bottom[-1].keep_exact()  # in 16 bits objects would move
+        *inputs, truth = (blob.data for blob in bottom)
+        if len(inputs) == 1:
+            inputs = self._parts(inputs[0].shape)
+            program.split(bottom[0].data, inputs, axis=1)
+        conf, box = inputs
         count, classes, *extent = conf.shape
-        places = math.prod(extent)
+        positions = math.prod(extent)
         probability = self.tensor(conf.shape)
         program.softmax(conf, probability, axis=1)
-        cells = [self.tensor((count, 1, places)) for _ in range(3)]
-        label, weight, share = cells
-        self.target = self.tensor((count, 4, places))
+        label, weight, share = self.cells = [self.tensor((count, 1, positions)) for _ in range(3)]
+        self.target = self.tensor((count, 4, positions))
         ranked = probability if self.ranks_probabilities else conf
-        known = self.tensor(truth.shape)  # row-major, as the host wants it
-        program.copy(truth, known)
-        program.host([ranked, known], [*cells, self.target], function=self._prepare)
+        reads = [ranked, self.row_major(program, truth)]
+        program.host(reads, [*self.cells, self.target], function=self._prepare)
         self.classes = self.indices(program, (1, classes, 1))
         self.axes = self.indices(program, (1, 4, 1))
-        self.probability = probability.view((count, classes, places))
-        self.box = box.view((count, 4, places))
-        own, losses = self.tensor(label.shape), [self.tensor(()) for _ in range(2)]
+        self.probability = probability.view((count, classes, positions))
+        self.box = box.view((count, 4, positions))
+        picked, losses = self.tensor(label.shape), [self.tensor(()) for _ in range(2)]
         program.reduce(
-            [self.probability, label, self.classes], own, formula="y = where(b == c, a, 0)",
+            [self.probability, label, self.classes], picked, formula="y = where(b == c, a, 0)",
             axes=(1,),
         )  # fmt: skip
-        program.reduce(
-            [own, weight],
-            losses[0],
-            formula=f"y = -b * log(max(a, {FLT_MIN}))",
-            axes=(0, 1, 2),
-        )
+        entropy = f"y = -b * log(max(a, {FLT_MIN}))"
+        program.reduce([picked, weight], losses[0], formula=entropy, axes=(0, 1, 2))
         half = "0.5 * gap * gap"
         curve = f"where(abs(gap) < 1, {half}, abs(gap) - 0.5)" if self.smooth else half
         program.reduce(
@@ -123,14 +126,14 @@ class FieldLoss(FieldLayer, Loss):
         )  # fmt: skip
         both = self.tensor(())
         program.elementwise(losses, [both], formula="y = a + b")
-        program.concat([both.view((1,)), losses[1].view((1,))], top.data.view((2,)), axis=0)
-        self.cells = [label, weight, share]
+        program.concat([both.view((1,)), losses[1].view((1,))], top[0].data.view((2,)), axis=0)
 
-    def record_gradients(
-        self, program: Program, top: Blob, conf: Tensor | None, box: Tensor | None
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        parts: list[Tensor] = self._parts(bottom[0].shape) if len(bottom) == 2 else []
+        diffs = [blob.diff if d else None for blob, d in zip(bottom, propagate_down, strict=True)]
+        conf, box = parts or diffs[:2]
         seed = self.tensor((1,))
-        program.crop(top.diff.view((2,)), seed, offsets=(0,))
+        program.crop(top[0].diff.view((2,)), seed, offsets=(0,))
         seed = seed.view((1, 1, 1))
         label, weight, share = self.cells
         if conf is not None:
@@ -145,14 +148,16 @@ class FieldLoss(FieldLayer, Loss):
                 [self.box, self.target, share, self.axes, seed], [box.view(self.box.shape)],
                 formula=f"{GAP}; y = c * e * {slope}", constants=self.bounds,
             )  # fmt: skip
+        if parts:
+            program.concat(parts, bottom[0].diff, axis=1)
 
 
 UNBOUNDED = {"least_shift": -1e30, "most_shift": 1e30, "least_growth": -1e30, "most_growth": 1e30}
 
 
-def _best(places: np.ndarray, scores: np.ndarray, count: int) -> np.ndarray:
+def _best(positions: np.ndarray, scores: np.ndarray, count: int) -> np.ndarray:
     """So many of the places, those with the highest scores."""
-    return places[np.argsort(-scores[places], kind="stable")[:count]]
+    return positions[np.argsort(-scores[positions], kind="stable")[:count]]
 
 
 @register("DetectionLoss")
@@ -163,27 +168,14 @@ class DetectionLoss(FieldLoss):
     no_gradient = (1,)
 
     def setup(self, bottom: Shapes) -> Shapes:
-        tops, param = super().setup(bottom), self.setting
-        self.smooth = param.bb_smooth
-        count, _, *extent = bottom[0]
-        self.shapes = [(count, channels, *extent) for channels in (param.cls_num, 4)]
+        tops = super().setup(bottom)
+        self.smooth = self.setting.bb_smooth
         return tops
-
-    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        bottom[1].keep_exact()  # in 16 bits objects would stand elsewhere
-        conf, box = parts = [self.tensor(shape) for shape in self.shapes]
-        program.split(bottom[0].data, parts, axis=1)
-        self.record_losses(program, conf, box, bottom[1].data, top[0])
-
-    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        parts = [self.tensor(shape) for shape in self.shapes]
-        self.record_gradients(program, top[0], *parts)
-        program.concat(parts, bottom[0].diff, axis=1)
 
     def choose(self, scores: np.ndarray, labels: np.ndarray, overlap: np.ndarray) -> np.ndarray:
         free = (labels == 0) & (overlap < self.setting.bg_threshold)
-        kept = [self._of_image(*each) for each in zip(scores, labels, free, strict=True)]
-        return np.array(kept) | (labels != 0)
+        selected = [self._of_image(*item) for item in zip(scores, labels, free, strict=True)]
+        return np.array(selected) | (labels != 0)
 
     def _of_image(self, scores: np.ndarray, labels: np.ndarray, free: np.ndarray) -> np.ndarray:
         """Which cells without an object count."""
@@ -215,36 +207,24 @@ class DetectionGroupLoss(FieldLoss):
         tops, param, name = super().setup(bottom), self.setting, self.messages[0]
         if not (param.HasField("field_xyr") and param.HasField("field_whr")):
             self.bounds = UNBOUNDED
-        for field, known in (
+        for field, choices in (
             ("bbox_loss_type", ("Smooth_L1", "Euclidean_L2")),
             ("neg_mining_type", ("random", "bootstrap", "mixture")),
             ("neg_ranking_type", ("conf_loss", "conf_prob")),  # which rank cells alike
         ):
-            if getattr(param, field) not in known:
-                self.fail(f"{name}.{field}", f"must be {' or '.join(known)}")
+            if getattr(param, field) not in choices:
+                self.fail(f"{name}.{field}", f"must be {' or '.join(choices)}")
         if param.batch_size < 1 and param.batch_size != -1:
             self.fail(f"{name}.batch_size", "must be above 0, or -1: as many as there are")
         self.smooth = param.bbox_loss_type == "Smooth_L1"
         return tops
 
-    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        bottom[2].keep_exact()
-        conf, box, truth = (blob.data for blob in bottom)
-        self.record_losses(program, conf, box, truth, top[0])
-
-    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        conf, box = (
-            blob.diff if wanted else None
-            for blob, wanted in zip(bottom[:2], propagate_down[:2], strict=True)
-        )
-        self.record_gradients(program, top[0], conf, box)
-
     def choose(self, scores: np.ndarray, labels: np.ndarray, overlap: np.ndarray) -> np.ndarray:
         images = len(labels) // len(self.fields)
         free = (labels == 0) & (overlap < self.setting.bg_threshold)
-        parts = (each.reshape(images, -1) for each in (-scores[:, 0], labels, free))
-        kept = [self._of_image(*each) for each in zip(*parts, strict=True)]
-        return np.reshape(kept, labels.shape)
+        parts = (item.reshape(images, -1) for item in (-scores[:, 0], labels, free))
+        selected = [self._of_image(*item) for item in zip(*parts, strict=True)]
+        return np.reshape(selected, labels.shape)
 
     def _of_image(self, scores: np.ndarray, labels: np.ndarray, free: np.ndarray) -> np.ndarray:
         """Which cells of all fields count: objects, and cells without one."""
@@ -273,57 +253,46 @@ class FieldAccuracy(FieldLayer):
 
     tops = (1, 2)
     gives_none = (0, 1)
-    whole = False
+    strict = False
 
     def setup(self, bottom: Shapes) -> Shapes:
         self.read_maps(bottom)
         tops: Shapes = [(1, 1, 1, 2), (1, 1, 1, 1)]
         return tops[: len(self.param.top)]
 
-    def parts(self, bottom: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Scores and boxes' codes."""
-        raise NotImplementedError
-
     def right(self, scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Whether the scores (N, C, H, W) tell these labels (N, H, W)."""
         raise NotImplementedError
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        bottom[-1].keep_exact()  # in 16 bits objects would stand elsewhere
-        reads = [self.tensor(blob.shape) for blob in bottom]  # row-major, as the host wants them
-        for blob, own in zip(bottom, reads, strict=True):
-            program.copy(blob.data, own)
-        program.host(reads, [blob.data for blob in top], function=self._run)
+        bottom[-1].keep_exact()  # in 16 bits objects would move
+        reads = [self.row_major(program, blob.data) for blob in bottom]
+        program.host(reads, [blob.data for blob in top], function=self._compute)
 
-    def _run(self, reads: list[np.ndarray], writes: list[np.ndarray]) -> None:
-        (scores, codes), truth = self.parts(reads), reads[-1]
+    def _compute(self, reads: Arrays, writes: Arrays) -> None:
+        *inputs, truth = reads
+        scores, codes = inputs if len(inputs) > 1 else (inputs[0][:, :-4], inputs[0][:, -4:])
         labels = truth[:, 0].astype(int)
         shown = self.shown(labels)
-        counted = (shown != self.ignored) & (
-            (shown != 0) | (truth[:, 5] < self.setting.bg_threshold)
-        )
+        background = truth[:, 5] < self.setting.bg_threshold
+        counted = (shown != self.ignored) & ((shown != 0) | background)
         right = self.right(scores, shown)
-        writes[0].flat[:] = [_mean(right[counted]), _mean(right[counted & (shown != 0)])]
+        writes[0].flat[:] = [mean(right[counted]), mean(right[counted & (shown != 0)])]
         if len(writes) > 1:
             objects = (labels != 0) & (labels != self.ignored)
-            writes[1].flat[:] = _mean(self._overlaps(codes, truth, objects))
+            writes[1].flat[:] = mean(self._overlaps(codes, truth, objects))
 
     def _overlaps(self, codes: np.ndarray, truth: np.ndarray, objects: np.ndarray) -> np.ndarray:
         """Of the boxes with those of the objects, where there are any."""
-        found = []
-        for i, own in enumerate(objects.reshape(len(objects), -1)):
-            boxes = self.codes.decode(codes[i], self.fields[i % len(self.fields)], self.stride)
-            for (x, y, w, h), (cx, cy, wide, high) in zip(
-                boxes[own], truth[i, 1:5].reshape(4, -1).T[own].astype(np.float64), strict=True
-            ):
-                pair = np.array([[x, y, w, h], [cx - wide / 2, cy - high / 2, wide, high]])
-                pair[:, 2:] += pair[:, :2] - 1
-                found.append(anchors.overlaps(pair[:1], pair[1:], whole=self.whole)[0, 0])
-        return np.array(found)
-
-
-def _mean(values: np.ndarray) -> float:
-    return float(values.mean()) if len(values) else -1.0
+        values = []
+        for maps, true, at, field in zip(codes, truth, objects, cycle(self.fields), strict=False):
+            boxes = self.codes.decode(maps, field, self.stride)[at.reshape(-1)]
+            others = true[1:5, at].T.astype(np.float64)
+            others[:, :2] -= others[:, 2:] / 2
+            for rows in (boxes, others):
+                rows[:, 2:] += rows[:, :2] - 1
+            values.append(anchors.pair_overlaps(boxes, others, strict=self.strict))
+        return np.concatenate(values)
 
 
 @register("DetectionAccuracy")
@@ -335,22 +304,16 @@ class DetectionAccuracy(FieldAccuracy):
     messages = ("detection_accuracy_param", "bbox_reg_param", "loss_param")
 
     def setup(self, bottom: Shapes) -> Shapes:
-        tops, param = super().setup(bottom), self.setting
-        if not 1 <= param.top_k <= param.cls_num:
-            self.fail(
-                "detection_accuracy_param.top_k",
-                f"is {param.top_k}: it must be 1 .. {param.cls_num} classes",
-            )
+        tops, (top_k, classes) = super().setup(bottom), (self.setting.top_k, self.setting.cls_num)
+        if not 1 <= top_k <= classes:
+            self.fail("detection_accuracy_param.top_k", f"is {top_k}: it must be 1 .. {classes}")
         return tops
 
-    def parts(self, bottom: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        return bottom[0][:, :-4], bottom[0][:, -4:]
-
     def right(self, scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        own = np.take_along_axis(scores, labels[:, None], axis=1)
-        place = np.arange(scores.shape[1]).reshape(1, -1, 1, 1)
+        picked = np.take_along_axis(scores, labels[:, None], axis=1)
+        index = np.arange(scores.shape[1]).reshape(1, -1, 1, 1)
         # Of scores that are alike the class of the greater number comes first.
-        before = (scores > own) | ((scores == own) & (place > labels[:, None]))
+        before = (scores > picked) | ((scores == picked) & (index > labels[:, None]))
         return before.sum(axis=1) < self.setting.top_k
 
 
@@ -361,10 +324,7 @@ class DetectionGroupAccuracy(FieldAccuracy):
     bottoms = (3, 3)
     no_gradient = (0, 1, 2)
     messages = ("detection_group_accuracy_param", "bbox_reg_param", "loss_param")
-    whole = True
-
-    def parts(self, bottom: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        return bottom[0], bottom[1]
+    strict = True
 
     def right(self, scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
         return scores.argmax(axis=1) == labels

@@ -17,7 +17,7 @@ import numpy as np
 
 from ...data.pictures.object_crops import Placed, whole
 from .. import anchors
-from ..base import Layer, Shapes
+from ..base import Layer, Program, Shape, Shapes, Tensor
 from ..core.losses import read_ignored
 
 
@@ -37,6 +37,11 @@ def check_suppression(layer: Layer, param: Any, field: str) -> None:
         layer.fail(f"{field}.nms_type", f'is "{param.nms_type}": IOU, IOMU or IOFU')
 
 
+def mean(values: np.ndarray) -> float:
+    """The mean; -1 where there are no values."""
+    return float(values.astype(np.float64).mean()) if len(values) else -1.0
+
+
 class FieldCodes:
     """The coding of a layer's message `param`, called `name`."""
 
@@ -51,28 +56,28 @@ class FieldCodes:
         """x1, y1, width and height (H * W, 4) of the boxes that a map (4, H, W) tells."""
         rows = codes.reshape(4, -1).T * self.deviation + self.mean
         size = np.array(field) * np.exp(np.clip(rows[:, 2:], -self.growth, self.growth))
-        middle = _middles(codes, stride).reshape(2, -1).T
+        middle = _centers(codes.shape[1:], stride).reshape(2, -1).T
         middle = middle + np.array(field) * np.clip(rows[:, :2], -self.shift, self.shift)
         return np.concatenate([middle - size / 2, size], axis=1)
 
     def encode(self, boxes: np.ndarray, field: Sequence[float], stride: int) -> np.ndarray:
         """The codes (4, H, W) of a map of boxes: their middles' x and y, width, height."""
         extent = np.array(field).reshape(2, 1, 1)
-        shift = (boxes[:2] - _middles(boxes, stride)) / extent
+        shift = (boxes[:2] - _centers(boxes.shape[1:], stride)) / extent
         codes = np.concatenate([shift, np.log(np.maximum(boxes[2:], 2) / extent)])
         return (codes - self.mean[:, None, None]) / self.deviation[:, None, None]
 
     def bounds(self) -> dict[str, float]:
         """What normalized codes are bounded by, as the losses take it: the axes share theirs."""
-        found = {}
+        bounds = {}
         for name, limit, part in (
             ("shift", self.shift, slice(2)),
             ("growth", self.growth, slice(2, 4)),
         ):
             mean, deviation = self.mean[part].mean(), math.sqrt(self.deviation[part].prod())
-            found[f"least_{name}"] = float((-limit - mean) / deviation)
-            found[f"most_{name}"] = float((limit - mean) / deviation)
-        return found
+            bounds[f"least_{name}"] = float((-limit - mean) / deviation)
+            bounds[f"most_{name}"] = float((limit - mean) / deviation)
+        return bounds
 
 
 class FieldLayer(Layer):
@@ -106,25 +111,27 @@ class FieldLayer(Layer):
             self.fail(f"{name}.cls_num", "must be at least 2, and 2 where objectness is true")
         self.codes = FieldCodes(self, param, name)
         self.ignored = read_ignored(self.param.loss_param)
-        for i, (shape, count) in enumerate(zip(bottom, channels, strict=True)):
-            wanted = (bottom[0][0], count, *bottom[0][2:])
-            if shape != wanted or len(shape) != 4:
-                self.fail(f"bottom[{i}]", f"has shape {shape}, but must have {wanted}")
+        self.check_axes(bottom[0], field="bottom[0]")
+        for i, count in enumerate(channels):
+            self.check_bottom(bottom, i, (bottom[0][0], count, *bottom[0][2:]))
         if bottom[0][0] % len(self.fields):
-            self.fail(
-                "bottom[0]",
-                f"has shape {bottom[0]}: it needs a multiple of {len(self.fields)} fields",
-            )
+            text = f"has shape {bottom[0]}: it needs a multiple of {len(self.fields)} fields"
+            self.fail("bottom[0]", text)
+
+    def row_major(self, program: Program, x: Tensor) -> Tensor:
+        """A copy as the host reads it."""
+        copy = self.tensor(x.shape)
+        program.copy(x, copy)
+        return copy
 
     def shown(self, labels: np.ndarray) -> np.ndarray:
         """The labels that scores are of: with `objectness`, 1 for every object."""
         return np.minimum(labels, 1) if self.setting.objectness else labels
 
 
-def _middles(maps: np.ndarray, stride: int) -> np.ndarray:
-    """x and y of the middles of the cells (2, H, W)."""
-    y, x = np.mgrid[: maps.shape[1], : maps.shape[2]]
-    return (np.stack([x, y]) + 0.5) * stride
+def _centers(extents: Shape, stride: int) -> np.ndarray:
+    """x and y of the centers of the cells (2, H, W)."""
+    return (np.indices(extents)[::-1] + 0.5) * stride
 
 
 class Rules(NamedTuple):
@@ -149,77 +156,60 @@ def field_maps(placed: Placed, extents: tuple[int, int], rules: Rules) -> list[n
     boxes, regions = objects[:, 3:] - last, placed.picture.regions - last
     middles = (objects[:, 3:5] + objects[:, 5:]) / 2
     sizes = objects[:, 5:] - objects[:, 3:5] + 1 - edge
-    best, found = np.zeros(len(objects)), np.zeros(len(objects), int)
+    best, best_map = np.zeros(len(objects)), np.zeros(len(objects), int)
     matched, maps = np.zeros(len(objects), bool), list[np.ndarray]()
     for number, (width, height, stride) in enumerate(rules.fields):
         rows, columns = (whole(extent / stride) for extent in extents)
-        fields = _fields(rows, columns, width, height, stride)
-        off = _off_image(fields, placed.inside, (rows, columns), (width, height, stride), rules)
+        middle, half = (
+            _centers((rows, columns), stride).reshape(2, -1).T,
+            np.array([width, height]) / 2,
+        )
+        fields = np.concatenate([middle - half, middle + half], axis=1)
+        off = _off_image(fields, placed.inside, (rows, columns), stride, half, rules)
         cells = fields - last
-        aside = anchors.overlaps(cells, regions, "IOFU", whole=not rules.edges).sum(axis=1)
+        aside = anchors.overlaps(cells, regions, "IOFU", strict=not rules.edges).sum(axis=1)
         aside = aside >= rules.of_no_interest
         skipped = off | aside if rules.edges else off
-        shared = anchors.overlaps(cells, boxes, whole=not rules.edges)
+        shared = anchors.overlaps(cells, boxes, strict=not rules.edges)
         shared = np.where(skipped[:, None], 0, np.nan_to_num(np.maximum(shared, 0)))
         most = shared.max(axis=1, initial=0)
         top = shared.max(axis=0, initial=0)
-        found[top > best], best = number, np.maximum(best, top)
+        best_map[top > best], best = number, np.maximum(best, top)
         out = np.zeros((6, rows * columns))
         out[5] = np.where(skipped | (aside & (most <= rules.foreground)), 1, most)
-        own = np.flatnonzero(most > rules.foreground)
-        if len(own):
-            nearest = shared[own].argmax(axis=1)
-            _write(out, own, objects[nearest], middles[nearest], sizes[nearest])
+        matches = np.flatnonzero(most > rules.foreground)
+        if len(matches):
+            nearest = shared[matches].argmax(axis=1)
+            out[0, matches] = np.where(objects[nearest, 1] == 0, objects[nearest, 0], 0)
+            out[1:3, matches], out[3:5, matches] = middles[nearest].T, sizes[nearest].T
             matched[nearest] = True
         maps.append(out.reshape(6, rows, columns))
-    for i in np.flatnonzero(~matched & (objects[:, 1] == 0) & (best >= rules.pick_up)):
-        if best[i] <= 0:
-            continue
-        out, stride = maps[found[i]], rules.fields[found[i]][2]
-        limits = (out.shape[2] - 1, out.shape[1] - 1)
-        x, y = (min(max(0, math.floor(m / stride)), limit) for m, limit in
-                zip(middles[i], limits, strict=True))  # fmt: skip
+    missed = ~matched & (objects[:, 1] == 0) & (best >= rules.pick_up) & (best > 0)
+    for i in np.flatnonzero(missed):
+        out, stride = maps[best_map[i]], rules.fields[best_map[i]][2]
+        last_cell = (out.shape[2] - 1, out.shape[1] - 1)
+        x, y = np.clip(np.floor(middles[i] / stride), 0, last_cell).astype(int)
         if out[0, y, x] <= 0:
-            cell = out[:, y, x]
-            cell[:5] = objects[i, 0], *middles[i], *sizes[i]
+            out[:5, y, x] = objects[i, 0], *middles[i], *sizes[i]
             if not rules.edges:
-                cell[5] = best[i]
+                out[5, y, x] = best[i]
     return maps
 
 
-def _write(out: np.ndarray, cells: np.ndarray, objects: np.ndarray, middles: np.ndarray,
-           sizes: np.ndarray) -> None:  # fmt: skip
-    out[0, cells] = np.where(objects[:, 1] == 0, objects[:, 0], 0)
-    out[1:3, cells], out[3:5, cells] = middles.T, sizes.T
-
-
-def _fields(rows: int, columns: int, width: int, height: int, stride: int) -> np.ndarray:
-    """x1, y1, x2, y2 of the fields of all cells."""
-    y, x = np.mgrid[:rows, :columns].reshape(2, -1)
-    middle = (np.stack([x, y], axis=1) + 0.5) * stride
-    half = np.array([width, height]) / 2
-    return np.concatenate([middle - half, middle + half], axis=1)
-
-
 def _off_image(
-    fields: np.ndarray,
-    inside: tuple[int, int, int, int],
-    extents: tuple[int, int],
-    field: tuple[int, int, int],
-    rules: Rules,
+    fields: np.ndarray, inside: Shape, extents: Shape, stride: int, half: np.ndarray, rules: Rules
 ) -> np.ndarray:
     """Which cells lie outside of the image, or have fields that reach too far beyond it."""
-    width, height, stride = field
     x, y, wide, high = inside
-    left, up, across, down = (whole(each / stride) for each in inside)
+    left, up, across, down = (whole(side / stride) for side in inside)
     row, column = np.mgrid[: extents[0], : extents[1]].reshape(2, -1)
     off: np.ndarray = (column < left) | (column >= left + across) | (row < up) | (row >= up + down)
     image = np.array([[x, y, x + wide, y + high]])
     if rules.margin is not None:
-        far = rules.margin * np.array([width, height]) / 2
+        far = rules.margin * half
         off |= (fields[:, :2] < image[:, :2] - far).any(axis=1)
         off |= (fields[:, 2:] >= image[:, 2:] + far).any(axis=1)
     elif rules.least_inside is not None:
-        share = anchors.overlaps(fields, image.astype(float), "IOFU", whole=True)[:, 0]
+        share = anchors.overlaps(fields, image.astype(float), "IOFU", strict=True)[:, 0]
         off |= share < rules.least_inside
     return off

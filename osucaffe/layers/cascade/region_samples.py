@@ -50,11 +50,11 @@ class ProposalTarget(HostRows):
         tops: Shapes = [(rows, 5, 1, 1), one, wide, wide, wide, (rows, 6, 1, 1), one]
         return tops[: len(self.param.top)]
 
-    def find(self, bottom: Arrays) -> Arrays:
+    def compute(self, bottom: Arrays) -> Arrays:
         param = self.param.proposal_target_param
         self.random = np.random.default_rng([self.seed, self.key, self.passes])
         self.passes += 1
-        rois, truths = (each.reshape(len(each), -1).astype(np.float64) for each in bottom)
+        rois, truths = (array.reshape(len(array), -1).astype(np.float64) for array in bottom)
         truths = truths[truths[:, 0] >= 0]
         if param.append_gtbox:
             rois = np.concatenate([rois, truths[:, :5]])
@@ -66,16 +66,16 @@ class ProposalTarget(HostRows):
         rois, matched, best = rois[chosen], matched[chosen], best[chosen]
         spare = self._spare(len(chosen), truths)
         rows = np.zeros((len(rois) + len(spare), 6))
-        found = len(objects)
-        rows[:found, 0] = truths[matched[:found], 5]
-        rows[:found, 1:5] = truths[matched[:found], 1:5]
-        rows[:found, 5] = best[:found]
+        positives = len(objects)
+        rows[:positives, 0] = truths[matched[:positives], 5]
+        rows[:positives, 1:5] = truths[matched[:positives], 1:5]
+        rows[:positives, 5] = best[:positives]
         rois = np.concatenate([rois, spare])
-        return [rois, rows[:, :1], *self._targets(rois, rows, found), rows, self._weights(rows)]
+        return [rois, rows[:, :1], *self._targets(rois, rows, positives), rows, self._weights(rows)]
 
     def _overlaps(self, rois: np.ndarray, truths: np.ndarray) -> np.ndarray:
         """Of rois with objects: -1 where they are of other images; a last column of no object."""
-        near = anchors.overlaps(rois[:, 1:], truths[:, 1:5], whole=self.cascade)
+        near = anchors.overlaps(rois[:, 1:], truths[:, 1:5], strict=self.cascade)
         near[rois[:, :1] != truths[None, :, 0]] = -1
         return np.pad(near, ((0, 0), (0, 0 if len(truths) else 1)), constant_values=-1)
 
@@ -110,15 +110,17 @@ class ProposalTarget(HostRows):
                 spare.append(roi)
         return np.concatenate(spare) if spare else np.zeros((0, 5))
 
-    def _targets(self, rois: np.ndarray, rows: np.ndarray, found: int) -> Arrays:
+    def _targets(self, rois: np.ndarray, rows: np.ndarray, positives: int) -> Arrays:
         """What the boxes of the first rows are to become, at their classes, and weights twice."""
         param = self.param.proposal_target_param
         targets, weights = (np.zeros((len(rois), self.classes, 4)) for _ in range(2))
-        places = np.minimum(rows[:found, 0].astype(int), self.classes - 1)
-        codes = anchors.encode(rois[:found, 1:], rows[:found, 1:5])
-        targets[np.arange(found), places] = (codes - self.mean) / self.deviation
-        counts = (rows[:found, 5] >= param.bbox_thr_lw) & (rows[:found, 5] <= param.bbox_thr_hg)
-        weights[np.arange(found), places] = counts[:, None]
+        classes = np.minimum(rows[:positives, 0].astype(int), self.classes - 1)
+        codes = anchors.encode(rois[:positives, 1:], rows[:positives, 1:5])
+        targets[np.arange(positives), classes] = (codes - self.mean) / self.deviation
+        counts = (rows[:positives, 5] >= param.bbox_thr_lw) & (
+            rows[:positives, 5] <= param.bbox_thr_hg
+        )
+        weights[np.arange(positives), classes] = counts[:, None]
         return [targets, weights, weights]
 
     def _weights(self, rows: np.ndarray) -> np.ndarray:
@@ -144,21 +146,21 @@ class HardMining(HostRows):
         param = self.param.hard_mining_param
         self.check_positive("hard_mining_param", "num_roi_per_image", "num_image")
         self.check_rows(bottom, {0: (1,), 1: (5,)})
-        self.check_alike(bottom, len(bottom) - 1)
+        self.check_selected(bottom, len(bottom) - 1)
         rows = min(bottom[0][0], param.num_roi_per_image * param.num_image)
         self.count = None  # the bottoms tell it
         return [(rows, *shape[1:]) for shape in bottom[1:]]
 
-    def find(self, bottom: Arrays) -> Arrays:
+    def compute(self, bottom: Arrays) -> Arrays:
         param = self.param.hard_mining_param
         loss, images = bottom[0].reshape(-1), bottom[1].reshape(len(bottom[1]), -1)[:, 0]
         order = np.argsort(loss, kind="stable")[::-1]
-        kept = [order[images[order] == image] for image in range(param.num_image)]
-        chosen = np.concatenate([each[: param.num_roi_per_image] for each in kept])
+        by_image = [order[images[order] == image] for image in range(param.num_image)]
+        chosen = np.concatenate([array[: param.num_roi_per_image] for array in by_image])
         rest = order[~np.isin(order, chosen)]
         most = min(len(loss), param.num_roi_per_image * param.num_image)
         chosen = np.sort(np.concatenate([chosen, rest[: most - len(chosen)]]))
-        return [each[chosen] for each in bottom[1:]]
+        return [array[chosen] for array in bottom[1:]]
 
 
 @register("ScaleRoute")
@@ -170,7 +172,7 @@ class ScaleRoute(HostRows):
     def check(self, bottom: Shapes) -> Shapes:
         param = self.param.scale_route_param
         self.check_rows(bottom, {0: (5,)})
-        self.check_alike(bottom, len(bottom))
+        self.check_selected(bottom, len(bottom))
         low, high = param.low_scale or None, param.high_scale or None
         if low and high and high < low:
             self.fail("scale_route_param.high_scale", "must not be below low_scale")
@@ -178,7 +180,7 @@ class ScaleRoute(HostRows):
         self.middle = math.sqrt(low * high) if low and high else low or high or 256
         return [(1, *shape[1:]) for shape in bottom]
 
-    def find(self, bottom: Arrays) -> Arrays:
+    def compute(self, bottom: Arrays) -> Arrays:
         rois = bottom[0].reshape(len(bottom[0]), -1)[:, 1:].astype(np.float64)
         valid = (rois[:, :2] <= rois[:, 2:]).all(axis=1)
         scale = np.sqrt(np.where(valid, anchors.areas(rois), 0))
@@ -186,4 +188,4 @@ class ScaleRoute(HostRows):
         if not len(chosen):
             distance = np.abs(np.log2(np.maximum(scale, 1e-30) / self.middle))
             chosen = np.array([distance.argmin()])
-        return [each[chosen] for each in bottom]
+        return [array[chosen] for array in bottom]

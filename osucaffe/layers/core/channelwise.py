@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ...backends.formula import PRELU
-from ..base import Blobs, Flags, Layer, Program, Shape, Shapes, Tensor, register
+from ..base import Blobs, Flags, Layer, Program, Shape, Shapes, Tensor, pass_on, register
 
 
-class Spread(Layer):
+class Broadcast(Layer):
     """What the three share: a small tensor whose axes lie along some axes of the bottom.
 
     It is a parameter or, where the layer has a second bottom, that bottom.
@@ -20,11 +20,11 @@ class Spread(Layer):
         """The tensor of this shape lies along the axes from `axis` on."""
         self.along_channels = axis == 1 == len(shape)
         """Whether there is a number for each channel."""
-        self.spread_shape = (1,) * axis + shape + (1,) * (dimensions - axis - len(shape))
+        self.broadcast_shape = (1,) * axis + shape + (1,) * (dimensions - axis - len(shape))
         along = range(axis, axis + len(shape))
         self.others = tuple(i for i in range(dimensions) if i not in along)
 
-    def place_operand(self, bottom: Shapes, param: Any, field: str) -> Shape | None:
+    def read_operand(self, bottom: Shapes, param: Any, field: str) -> Shape | None:
         """Lay out the second bottom, or what `axis` and `num_axes` say; the latter's shape."""
         first = bottom[0]
         if len(bottom) > 1:
@@ -43,7 +43,7 @@ class Spread(Layer):
 
     def operand(self, bottom: Blobs) -> Tensor:
         """The second bottom, or the parameter in its place, with as many axes as the bottom."""
-        return self.spread((bottom[1] if len(bottom) > 1 else self.parameters[0]).data)
+        return self.broadcast((bottom[1] if len(bottom) > 1 else self.parameters[0]).data)
 
     def backward_operand(
         self, program: Program, inputs: list[Tensor], formula: str, propagate_down: Flags,
@@ -54,22 +54,23 @@ class Spread(Layer):
             if (dw := self.gradient(0)) is not None:
                 program.reduce_gradient(inputs, dw, formula=formula, axes=self.others)
         elif propagate_down[1]:
-            program.reduce(inputs, bottom[1].diff, formula=formula, axes=self.others)
+            dw = self.broadcast(bottom[1].diff)
+            program.reduce(inputs, dw, formula=formula, axes=self.others)
 
-    def spread(self, tensor: Tensor) -> Tensor:
+    def broadcast(self, tensor: Tensor) -> Tensor:
         """The small tensor with as many axes as the bottom."""
-        return tensor.view(self.spread_shape)
+        return tensor.view(self.broadcast_shape)
 
 
 @register("Scale")
-class Scale(Spread):
+class Scale(Broadcast):
     """y = x * scale (+ bias), with the scale learned or given by a second bottom."""
 
     bottoms = (1, 2)
 
     def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.scale_param
-        shape = self.place_operand(bottom, param, "scale_param")
+        shape = self.read_operand(bottom, param, "scale_param")
         if shape is not None:
             self.add_parameter(shape, param.filler if param.HasField("filler") else None, 1)
         self.bias = len(self.parameters) if param.bias_term else None
@@ -85,7 +86,7 @@ class Scale(Spread):
         self.scale = self.operand(bottom)
         inputs = [bottom[0].data, self.scale]
         if self.bias is not None:
-            inputs.append(self.spread(self.parameters[self.bias].data))
+            inputs.append(self.broadcast(self.parameters[self.bias].data))
         formula = "y = a * b" if self.bias is None else "y = a * b + c"
         program.broadcast(inputs, [top[0].data], formula=formula)
 
@@ -112,14 +113,14 @@ class Scale(Spread):
 
 
 @register("Bias")
-class Bias(Spread):
+class Bias(Broadcast):
     """y = x + bias, with the bias learned or given by a second bottom."""
 
     bottoms = (1, 2)
 
     def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.bias_param
-        shape = self.place_operand(bottom, param, "bias_param")
+        shape = self.read_operand(bottom, param, "bias_param")
         if shape is not None:
             self.add_parameter(shape, param.filler)
         return [bottom[0]]
@@ -132,12 +133,12 @@ class Bias(Spread):
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dy = top[0].diff
         self.backward_operand(program, [dy], "y = a", propagate_down, bottom)
-        if propagate_down[0] and bottom[0].diff is not dy:
-            program.copy(dy, bottom[0].diff)
+        if propagate_down[0]:
+            pass_on(program, dy, bottom[0].diff)
 
 
 @register("PReLU")
-class PReLU(Spread):
+class PReLU(Broadcast):
     """y = x where it is positive, else a learned slope * x (He et al. 2015)."""
 
     def setup(self, bottom: Shapes) -> Shapes:
@@ -150,7 +151,7 @@ class PReLU(Spread):
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         self.saved = self.saved_input(program, bottom, top)
-        self.slope = self.spread(self.parameters[0].data)
+        self.slope = self.broadcast(self.parameters[0].data)
         program.broadcast([bottom[0].data, self.slope], [top[0].data], formula=PRELU)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:

@@ -6,6 +6,7 @@ import math
 from string import ascii_lowercase
 
 from ..base import Blobs, Flags, Layer, Program, Shapes, register
+from .channelwise import Scale
 
 
 @register("Eltwise")
@@ -18,9 +19,7 @@ class Eltwise(Layer):
         param = self.param.eltwise_param
         self.operation = param.EltwiseOp.Name(param.operation)
         self.in_place = self.operation == "SUM"
-        for i, shape in enumerate(bottom):
-            if shape != bottom[0]:
-                self.fail(f"bottom[{i}]", f"has shape {shape}, but bottom[0] has {bottom[0]}")
+        self.check_alike(bottom)
         if param.coeff and self.operation != "SUM":
             self.fail("eltwise_param.coeff", f"is for SUM, not {self.operation}")
         if param.coeff and len(param.coeff) != len(bottom):
@@ -50,7 +49,7 @@ class Eltwise(Layer):
             if self.operation == "SUM":
                 program.sum([dy], blob.diff, coefficients=[self.coefficients[i]])
                 continue
-            inputs = [*(each.data for each in bottom), dy]
+            inputs = [*(blob.data for blob in bottom), dy]
             program.elementwise(inputs, [blob.diff], formula=self._derivative(i))
 
     def _derivative(self, i: int) -> str:
@@ -83,21 +82,18 @@ class Reduction(Layer):
         count = math.prod(shape[axis:])
         self.constants = {"k": param.coeff / count if operation == "MEAN" else param.coeff}
         self.axes = tuple(range(axis, len(shape)))
-        self.kept = shape[:axis] + (1,) * len(self.axes)
+        self.reduced = shape[:axis] + (1,) * len(self.axes)
         return [shape[:axis]]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        program.reduce(
-            [bottom[0].data], top[0].data,
-            formula=self.value, axes=self.axes, constants=self.constants,
-        )  # fmt: skip
+        x, y, constants = bottom[0].data, top[0].data, self.constants
+        program.reduce([x], y, formula=self.value, axes=self.axes, constants=constants)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        dy = top[0].diff.view(self.kept)
+        dy = top[0].diff.view(self.reduced)
         inputs = [dy, bottom[0].data] if "b" in self.derivative else [dy]
-        program.broadcast(
-            inputs, [bottom[0].diff], formula=self.derivative, constants=self.constants
-        )
+        dx, constants = bottom[0].diff, self.constants
+        program.broadcast(inputs, [dx], formula=self.derivative, constants=constants)
 
 
 @register("ArgMax")
@@ -147,22 +143,22 @@ class Axpy(Layer):
 
     def setup(self, bottom: Shapes) -> Shapes:
         scale, x, y = bottom
-        if len(x) < 2 or y != x:
-            self.fail("bottom[2]", f"has shape {y}, but bottom[1] has {x}")
+        self.check_axes(x, "N x C ...", "bottom[1]")
+        self.check_alike([x, y])
         if scale[:2] != x[:2] or math.prod(scale) != math.prod(x[:2]):
             self.fail("bottom[0]", f"has shape {scale}: bottom[1], {x}, needs {x[:2]}")
-        self.each = (*x[:2], *(1,) * (len(x) - 2))
+        self.small = (*x[:2], *(1,) * (len(x) - 2))
         return [x]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        self.scale = bottom[0].data.view(self.each)
+        self.scale = bottom[0].data.view(self.small)
         inputs = [self.scale, bottom[1].data, bottom[2].data]
         program.broadcast(inputs, [top[0].data], formula="y = a * b + c")
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dy = top[0].diff
         if propagate_down[0]:
-            axes = tuple(range(2, len(self.each)))
+            axes = tuple(range(2, len(self.small)))
             reads = [dy, bottom[1].data]
             program.reduce(reads, bottom[0].diff, formula="y = a * b", axes=axes)
         if propagate_down[1]:
@@ -171,26 +167,16 @@ class Axpy(Layer):
             program.copy(dy, bottom[2].diff)
 
 
-class ByPlace(Layer):
-    """bottom[0] times bottom[1], which has one number for all channels of a place."""
+class ByPosition(Scale):
+    """bottom[0] times bottom[1], which has one number for all channels of a position."""
 
     bottoms = (2, 2)
+    in_place = False
+    along_channels, bias = False, None
 
     def setup(self, bottom: Shapes) -> Shapes:
-        shape = bottom[0]
-        self.small = (shape[0], 1, *shape[2:])
-        if len(shape) < 2 or math.prod(bottom[1]) != math.prod(self.small):
-            self.fail("bottom[1]", f"has shape {bottom[1]}, but {shape} needs {self.small}")
-        return [shape]
-
-    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        self.scale = bottom[1].data.view(self.small)
-        program.broadcast([bottom[0].data, self.scale], [top[0].data], formula="y = a * b")
-
-    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        dy = top[0].diff
-        if propagate_down[0]:
-            program.broadcast([dy, self.scale], [bottom[0].diff], formula="y = a * b")
-        if propagate_down[1]:
-            ds = bottom[1].diff.view(self.small)
-            program.reduce([dy, bottom[0].data], ds, formula="y = a * b", axes=(1,))
+        self.check_axes(bottom[0], "N x C ...", "bottom[0]")
+        shape = self.broadcast_shape = (bottom[0][0], 1, *bottom[0][2:])
+        self.check_count(bottom, 1, math.prod(shape), like=f": {shape}")
+        self.others = (1,)
+        return bottom[:1]

@@ -59,8 +59,8 @@ def _by_axis(
 ) -> Shape:
     """One number for each axis: given as one for all, one each, or by `_h` and `_w`."""
     param: Any = getattr(layer.param, field)
-    known = param.DESCRIPTOR.fields_by_name
-    if name not in known:
+    fields = param.DESCRIPTOR.fields_by_name
+    if name not in fields:
         return (1,) * axes
     value = getattr(param, name)
     if isinstance(value, int):
@@ -68,7 +68,7 @@ def _by_axis(
     else:
         given = list(value)
     by_letter = [f"{name.removesuffix('_size')}_{letter}" for letter in "hw"]
-    present = [each for each in by_letter if each in known and param.HasField(each)]
+    present = [side for side in by_letter if side in fields and param.HasField(side)]
     where = f"{field}.{name}"
     if present:
         where = f"{field}.{present[0]}"
@@ -77,9 +77,9 @@ def _by_axis(
         if axes != 2:
             layer.fail(where, f"is for 2 spatial axes, here are {axes}: give {name} for each")
         if len(present) == 1 and least > 0:
-            missing = next(each for each in by_letter if each not in present)
+            missing = next(side for side in by_letter if side not in present)
             layer.fail(where, f"needs {missing}, too")
-        given = [getattr(param, each) for each in by_letter]
+        given = [getattr(param, side) for side in by_letter]
     elif not given:
         if default is None:
             layer.fail(where, "is missing")
@@ -99,51 +99,39 @@ class Filters(Layer):
 
     messages: tuple[str, ...] = ("convolution_param",)
     bottoms = tops = (1, None)
+    transposed = False
 
     def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.convolution_param
         channel_axis = self.axis(param.axis, len(bottom[0]), "convolution_param.axis")
         outer, channels = bottom[0][:channel_axis], bottom[0][channel_axis]
         extents = bottom[0][channel_axis + 1 :]
-        for i, shape in enumerate(bottom):
-            if shape != bottom[0]:
-                self.fail(f"bottom[{i}]", f"has shape {shape}, but bottom[0] has {bottom[0]}")
+        self.check_alike(bottom)
         if len(self.param.top) != len(bottom):
             self.fail("top", f"needs as many as bottoms: {len(bottom)}")
         outputs, self.group = param.num_output, param.group
-        if outputs < 1:
-            self.fail("convolution_param.num_output", "must be at least 1")
+        self.check_positive("convolution_param", "num_output")
         if self.group < 1 or channels % self.group or outputs % self.group:
-            self.fail(
-                "convolution_param.group",
-                f"is {self.group}: it must divide {channels} channels and {outputs} outputs",
-            )
+            text = f"is {self.group}: it must divide {channels} channels and {outputs} outputs"
+            self.fail("convolution_param.group", text)
         window = read_window(self, "convolution_param", len(extents))
-        out = self.positions(window, extents)
+        out = window.covered(extents) if self.transposed else window.positions(extents)
         check_fit(self, window, extents, out)
-        self.add_parameter(
-            (*self.weight_shape(channels, outputs), *window.kernel), param.weight_filler
-        )
+        first, second = (channels, outputs) if self.transposed else (outputs, channels)
+        shape = (first, second // self.group, *window.kernel)
+        self.add_parameter(shape, param.weight_filler)
         if param.bias_term:
             self.add_parameter((outputs,), param.bias_filler)
         # The primitives want exactly one axis before the channels and at least one after them.
-        self.plain = channel_axis == 1 and bool(extents)
+        self.native = channel_axis == 1 and bool(extents)
         self.channel_axis, self.outer = channel_axis, math.prod(outer)
         window = window if extents else Window((1,), (1,), (0,), (1,))
         self.settings: dict[str, Any] = {**window.settings, "group": self.group}
         return [(*outer, outputs, *out)] * len(bottom)
 
-    def weight_shape(self, channels: int, outputs: int) -> Shape:
-        """The first two extents of the weights."""
-        raise NotImplementedError
-
-    def positions(self, window: Window, extents: Shape) -> Shape:
-        """The spatial extents of the tops."""
-        raise NotImplementedError
-
     def image(self, tensor: Tensor) -> Tensor:
         """A bottom or top as (N, C, spatial ...)."""
-        if self.plain:
+        if self.native:
             return tensor
         channels, *extents = tensor.shape[self.channel_axis :]
         return tensor.view((self.outer, channels, *(extents or (1,))))
@@ -157,52 +145,40 @@ class Filters(Layer):
         return self.weights(self.parameters[0].data)
 
     @property
-    def weight_gradient(self) -> Tensor | None:
-        gradient = self.gradient(0)
-        return None if gradient is None else self.weights(gradient)
-
-    @property
     def bias(self) -> Tensor | None:
         return self.parameters[1].data if len(self.parameters) > 1 else None
+
+    def gradients(self) -> tuple[Tensor | None, Tensor | None]:
+        """Those of weights and bias, where needed."""
+        gradient = self.gradient(0)
+        return (None if gradient is None else self.weights(gradient)), self.gradient(1)
 
 
 @register("Convolution")
 class Convolution(Filters):
     """Correlation with learned filters: any number of spatial axes, groups, dilation."""
 
-    def weight_shape(self, channels: int, outputs: int) -> Shape:
-        return outputs, channels // self.group
-
-    def positions(self, window: Window, extents: Shape) -> Shape:
-        return window.positions(extents)
-
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         for x, y in zip(bottom, top, strict=True):
-            program.convolution(
-                self.image(x.data), self.weight, self.bias, self.image(y.data), **self.settings
-            )
+            x_data, y_data = self.image(x.data), self.image(y.data)
+            program.convolution(x_data, self.weight, self.bias, y_data, **self.settings)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        dw, db = self.weight_gradient, self.gradient(1)
-        for x, y, wanted in zip(bottom, top, propagate_down, strict=True):
+        dw, db = self.gradients()
+        for x, y, down in zip(bottom, top, propagate_down, strict=True):
             dy = self.image(y.diff)
             if dw is not None or db is not None:
                 program.convolution_backward_filter(self.image(x.data), dy, dw, db, **self.settings)
-            if wanted:
-                program.convolution_backward_data(
-                    dy, self.weight, self.image(x.diff), **self.settings
-                )
+            if down:
+                dx = self.image(x.diff)
+                program.convolution_backward_data(dy, self.weight, dx, **self.settings)
 
 
 @register("Deconvolution")
 class Deconvolution(Filters):
     """The transpose of Convolution: each input pixel adds a filter to the output."""
 
-    def weight_shape(self, channels: int, outputs: int) -> Shape:
-        return channels, outputs // self.group
-
-    def positions(self, window: Window, extents: Shape) -> Shape:
-        return window.covered(extents)
+    transposed = True
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         for x, y in zip(bottom, top, strict=True):
@@ -213,17 +189,15 @@ class Deconvolution(Filters):
                 program.broadcast([y_data, bias], [y_data], formula="y = a + b")
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        dw, db = self.weight_gradient, self.gradient(1)
-        for x, y, wanted in zip(bottom, top, propagate_down, strict=True):
-            dy = self.image(y.diff)
+        dw, db = self.gradients()
+        for x, y, down in zip(bottom, top, propagate_down, strict=True):
+            dy, x_data = self.image(y.diff), self.image(x.data)
             if dw is not None:
-                program.convolution_backward_filter(
-                    dy, self.image(x.data), dw, None, **self.settings
-                )
+                program.convolution_backward_filter(dy, x_data, dw, None, **self.settings)
             if db is not None:
                 others = [axis for axis in range(len(dy.shape)) if axis != 1]
                 program.reduce_gradient([dy], db, formula="y = a", axes=others)
-            if wanted:
+            if down:
                 program.convolution(dy, self.weight, None, self.image(x.diff), **self.settings)
 
 
@@ -258,9 +232,7 @@ class Im2col(Layer):
 def check_fit(layer: Layer, window: Window, extents: Shape, out: Shape) -> None:
     """Refuse a window that has no position in these extents."""
     if min(out, default=1) < 1:
-        named = (window.reach, window.pad, extents)
-        reach, pad, image = ("x".join(map(str, each)) for each in named)
-        layer.fail(
-            "convolution_param.kernel_size",
-            f"a window of {reach} with pad {pad} does not fit an image of {image}",
-        )
+        sizes = (window.reach, window.pad, extents)
+        reach, pad, image = ("x".join(map(str, size)) for size in sizes)
+        text = f"a window of {reach} with pad {pad} does not fit an image of {image}"
+        layer.fail("convolution_param.kernel_size", text)

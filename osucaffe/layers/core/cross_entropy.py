@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from ...backends.primitives.losses import FLT_MIN
+from ...errors import UserError
 from ...proto import BlobProto, blob_to_array
 from ...proto.files import read_message
 from ..base import Blobs, Flags, Layer, Program, Shapes, Tensor, register
 from .losses import (
     Loss,
-    check_labels,
     pre_fixed,
     read_class_weights,
     read_ignored,
     read_normalization,
+    take_class_labels,
 )
 
 
@@ -56,7 +56,7 @@ class SoftmaxWithLoss(Layer):
     def setup(self, bottom: Shapes) -> Shapes:
         axis = self.axis(self.param.softmax_param.axis, len(bottom[0]), "softmax_param.axis")
         ignored = read_ignored(self.param.loss_param)
-        check_labels(self, bottom, axis, ignored)
+        self.rows = take_class_labels(self, bottom, axis, ignored)
         self.fixed = pre_fixed(self)
         self.settings: dict[str, Any] = {
             "axis": axis,
@@ -64,9 +64,7 @@ class SoftmaxWithLoss(Layer):
             "normalization": "NONE" if self.fixed else read_normalization(self),
             "weights": read_class_weights(self, bottom[0][axis]),
         }
-        shape = bottom[0]
-        self.rows = (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]))
-        return [(), shape, bottom[1]]
+        return [(), *bottom]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, label = bottom[0].data, bottom[1].data
@@ -75,9 +73,9 @@ class SoftmaxWithLoss(Layer):
         program.softmax_loss(x, label, self.probability, loss, **self.settings)
         self._divide(program, loss, top[0].data)
         if len(top) > 2:
-            self._tell_each(program, label, top[2].data)
+            self._label_losses(program, label, top[2].data)
 
-    def _tell_each(self, program: Program, label: Tensor, each: Tensor) -> None:
+    def _label_losses(self, program: Program, label: Tensor, y: Tensor) -> None:
         """The cross-entropy of each label, with no weights."""
         outer, count, inner = self.rows
         classes = self.indices(program, (1, count, 1))
@@ -85,7 +83,7 @@ class SoftmaxWithLoss(Layer):
         skip = "" if ignored is None else f" * where(b == {ignored}, 0, 1)"
         program.reduce(
             [self.probability.view(self.rows), label.view((outer, 1, inner)), classes],
-            each.view((outer, inner)), axes=(1,),
+            y.view((outer, inner)), axes=(1,),
             formula=f"y = where(b == c, -log(max(a, {FLT_MIN})), 0){skip}",
         )  # fmt: skip
 
@@ -114,17 +112,10 @@ class Accuracy(Layer):
         param = self.param.accuracy_param
         axis = self.axis(param.axis, len(bottom[0]), "accuracy_param.axis")
         ignored = read_ignored(param)
-        check_labels(self, bottom, axis, ignored)
-        classes = bottom[0][axis]
+        _, classes, _ = take_class_labels(self, bottom, axis, ignored)
         if not 1 <= param.top_k <= classes:
-            self.fail(
-                "accuracy_param.top_k", f"is {param.top_k}: it must be 1 .. {classes} classes"
-            )
-        self.settings: dict[str, Any] = {
-            "axis": axis,
-            "top_k": param.top_k,
-            "ignore": ignored,
-        }
+            self.fail("accuracy_param.top_k", f"is {param.top_k}: it must be 1 .. {classes}")
+        self.settings: dict[str, Any] = {"axis": axis, "top_k": param.top_k, "ignore": ignored}
         return [(), (classes,)]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
@@ -152,8 +143,8 @@ class Normalized(Loss):
             program.elementwise([count], [count], formula="y = max(a, 1)")
         else:
             counts = {"BATCH_SIZE": outer, "NONE": 1}
-            whole = max(1, counts.get(self.normalization, label.count))
-            program.fill(count, value=pre_fixed(self) or whole)
+            default = max(1, counts.get(self.normalization, label.count))
+            program.fill(count, value=pre_fixed(self) or default)
         return count
 
     def counted(self, name: str) -> str:
@@ -161,6 +152,31 @@ class Normalized(Loss):
         if self.ignore is None:
             return "1"
         return f"where(floor(abs({name})) * sign({name}) == {self.ignore}, 0, 1)"
+
+
+class OfSoftmax(Normalized):
+    """A loss of labels and softmax probabilities along an axis. A second top: these."""
+
+    tops = (1, 2)
+
+    def read_scores(self, bottom: Shapes, axis: int, field: str) -> None:
+        """Read the axis of the classes, and what counts; set `rows`, the scores' shape."""
+        self.along = self.axis(axis, len(bottom[0]), field)
+        self.read_counting()
+        self.rows = take_class_labels(self, bottom, self.along, self.ignore)
+        self.positions = (self.rows[0], 1, self.rows[2])
+
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
+        """Set `probability`, `targets` (the labels) and `divisor`, and compute their loss."""
+        x, label = bottom[0].data, bottom[1].data
+        probability = top[1].data if len(top) > 1 else self.tensor(x.shape)
+        program.softmax(x, probability, axis=self.along)
+        self.probability, self.targets = probability.view(self.rows), label.view(self.positions)
+        self.divisor = self.count(program, label, self.rows[0]).view((1, 1, 1))
+        self.forward_loss(program, bottom, top[0].data)
+
+    def forward_loss(self, program: Program, bottom: Blobs, loss: Tensor) -> None:
+        raise NotImplementedError
 
 
 @register("SigmoidCrossEntropyLoss")
@@ -191,7 +207,7 @@ class SigmoidCrossEntropyLoss(Normalized):
 
 
 @register("InfogainLoss")
-class InfogainLoss(Normalized):
+class InfogainLoss(OfSoftmax):
     """Cross-entropy of softmax probabilities with the row of a matrix that the label names.
 
     The matrix (classes x classes) is bottom[2], or a BlobProto file, infogain_loss_param.source.
@@ -199,66 +215,50 @@ class InfogainLoss(Normalized):
     """
 
     bottoms = (2, 3)
-    tops = (1, 2)
     no_gradient = (1, 2)
     messages = ("infogain_loss_param", "loss_param")
 
     def setup(self, bottom: Shapes) -> Shapes:
-        scores, param = bottom[0], self.param.infogain_loss_param
-        self.along = axis = self.axis(param.axis, len(scores), "infogain_loss_param.axis")
-        self.read_counting()
-        check_labels(self, bottom, axis, self.ignore)
-        classes = scores[axis]
-        self.folded = (math.prod(scores[:axis]), classes, math.prod(scores[axis + 1 :]))
+        param = self.param.infogain_loss_param
+        self.read_scores(bottom, param.axis, "infogain_loss_param.axis")
+        classes = self.rows[1]
         if len(bottom) < 3:
             self.matrix = self.tensor((classes, classes), persistent=True)
             self.initial = [(self.matrix, self._read_matrix(param.source, classes))]
-        elif math.prod(bottom[2]) != classes * classes:
-            self.fail("bottom[2]", f"has shape {bottom[2]}, but must be {classes} x {classes}")
-        return [(), scores]
+        else:
+            self.check_count(bottom, 2, classes**2, like=f", {classes} x {classes}")
+        return [(), bottom[0]]
 
     def _read_matrix(self, source: str, classes: int) -> np.ndarray:
         if not source:
             self.fail("infogain_loss_param.source", "is missing, and so is bottom[2]")
         with self.blame("infogain_loss_param.source"):
-            found = read_message(source, BlobProto, "infogain matrix (.binaryproto)")
-        values = blob_to_array(found)
-        if values.size != classes * classes:
-            self.fail(
-                "infogain_loss_param.source",
-                f"{source} holds shape {values.shape}, but must be {classes} x {classes}",
+            values = blob_to_array(
+                read_message(source, BlobProto, "infogain matrix (.binaryproto)")
             )
+            if values.size != classes * classes:
+                text = f"{source} holds shape {values.shape}, but must be {classes} x {classes}"
+                raise UserError(text)
         return values.reshape(classes, classes)
 
-    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        x, label = bottom[0].data, bottom[1].data
-        outer, classes, inner = self.folded
-        self.probability = top[1].data if len(top) > 1 else self.tensor(x.shape)
-        program.softmax(x, self.probability, axis=self.along)
+    def forward_loss(self, program: Program, bottom: Blobs, loss: Tensor) -> None:
+        outer, classes, inner = self.rows
         matrix = bottom[2].data.view((classes, classes)) if len(bottom) > 2 else self.matrix
-        # The row of each position's label, with the classes brought to their place.
-        picked, self.gain = self.tensor((outer, inner, classes)), self.tensor(self.folded)
-        program.gather(matrix, label.view((outer, inner)), picked)
+        # The row of each position's label, and then the classes along axis 1.
+        picked, self.gain = self.tensor((outer, inner, classes)), self.tensor(self.rows)
+        program.gather(matrix, self.targets.view((outer, inner)), picked)
         program.permute(picked, self.gain, axes=(0, 2, 1))
-        self.divisor = self.count(program, label, outer)
-        inputs = [
-            self.probability.view(self.folded), self.gain, label.view((outer, 1, inner)),
-            self.divisor.view((1, 1, 1)),
-        ]  # fmt: skip
+        inputs = [self.probability, self.gain, self.targets, self.divisor]
         formula = f"y = where({self._skip()}, 0, -b * log(max(a, 1e-20)) / d)"
-        program.reduce(inputs, top[0].data, formula=formula, axes=(0, 1, 2))
+        program.reduce(inputs, loss, formula=formula, axes=(0, 1, 2))
 
     def _skip(self) -> str:
         """The condition under which label c is ignored (if none is: only what is no number)."""
         return "c != c" if self.ignore is None else f"c == {self.ignore}"
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        outer, _, inner = self.folded
-        rows = self.tensor((outer, 1, inner))
-        program.reduce([self.gain], rows, formula="y = a", axes=(1,))
-        inputs = [
-            self.probability.view(self.folded), self.gain, bottom[1].data.view((outer, 1, inner)),
-            self.divisor.view((1, 1, 1)), top[0].diff.view((1, 1, 1)), rows,
-        ]  # fmt: skip
+        total, dloss = self.tensor(self.positions), top[0].diff.view((1, 1, 1))
+        program.reduce([self.gain], total, formula="y = a", axes=(1,))
+        inputs = [self.probability, self.gain, self.targets, self.divisor, dloss, total]
         formula = f"y = where({self._skip()}, 0, e / d * (a * f - b))"
-        program.broadcast(inputs, [bottom[0].diff.view(self.folded)], formula=formula)
+        program.broadcast(inputs, [bottom[0].diff.view(self.rows)], formula=formula)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from ...backends import formula
-from ..base import Blobs, Flags, Layer, Program, Shapes, Tensor, register
+from ..base import Blobs, Flags, Layer, Program, Shapes, Tensor, pass_on, register
 
 
 class Elementwise(Layer):
@@ -39,12 +40,45 @@ class Elementwise(Layer):
         program.elementwise([x], [y], formula=self.value, constants=self.constants)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        program.elementwise(
-            [top[0].diff, *self.saved],
-            [bottom[0].diff],
-            formula=self.derivative,
-            constants=self.constants,
-        )
+        inputs, dx, constants = [top[0].diff, *self.saved], bottom[0].diff, self.constants
+        program.elementwise(inputs, [dx], formula=self.derivative, constants=constants)
+
+
+def _function(name: str, text: str, value: str, derivative: str, **options: Any) -> None:
+    """Register an Elementwise that its formulas alone tell from others; text: its docstring."""
+    members = {"__doc__": text, "value": value, "derivative": derivative, **options}
+    register(name)(type(name, (Elementwise,), members))
+
+
+_function("AbsVal", "y = |x|.", "y = abs(a)", "y = a * sign(b)", from_input=True)
+_function(
+    "BNLL", "y = log(1 + exp(x)), the binomial normal log likelihood.",
+    "y = max(a, 0) + log1p(exp(-abs(a)))", "y = a / (1 + exp(-b))", from_input=True,
+)  # fmt: skip
+_function(
+    "ELU", "y = x where it is positive, else alpha * (exp(x) - 1) (Clevert et al. 2016).",
+    formula.ELU, "y = where(b > 0, a, a * alpha * exp(min(b, 0)))",
+    from_input=True, numbers=("alpha",),
+)  # fmt: skip
+_function(  # the derivative is of the value: where it is n, nothing comes through any more
+    "ReLU6", "y = x held between 0 and n, which is 6 (mobile nets); below 0, negative_slope * x.",
+    "y = where(a > 0, min(a, n), negative_slope * a)",
+    "y = where(b > 0, where(b < n, a, 0), negative_slope * a)", numbers=("n", "negative_slope"),
+)  # fmt: skip
+_function(
+    "Sigmoid", "y = 1 / (1 + exp(-x)).", "y = 0.5 * tanh(0.5 * a) + 0.5", "y = a * b * (1 - b)"
+)
+_function(
+    "Swish", "y = x * sigmoid(beta * x) (Ramachandran et al. 2017).",
+    "y = a / (1 + exp(-beta * a))",
+    "s = 1 / (1 + exp(-beta * b)); y = a * s * (1 + beta * b * (1 - s))",
+    from_input=True, numbers=("beta",),
+)  # fmt: skip
+_function("TanH", "y = tanh(x).", "y = tanh(a)", "y = a * (1 - b * b)")
+_function(
+    "Threshold", "y = 1 where x is above the threshold, else 0.",
+    "y = where(a > threshold, 1, 0)", "", numbers=("threshold",), no_gradient=(0,),
+)  # fmt: skip
 
 
 @register("ReLU")
@@ -67,24 +101,6 @@ class ReLU(Layer):
         program.relu_backward(self.saved, top[0].diff, bottom[0].diff, slope=self.slope)
 
 
-@register("AbsVal")
-class AbsVal(Elementwise):
-    """y = |x|."""
-
-    value = "y = abs(a)"
-    derivative = "y = a * sign(b)"
-    from_input = True
-
-
-@register("BNLL")
-class BNLL(Elementwise):
-    """y = log(1 + exp(x)), the binomial normal log likelihood."""
-
-    value = "y = max(a, 0) + log1p(exp(-abs(a)))"
-    derivative = "y = a / (1 + exp(-b))"
-    from_input = True
-
-
 @register("Clip")
 class Clip(Elementwise):
     """y = x held between min and max."""
@@ -98,16 +114,6 @@ class Clip(Elementwise):
         if param.min > param.max:
             self.fail("clip_param.min", f"is {param.min}, more than max {param.max}")
         return {"low": param.min, "high": param.max}
-
-
-@register("ELU")
-class ELU(Elementwise):
-    """y = x where it is positive, else alpha * (exp(x) - 1) (Clevert et al. 2016)."""
-
-    numbers = ("alpha",)
-    value = formula.ELU
-    derivative = "y = where(b > 0, a, a * alpha * exp(min(b, 0)))"
-    from_input = True
 
 
 @register("Exp")
@@ -172,51 +178,6 @@ class Power(Elementwise):
         return super().read_constants()
 
 
-@register("ReLU6")
-class ReLU6(Elementwise):
-    """y = x held between 0 and n, which is 6 (mobile nets); below 0, negative_slope * x."""
-
-    numbers = ("n", "negative_slope")
-    value = "y = where(a > 0, min(a, n), negative_slope * a)"
-    # Of the value: where it is n, nothing comes through any more.
-    derivative = "y = where(b > 0, where(b < n, a, 0), negative_slope * a)"
-
-
-@register("Sigmoid")
-class Sigmoid(Elementwise):
-    """y = 1 / (1 + exp(-x))."""
-
-    value = "y = 0.5 * tanh(0.5 * a) + 0.5"
-    derivative = "y = a * b * (1 - b)"
-
-
-@register("Swish")
-class Swish(Elementwise):
-    """y = x * sigmoid(beta * x) (Ramachandran et al. 2017)."""
-
-    numbers = ("beta",)
-    value = "y = a / (1 + exp(-beta * a))"
-    derivative = "s = 1 / (1 + exp(-beta * b)); y = a * s * (1 + beta * b * (1 - s))"
-    from_input = True
-
-
-@register("TanH")
-class TanH(Elementwise):
-    """y = tanh(x)."""
-
-    value = "y = tanh(a)"
-    derivative = "y = a * (1 - b * b)"
-
-
-@register("Threshold")
-class Threshold(Elementwise):
-    """y = 1 where x is above the threshold, else 0."""
-
-    numbers = ("threshold",)
-    value = "y = where(a > threshold, 1, 0)"
-    no_gradient = (0,)
-
-
 def _base(layer: Layer, base: float, field: str) -> float:
     if base == -1:
         return math.e
@@ -252,14 +213,13 @@ class Dropout(Layer):
             x = y
         if self.later:
             self._scale_down(program, x, y)
-        elif x is not y:
-            program.copy(x, y)
+        else:
+            pass_on(program, x, y)
 
     def _scale_down(self, program: Program, x: Tensor, y: Tensor) -> None:
         """What Fast R-CNN's scale_train: false does in testing; in training it takes back what
         dropout scales up."""
-        kept = {"kept": 1 - self.ratio}
-        program.elementwise([x], [y], formula="y = kept * a", constants=kept)
+        program.elementwise([x], [y], formula="y = kept * a", constants={"kept": 1 - self.ratio})
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dy, dx = top[0].diff, bottom[0].diff

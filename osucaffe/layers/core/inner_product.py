@@ -19,9 +19,8 @@ class InnerProduct(Layer):
     def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.inner_product_param
         axis = self.axis(param.axis, len(bottom[0]), "inner_product_param.axis")
+        self.check_positive("inner_product_param", "num_output")
         inputs, outputs = math.prod(bottom[0][axis:]), param.num_output
-        if outputs < 1:
-            self.fail("inner_product_param.num_output", "must be at least 1")
         shape = (inputs, outputs) if param.transpose else (outputs, inputs)
         self.add_parameter(shape, param.weight_filler)
         if param.bias_term:
@@ -59,7 +58,7 @@ class InnerProduct(Layer):
             outer = tuple(range(len(dy.shape) - 1))
             drate = self.tensor(self.rate.shape)
             program.reduce([dy, self.product], drate, formula="y = a * b", axes=outer)
-            columns = [each.view((each.count, 1)) for each in (drate, self.rate)]
+            columns = [tensor.view((tensor.count, 1)) for tensor in (drate, self.rate)]
             formula = "y = -(a * b * b * b) * c"
             program.reduce_gradient([*columns, self.rows], dw, formula=formula, axes=())
         return slope

@@ -8,18 +8,17 @@ from typing import Any
 from ..base import Blobs, Flags, Layer, Program, Shape, Shapes, Tensor, register
 
 
-def check_labels(layer: Layer, bottom: Shapes, axis: int, ignored: int | None = None) -> None:
+def take_class_labels(layer: Layer, bottom: Shapes, axis: int, ignored: int | None = None) -> Shape:
     """Refuse labels that are not one for each position of bottom[0] outside `axis`, and declare
-    that those are taken which name one of the classes along it."""
-    scores, labels = bottom[0], bottom[1]
-    positions = math.prod(scores[:axis] + scores[axis + 1 :])
-    if math.prod(labels) != positions:
-        layer.fail(
-            "bottom[1]",
-            f"has shape {labels}: scores of shape {scores} with classes along axis {axis} need "
-            f"{positions} labels",
-        )
-    layer.takes_labels(1, scores[axis], ignored)
+    that those are taken which name one of the classes along it.
+
+    Returns bottom[0]'s shape with the axes before and behind this one joined.
+    """
+    scores = bottom[0]
+    outer, inner = math.prod(scores[:axis]), math.prod(scores[axis + 1 :])
+    like = f", one for each position of {scores} outside of axis {axis}"
+    layer.take_labels(bottom, outer * inner, scores[axis], ignored, like)
+    return outer, scores[axis], inner
 
 
 def read_normalization(layer: Layer, default: str = "VALID") -> str:
@@ -37,12 +36,9 @@ def read_class_weights(layer: Layer, classes: int) -> tuple[float, ...] | None:
     param = layer.param.loss_param
     if not param.weight_by_label_freqs:
         return None
-    if len(param.class_weighting) != classes:
-        layer.fail(
-            "loss_param.class_weighting",
-            f"is given {len(param.class_weighting)} times: weight_by_label_freqs needs one weight "
-            f"for each of {classes} classes",
-        )
+    if (count := len(param.class_weighting)) != classes:
+        text = f"weight_by_label_freqs needs one weight for each of {classes} classes"
+        layer.fail("loss_param.class_weighting", f"is given {count} times: {text}")
     return tuple(param.class_weighting)
 
 
@@ -88,15 +84,21 @@ class Loss(Layer):
     def check_counts_alike(self, bottom: Shapes) -> None:
         """Refuse bottoms that have another number of elements an item."""
         self.check_batches(bottom)
-        if math.prod(bottom[1]) != math.prod(bottom[0]):
-            self.fail("bottom[1]", f"has shape {bottom[1]}, but bottom[0] has {bottom[0]}")
+        self.check_count(bottom, 1, math.prod(bottom[0]), like=f", as bottom[0], {bottom[0]}")
 
 
-class Pair(Loss):
-    """A loss to which its first two bottoms, seen as of one shape, are alike."""
+class Pairs(Loss):
+    """A loss to which its first two bottoms, seen as of one shape, are alike: by default a mean
+    over pairs of items."""
 
     shape: Shape
     constants: dict[str, float]
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        self.check_counts_alike(bottom)
+        self.shape = (bottom[0][0], math.prod(bottom[0][1:]))
+        self.constants = {"share": 1 / bottom[0][0]}
+        return [()]
 
     def backward_pair(
         self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs,
@@ -106,15 +108,15 @@ class Pair(Loss):
         a, b = (blob.data.view(self.shape) for blob in bottom[:2])
         others = [*others, top[0].diff.view((1,) * len(self.shape))]
         # By symmetry the second bottom's gradient is the first one's with the two exchanged.
-        for blob, pair, wanted in zip(bottom, ([a, b], [b, a]), propagate_down, strict=False):
-            if wanted:
+        for blob, pair, down in zip(bottom, ([a, b], [b, a]), propagate_down, strict=False):
+            if down:
                 program.broadcast(
                     [*pair, *others], [blob.diff.view(self.shape)],
                     formula=formula, constants=self.constants,
                 )  # fmt: skip
 
 
-class Differences(Pair):
+class Differences(Pairs):
     """A sum over the elements of a function of their differences; both bottoms get gradients.
 
     value, derivative: y from a and b, those of further bottoms, and the loss's gradient.
@@ -124,8 +126,9 @@ class Differences(Pair):
     derivative: str
 
     def setup(self, bottom: Shapes) -> Shapes:
-        for other in bottom[1:]:
-            self.check_counts_alike([bottom[0], other])
+        for i, other in enumerate(bottom[1:], 1):
+            self.check_batches([bottom[0], other])
+            self.check_count(bottom, i, math.prod(bottom[0]), like=f", as bottom[0], {bottom[0]}")
         self.shape = (math.prod(bottom[0]),)
         self.constants = {"share": 1 / self.divisor(bottom[0])}
         return [()]
@@ -135,11 +138,8 @@ class Differences(Pair):
         return shape[0]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        inputs, axes = (
-            [blob.data.view(self.shape) for blob in bottom],
-            tuple(range(len(self.shape))),
-        )
-        program.reduce(inputs, top[0].data, formula=self.value, axes=axes, constants=self.constants)
+        inputs, y = [blob.data.view(self.shape) for blob in bottom], top[0].data
+        program.reduce(inputs, y, formula=self.value, axes=(0,), constants=self.constants)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         others = [blob.data.view(self.shape) for blob in bottom[2:]]
@@ -185,14 +185,8 @@ class JSDLoss(Differences):
 
 
 @register("DiceCoefLoss")
-class DiceCoefLoss(Pair):
+class DiceCoefLoss(Pairs):
     """1 less the mean over the items of (2 a b + 1) / (a a + b b + 1), dot products (V-Net)."""
-
-    def setup(self, bottom: Shapes) -> Shapes:
-        self.check_counts_alike(bottom)
-        self.shape = (bottom[0][0], math.prod(bottom[0][1:]))
-        self.constants = {"share": 1 / bottom[0][0]}
-        return [()]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         inputs = [blob.data.view(self.shape) for blob in bottom]
@@ -209,21 +203,18 @@ class DiceCoefLoss(Pair):
 
 
 @register("ContrastiveLoss")
-class ContrastiveLoss(Pair):
+class ContrastiveLoss(Pairs):
     """Draws pairs together that bottom[2] calls similar, others apart (Hadsell et al. 2006)."""
 
     bottoms = (3, 3)
     no_gradient = (2,)
 
     def setup(self, bottom: Shapes) -> Shapes:
-        self.check_counts_alike(bottom)
-        if math.prod(bottom[2]) != bottom[0][0]:
-            self.fail("bottom[2]", f"has shape {bottom[2]}, but needs one for each of the pairs")
-        param = self.param.contrastive_loss_param
-        self.shape = (bottom[0][0], math.prod(bottom[0][1:]))
+        tops, param = super().setup(bottom), self.param.contrastive_loss_param
+        self.check_count(bottom, 2, self.shape[0], like=", one for each of the pairs")
         self.legacy = param.legacy_version
-        self.constants = {"margin": param.margin, "share": 1 / bottom[0][0]}
-        return [()]
+        self.constants["margin"] = param.margin
+        return tops
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         a, b = (blob.data.view(self.shape) for blob in bottom[:2])
@@ -262,10 +253,8 @@ class Classification(Loss):
     def setup(self, bottom: Shapes) -> Shapes:
         self.check_batches(bottom)
         items = bottom[0][0]
-        if math.prod(bottom[1]) != items:
-            self.fail("bottom[1]", f"has shape {bottom[1]}: it must hold {items} labels")
         self.scores = (items, math.prod(bottom[0][1:]))
-        self.takes_labels(1, self.scores[1])
+        self.take_labels(bottom, *self.scores)
         self.constants = {"share": 1 / items}
         return [()]
 
@@ -276,9 +265,8 @@ class Classification(Loss):
         program.fill(ones, value=1.0)
         program.gather(ones, bottom[1].data.view((items,)), valid)
         self.inputs = [bottom[0].data.view(self.scores), label, position, valid]
-        program.reduce(
-            self.inputs, top[0].data, formula=self.value, axes=(0, 1), constants=self.constants
-        )
+        y, constants = top[0].data, self.constants
+        program.reduce(self.inputs, y, formula=self.value, axes=(0, 1), constants=constants)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         program.broadcast(

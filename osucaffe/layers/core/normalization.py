@@ -35,6 +35,9 @@ class LRN(Layer):
         program.lrn_backward(x, y, dy, self.note, dx, **self.settings)
 
 
+RATE = "y = 1 / sqrt(a + eps)"
+"""From a = variance."""
+
 RECALL = (
     "share = where(c == 0, 0, 1 / where(c == 0, 1, c)); "
     "y = a * share; z = 1 / sqrt(b * share + eps)"
@@ -49,7 +52,7 @@ class Standardize(Layer):
     these are scale and bias of each column.
     """
 
-    rate_formula: str | None = "y = 1 / sqrt(a + eps)"
+    rate_formula: str | None = RATE
 
     def lay_out(self, rows: int, count: int, eps: float) -> None:
         """Work on so many rows of x."""
@@ -57,10 +60,7 @@ class Standardize(Layer):
         self.constants = {"share": rows / count, "eps": eps}
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        x = self.saved = bottom[0].data.view(self.shape)
-        if bottom[0] is top[0]:
-            self.saved = self.tensor(self.shape)
-            program.copy(x, self.saved)
+        self.saved = self.saved_input(program, bottom, top, flexible=False).view(self.shape)
         self.mean = self.tensor(self.small)
         self._mean(program, [self.saved], self.mean, "y = a * share")
         inputs, formula = [self.saved, self.mean], "y = a - b"

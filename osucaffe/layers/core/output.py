@@ -41,10 +41,10 @@ class HDF5Output(Layer):
     def _make(self, file: h5py.File, shapes: dict[str, Shape]) -> None:
         self._blocks = []  # of each: the rows of a row of chunks, and its bytes
         for name, (_, *rest) in shapes.items():
-            made = file.create_dataset(name, (0, *rest), "float32", maxshape=(None, *rest))
-            rows, *others = made.chunks
-            across = math.prod(-(-size // each) for size, each in zip(rest, others, strict=True))
-            self._blocks.append((rows, across * math.prod(made.chunks) * made.dtype.itemsize))
+            dataset = file.create_dataset(name, (0, *rest), "float32", maxshape=(None, *rest))
+            rows, *others = dataset.chunks
+            across = math.prod(-(-size // chunk) for size, chunk in zip(rest, others, strict=True))
+            self._blocks.append((rows, across * math.prod(dataset.chunks) * dataset.dtype.itemsize))
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         program.host([blob.data for blob in bottom], [], function=self._append)
@@ -58,8 +58,8 @@ class HDF5Output(Layer):
                     dataset.resize(len(dataset) + len(batch), axis=0)
                     dataset[-len(batch) :] = batch
         except (OSError, RuntimeError) as error:
-            told = f"{self.path}: cannot write it: {reason(error)}"
-            self.fail("hdf5_output_param.file_name", told)
+            text = f"{self.path}: cannot write it: {reason(error)}"
+            self.fail("hdf5_output_param.file_name", text)
 
 
 def _needed(batch: np.ndarray, block: tuple[int, int]) -> int:

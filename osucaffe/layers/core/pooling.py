@@ -64,18 +64,13 @@ class Pooling(Layer):
             room = x + 2 * pad - kernel  # less than 0: a window may still reach beyond the image
             count = (room if down else room + stride - 1) // stride + 1
             if count < 1:
-                self.fail(
-                    "pooling_param.kernel_size",
-                    f"a window of {kernel} with pad {pad} does not fit extent {x}",
-                )
+                text = f"a window of {kernel} with pad {pad} does not fit extent {x}"
+                self.fail("pooling_param.kernel_size", text)
             if any(window.pad) and (count - 1) * stride >= x + pad:
                 count -= 1
             if (count - 1) * stride >= x + pad:
-                self.fail(
-                    "pooling_param.stride",
-                    f"the last window of {kernel} at stride {stride} lies outside extent {x}: "
-                    "use round_mode: FLOOR",
-                )
+                text = f"the last window of {kernel} at stride {stride} lies outside extent {x}"
+                self.fail("pooling_param.stride", f"{text}: use round_mode: FLOOR")
             out.append(count)
         return tuple(out)
 
@@ -115,10 +110,10 @@ class Pooling(Layer):
         formula = "y = where(a > 0, b / max(a, 1e-30), 0)"
         program.elementwise([mean, dy], [rise], formula=formula)
         program.elementwise([rise, y], [fall], formula="y = a * b")
-        spread = self.tensor(x.shape)
-        program.average_pooling_backward(rise, spread, **settings)
+        rises = self.tensor(x.shape)
+        program.average_pooling_backward(rise, rises, **settings)
         program.average_pooling_backward(fall, dx, **settings)
-        program.elementwise([x, spread, dx], [dx], formula="y = 2 * a * b - c")
+        program.elementwise([x, rises, dx], [dx], formula="y = 2 * a * b - c")
 
 
 def pooling_of(
@@ -145,10 +140,10 @@ class SPP(Layer):
         levels = range(param.pyramid_height)
         self.levels = [self._level(2**level, shape) for level in levels]
         shapes = [pooling.setup([shape])[0] for pooling in self.levels]
-        self.pooled = [Blob(f"{self.name}.{i}", each) for i, each in enumerate(shapes)]
+        self.pooled = [Blob(f"{self.name}.{i}", pooled) for i, pooled in enumerate(shapes)]
         if len(shapes) == 1:
             return shapes
-        return [(shape[0], sum(math.prod(each[1:]) for each in shapes))]
+        return [(shape[0], sum(math.prod(pooled[1:]) for pooled in shapes))]
 
     def _level(self, bins: int, shape: Shape) -> Pooling:
         """A pooling into bins x bins windows, padded where they do not divide the image."""
@@ -157,10 +152,8 @@ class SPP(Layer):
         pads = [(size * bins - n + 1) // 2 for size, n in zip(kernel, shape[2:], strict=True)]
         for extent, size, pad in zip(shape[2:], kernel, pads, strict=True):
             if pad >= size:
-                self.fail(
-                    "spp_param.pyramid_height",
-                    f"one of its levels would cut extent {extent} into {bins} windows",
-                )
+                text = f"one of its levels would cut extent {extent} into {bins} windows"
+                self.fail("spp_param.pyramid_height", text)
         method, key = param.PoolMethod.Name(param.pool), self.key * 64 + bins
         return pooling_of(self, method, kernel, kernel, tuple(pads), key)
 

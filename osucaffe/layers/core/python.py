@@ -54,14 +54,12 @@ class HostBlob(Extents):
     """What a Python layer sees of a blob: `data` and `diff`, NumPy arrays of one shape."""
 
     def __init__(self, shape: Shape) -> None:
-        self.data = np.zeros(shape, np.float32)
-        self.diff = np.zeros(shape, np.float32)
+        self.data, self.diff = (np.zeros(shape, np.float32) for _ in range(2))
 
     def reshape(self, *shape: int) -> None:
         """Give it another shape, with new arrays of zeros; the same shape changes nothing."""
         if self.data.shape != shape:
-            self.data = np.zeros(shape, np.float32)
-            self.diff = np.zeros(shape, np.float32)
+            self.data, self.diff = (np.zeros(shape, np.float32) for _ in range(2))
 
     @property
     def shape(self) -> Shape:
@@ -141,17 +139,14 @@ class Python(Layer):
         for field in ("module", "layer"):
             if not getattr(param, field):
                 self.fail(f"python_param.{field}", "is missing")
-        module = self._module(param.module)
-        found = getattr(module, param.layer, None)
-        if not (inspect.isclass(found) and issubclass(found, PythonLayer)):
-            self.fail(
-                "python_param.layer",
-                f'module "{param.module}" has no class "{param.layer}" derived from caffe.Layer',
-            )
-        own = caffe_pb2.LayerParameter()
-        own.CopyFrom(self.param)
-        own.phase = getattr(caffe_pb2, self.phase)
-        instance: PythonLayer = found(own)
+        layer_type = getattr(self._module(param.module), param.layer, None)
+        if not (inspect.isclass(layer_type) and issubclass(layer_type, PythonLayer)):
+            text = f'module "{param.module}" has no class "{param.layer}" derived from caffe.Layer'
+            self.fail("python_param.layer", text)
+        copy = caffe_pb2.LayerParameter()
+        copy.CopyFrom(self.param)
+        copy.phase = getattr(caffe_pb2, self.phase)
+        instance: PythonLayer = layer_type(copy)
         return instance
 
     def _module(self, name: str) -> ModuleType:
@@ -175,30 +170,25 @@ class Python(Layer):
     # -- what is recorded ------------------------------------------------------------------------
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        program.host(
-            [blob.data for blob in bottom],
-            [blob.data for blob in [*self.parameters, *top]],
-            function=self._run_forward,
-        )
+        writes = [blob.data for blob in [*self.parameters, *top]]
+        program.host([blob.data for blob in bottom], writes, function=self._run_forward)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        wanted = [blob for blob, down in zip(bottom, propagate_down, strict=True) if down]
+        needed = [blob for blob, down in zip(bottom, propagate_down, strict=True) if down]
         for blob in self.parameters:
             if not program.accumulate and not program.has_written(blob.diff):
                 program.fill(blob.diff, value=0.0)  # the class may add to it, or set it
-        for blob in wanted:
+        for blob in needed:
             if blob not in top:
                 program.fill(blob.diff, value=0.0)  # or leave it alone, as in Caffe
 
         def run(reads: Arrays, writes: Arrays) -> None:
             self._run_backward(reads, writes, propagate_down)
 
-        program.host(
-            [blob.data for blob in [*bottom, *top]] + [blob.diff for blob in top],
-            [blob.data for blob in self.parameters]
-            + [blob.diff for blob in [*self.parameters, *wanted]],
-            function=run,
-        )
+        reads = [blob.data for blob in [*bottom, *top]] + [blob.diff for blob in top]
+        writes = [blob.data for blob in self.parameters]
+        writes += [blob.diff for blob in [*self.parameters, *needed]]
+        program.host(reads, writes, function=run)
 
     # -- what runs -------------------------------------------------------------------------------
 
@@ -238,8 +228,8 @@ class Python(Layer):
         _give(self._top, "diff", reads[bottoms + tops :])
         _give(blobs, "data", writes[: len(blobs)])
         _give(blobs, "diff", writes[len(blobs) : 2 * len(blobs)])
-        wanted = [b for b, down in zip(self._bottom, propagate_down, strict=True) if down]
-        _give(wanted, "diff", writes[2 * len(blobs) :])
+        needed = [b for b, down in zip(self._bottom, propagate_down, strict=True) if down]
+        _give(needed, "diff", writes[2 * len(blobs) :])
         self.instance.backward(self._top, propagate_down, self._bottom)
 
 

@@ -48,16 +48,15 @@ class Recurrent(Layer):
     def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.recurrent_param
         self.size, self.exposed = param.num_output, param.expose_hidden
-        if self.size < 1:
-            self.fail("recurrent_param.num_output", "must be at least 1")
+        self.check_positive("recurrent_param", "num_output")
         given = self.states if self.exposed else 0
         if len(bottom) not in (2 + given, 3 + given):
             self.fail("bottom", f"needs {2 + given} or, with a static input, {3 + given}")
         if len(self.param.top) != 1 + given:
             self.fail("top", f"needs {1 + given}")
-        x, keep = bottom[:2]
-        if len(x) < 2 or keep != x[:2]:
-            self.fail("bottom[1]", f"has shape {keep}, but must be {x[:2]}, as x is {x}")
+        x = bottom[0]
+        self.check_axes(x, "T x N ...", "bottom[0]")
+        self.check_bottom(bottom, 1, x[:2], f", as x is {x}")
         steps, items = x[:2]
         gates = self.parts * self.size
         self.add_parameter((gates, math.prod(x[2:])), param.weight_filler)
@@ -71,8 +70,7 @@ class Recurrent(Layer):
         self.add_parameter((gates, self.size), param.weight_filler)
         state = (1, items, self.size)
         for i in range(len(bottom) - given, len(bottom)):
-            if bottom[i] != state:
-                self.fail(f"bottom[{i}]", f"has shape {bottom[i]}, but must be {state}")
+            self.check_bottom(bottom, i, state)
         return [(steps, items, self.size), *[state] * given]
 
     # -- the states before the first and after the last step -----------------------------------
@@ -103,6 +101,10 @@ class Recurrent(Layer):
     # -- forward and backward --------------------------------------------------------------------
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
+        self.forward_to(program, top[0].data, bottom, top)
+
+    def forward_to(self, program: Program, h: Tensor, bottom: Blobs, top: Blobs) -> None:
+        """Compute h, and the states after the last step."""
         steps, items = bottom[0].shape[:2]
         wide = (steps, items, self.parts * self.size)
         # The products with the inputs of all steps at once: only the states must wait.
@@ -115,7 +117,6 @@ class Recurrent(Layer):
             program.broadcast(inputs, [self.gates], formula="y = a + b")
         self.first = self.first_states(program, bottom)
         self.h_in = self.tensor((steps, items, self.size), flexible=True)
-        h = self.hidden(top)
         self.c = self.tensor(h.shape) if self.states > 1 else None
         program.recurrent(
             self.gates, bottom[1].data, self.parameters[self.recurrent_index].data, self.first[0],
@@ -124,10 +125,6 @@ class Recurrent(Layer):
         )  # fmt: skip
         self.last_states(program, [h] if self.c is None else [h, self.c], top)
 
-    def hidden(self, top: Blobs) -> Tensor:
-        """Where h goes."""
-        return top[0].data
-
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         self.backward_from(program, top[0].diff, top, propagate_down, bottom)
 
@@ -135,7 +132,20 @@ class Recurrent(Layer):
         self, program: Program, dh: Tensor, top: Blobs, propagate_down: Flags, bottom: Blobs
     ) -> None:
         """All gradients from that of h."""
-        dgates = self.backward_over_time(program, dh, top, propagate_down, bottom)
+        last: list[Tensor | None] = [None, None]
+        first: list[Tensor | None] = [None, None]
+        if self.exposed:
+            last[: self.states] = [self.flat(blob.diff) for blob in top[1:]]
+            for i, position in enumerate(range(len(bottom) - self.states, len(bottom))):
+                if propagate_down[position]:
+                    first[i] = self.flat(bottom[position].diff)
+        dgates = self.tensor(self.gates.shape, flexible=True)
+        program.recurrent_backward(
+            bottom[1].data, self.parameters[self.recurrent_index].data,
+            self.first[1] if self.states > 1 else None,
+            self.gates, self.c, dh, last[0], last[1], dgates, first[0], first[1],
+            formula=self.derivative,
+        )  # fmt: skip
         self.backward_product(program, self.h_in, dgates, self.recurrent_index)
         dx = bottom[0].diff if propagate_down[0] else None
         self.backward_product(program, bottom[0].data, dgates, 0, dx, bias=self.bias_index)
@@ -147,42 +157,19 @@ class Recurrent(Layer):
             program.reduce([dgates], static, formula="y = a", axes=(0,))
             self.backward_product(program, bottom[2].data, static, 2, dx)
 
-    def backward_over_time(
-        self, program: Program, dh: Tensor, top: Blobs, propagate_down: Flags, bottom: Blobs
-    ) -> Tensor:
-        """The gradients of the first states, and that of the gates: the tensor returned."""
-        last: list[Tensor | None] = [None, None]
-        first: list[Tensor | None] = [None, None]
-        if self.exposed:
-            start = len(bottom) - self.states
-            for i in range(self.states):
-                last[i] = self.flat(top[1 + i].diff)
-                if propagate_down[start + i]:
-                    first[i] = self.flat(bottom[start + i].diff)
-        dgates = self.tensor(self.gates.shape, flexible=True)
-        program.recurrent_backward(
-            bottom[1].data, self.parameters[self.recurrent_index].data,
-            self.first[1] if self.states > 1 else None,
-            self.gates, self.c, dh, last[0], last[1], dgates, first[0], first[1],
-            formula=self.derivative,
-        )  # fmt: skip
-        return dgates
-
     def product(
         self, program: Program, x: Tensor, y: Tensor, weight: int, bias: int | None = None
     ) -> None:
         """y = x times the parameter `weight` plus the parameter `bias`, along y's last axis."""
-        matrix, offsets = self.parameters[weight].data, None
-        if bias is not None:
-            offsets = self.parameters[bias].data
-        settings: dict[str, Any] = {"axis": len(y.shape) - 1, "transpose": False}
-        program.inner_product(x, matrix, offsets, y, **settings)
+        matrix = self.parameters[weight].data
+        offsets = None if bias is None else self.parameters[bias].data
+        program.inner_product(x, matrix, offsets, y, axis=len(y.shape) - 1, transpose=False)
 
     def backward_product(
         self, program: Program, x: Tensor, dy: Tensor, weight: int, dx: Tensor | None = None,
         bias: int | None = None,
     ) -> None:  # fmt: skip
-        """The gradients of `product`; that of x where it has a place."""
+        """The gradients of `product`; that of x where dx is given."""
         settings: dict[str, Any] = {"axis": len(dy.shape) - 1, "transpose": False}
         dw, db = self.gradient(weight), None if bias is None else self.gradient(bias)
         if dw is not None or db is not None:
@@ -216,13 +203,10 @@ class RNN(Recurrent):
         self.add_parameter((self.size,), param.bias_filler)
         return tops
 
-    def hidden(self, top: Blobs) -> Tensor:
-        self.h = self.tensor(top[0].shape, flexible=True)
-        return self.h
-
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        super().forward(program, bottom, top)
         y, index = top[0].data, len(self.parameters) - 2
+        self.h = self.tensor(y.shape, flexible=True)
+        self.forward_to(program, self.h, bottom, top)
         self.product(program, self.h, y, index, index + 1)
         program.elementwise([y], [y], formula="y = tanh(a)")
 
@@ -244,13 +228,10 @@ class LSTMUnit(Layer):
     no_gradient = (2,)
 
     def setup(self, bottom: Shapes) -> Shapes:
-        c, gates, keep = bottom
-        if len(c) != 3 or c[0] != 1:
-            self.fail("bottom[0]", f"has shape {c}, but must be 1 x N x D")
-        if gates != (1, c[1], 4 * c[2]):
-            self.fail("bottom[1]", f"has shape {gates}, but must be {(1, c[1], 4 * c[2])}")
-        if keep != c[:2]:
-            self.fail("bottom[2]", f"has shape {keep}, but must be {c[:2]}")
+        c = bottom[0]
+        self.check_axes(c, "1 x N x D", "bottom[0]")
+        for i, shape in enumerate([(1, *c[1:]), (1, c[1], 4 * c[2]), (1, c[1])]):
+            self.check_bottom(bottom, i, shape)
         return [c, c]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:

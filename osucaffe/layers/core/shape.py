@@ -34,10 +34,10 @@ class Reshape(Layer):
         if dims.count(-1) > 1 or min(dims, default=0) < -1:
             self.fail("reshape_param.shape", f"{dims}: one dim may be -1, the others at least 0")
         before, after, count = shape[:start], shape[stop:], math.prod(shape)
-        known = math.prod(before) * math.prod(after) * math.prod(dim for dim in dims if dim != -1)
-        if -1 in dims and known and count % known == 0:
-            dims[dims.index(-1)], known = count // known, count
-        if -1 in dims or known != count:
+        product = math.prod(before) * math.prod(after) * math.prod(dim for dim in dims if dim != -1)
+        if -1 in dims and product and count % product == 0:
+            dims[dims.index(-1)], product = count // product, count
+        if -1 in dims or product != count:
             self.fail("reshape_param.shape", f"{dims} does not hold the {count} of {shape}")
         return [(*before, *dims, *after)]
 
@@ -64,23 +64,21 @@ class Crop(Layer):
     bottoms = (2, 2)
 
     def setup(self, bottom: Shapes) -> Shapes:
-        shape, wanted = bottom
+        shape, like = bottom
         param = self.param.crop_param
         axis = self.axis(param.axis, len(shape), "crop_param.axis")
-        if len(wanted) != len(shape):
-            self.fail("bottom[1]", f"has shape {wanted}: as many axes as {shape} are needed")
+        if len(like) != len(shape):
+            self.fail("bottom[1]", f"has shape {like}: as many axes as {shape} are needed")
         offsets, cropped = list(param.offset), len(shape) - axis
         if len(offsets) not in (0, 1, cropped):
             self.fail("crop_param.offset", f"needs 1 number or {cropped}, one for each axis")
         offsets = offsets * cropped if len(offsets) == 1 else offsets or [0] * cropped
         self.offsets = (*(0,) * axis, *offsets)
-        top = (*shape[:axis], *wanted[axis:])
+        top = (*shape[:axis], *like[axis:])
         for i, (offset, small, large) in enumerate(zip(self.offsets, top, shape, strict=True)):
             if offset + small > large:
-                self.fail(
-                    "crop_param.offset",
-                    f"{offset} + extent {small} of axis {i} reaches beyond {large}",
-                )
+                text = f"{offset} + extent {small} of axis {i} reaches beyond {large}"
+                self.fail("crop_param.offset", text)
         return [top]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
@@ -143,15 +141,15 @@ class Filter(Layer):
             program.gather(x.data, self.index, y.data)
 
     def _pick(self, selector: list[np.ndarray], index: list[np.ndarray]) -> None:
-        places = np.flatnonzero(selector[0])
-        if len(places) != len(index[0]):
-            self.picked = len(places)
+        positions = np.flatnonzero(selector[0])
+        if len(positions) != len(index[0]):
+            self.picked = len(positions)
             raise Reshaped
-        index[0][...] = places
+        index[0][...] = positions
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        for x, y, wanted in zip(bottom, top, propagate_down, strict=False):
-            if wanted:
+        for x, y, down in zip(bottom, top, propagate_down, strict=False):
+            if down:
                 program.gather_backward(y.diff, self.index, x.diff)
 
 
@@ -186,10 +184,8 @@ class PixelShuffle(Reordered):
         self.check_axes(shape)
         items, channels, height, width = shape
         if factor < 1 or channels % (factor * factor):
-            self.fail(
-                "pixel_shuffle_param.upscale_factor",
-                f"is {factor}: its square must divide {channels} channels",
-            )
+            text = f"is {factor}: its square must divide {channels} channels"
+            self.fail("pixel_shuffle_param.upscale_factor", text)
         channels //= factor * factor
         self.order((items, channels, factor, factor, height, width), (0, 1, 4, 2, 5, 3))
         return [(items, channels, height * factor, width * factor)]
@@ -218,7 +214,7 @@ class Split(Layer):
         return bottom * len(self.param.top)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        program.sum([each.diff for each in top], bottom[0].diff)
+        program.sum([blob.diff for blob in top], bottom[0].diff)
 
 
 @register("Silence")
@@ -232,8 +228,8 @@ class Silence(Layer):
         return []
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        for blob, wanted in zip(bottom, propagate_down, strict=True):
-            if wanted:
+        for blob, down in zip(bottom, propagate_down, strict=True):
+            if down:
                 program.fill(blob.diff, value=0.0)
 
 
@@ -260,13 +256,9 @@ class Concat(AlongAxis):
         first = bottom[0]
         self.along = axis = self.read_axis("concat_param", "concat_dim", len(first))
         for i, shape in enumerate(bottom):
-            others = (shape[:axis], shape[axis + 1 :])
-            if len(shape) != len(first) or others != (first[:axis], first[axis + 1 :]):
-                self.fail(
-                    f"bottom[{i}]",
-                    f"has shape {shape}, but bottom[0] has {first}: they may differ only along "
-                    f"axis {axis}",
-                )
+            extent = shape[axis] if len(shape) == len(first) else first[axis]
+            like = (*first[:axis], extent, *first[axis + 1 :])
+            self.check_bottom(bottom, i, like, f" but for axis {axis}, as bottom[0], {first}")
         return [(*first[:axis], sum(shape[axis] for shape in bottom), *first[axis + 1 :])]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
@@ -297,16 +289,12 @@ class Slice(AlongAxis):
             points = [shape[axis] // parts * i for i in range(1, parts)]
         if len(points) != parts - 1:
             self.fail("slice_param.slice_point", f"{parts} tops need {parts - 1} of them")
-        edges = [0, *points, shape[axis]]
-        if any(stop <= start for start, stop in itertools.pairwise(edges)):
-            self.fail(
-                "slice_param.slice_point",
-                f"{points}: they must increase and be inside extent {shape[axis]} of axis {axis}",
-            )
-        return [
-            (*shape[:axis], stop - start, *shape[axis + 1 :])
-            for start, stop in itertools.pairwise(edges)
-        ]
+        edges = itertools.pairwise([0, *points, shape[axis]])
+        extents = [stop - start for start, stop in edges]
+        if min(extents) < 1:
+            text = f"{points}: they must increase, inside extent {shape[axis]} of axis {axis}"
+            self.fail("slice_param.slice_point", text)
+        return [(*shape[:axis], extent, *shape[axis + 1 :]) for extent in extents]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         program.split(bottom[0].data, [blob.data for blob in top], axis=self.along)
@@ -322,8 +310,7 @@ class Tile(Layer):
     def setup(self, bottom: Shapes) -> Shapes:
         shape, tiles = bottom[0], self.param.tile_param.tiles
         axis = self.axis(self.param.tile_param.axis, len(shape), "tile_param.axis")
-        if tiles < 1:
-            self.fail("tile_param.tiles", f"is {tiles}: it must be at least 1")
+        self.check_positive("tile_param", "tiles")
         outer, inner = math.prod(shape[:axis]), math.prod(shape[axis:])
         self.one, self.all = (outer, 1, inner), (outer, tiles, inner)
         return [(*shape[:axis], shape[axis] * tiles, *shape[axis + 1 :])]

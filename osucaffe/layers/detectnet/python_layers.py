@@ -37,39 +37,32 @@ def group_rectangles(boxes: np.ndarray, threshold: int, eps: float) -> tuple[np.
     least, gaps = (np.zeros((len(boxes),) * 2, int) for _ in range(2))
     for extents in boxes[:, 2:].T:
         least += np.minimum.outer(extents, extents)
-    for places in sides.T:
-        np.maximum(gaps, np.abs(np.subtract.outer(places, places)), out=gaps)
+    for positions in sides.T:
+        np.maximum(gaps, np.abs(np.subtract.outer(positions, positions)), out=gaps)
     alike = (gaps <= eps * least / 2) | np.eye(len(boxes), dtype=bool)
-    means, counts = [], []
-    waiting = np.ones(len(boxes), bool)
-    for first in range(len(boxes)):
-        if not waiting[first]:
-            continue
-        group, size = alike[first] & waiting, 0
+    groups: list[tuple[np.ndarray, int]] = []
+    ungrouped = np.ones(len(boxes), bool)
+    while ungrouped.any():
+        group, size = alike[ungrouped.argmax()] & ungrouped, 0
         while size != group.sum():  # and what is alike to what is alike
             size = int(group.sum())
-            group = alike[group].any(axis=0) & waiting
-        waiting &= ~group
+            group = alike[group].any(axis=0) & ungrouped
+        ungrouped &= ~group
         total = boxes[group].sum(axis=0).astype(np.float32)
-        means.append(np.rint(total * np.float32(1 / size)).astype(int))
-        counts.append(size)
-    large = [i for i, count in enumerate(counts) if count > threshold]
-    kept = [i for i in large if not any(_hides(means, counts, j, i, eps) for j in large if j != i)]
-    return np.array([means[i] for i in kept]).reshape(-1, 4), [counts[i] for i in kept]
+        if size > threshold:
+            groups.append((np.rint(total * np.float32(1 / size)).astype(int), size))
+    selected = [
+        g for g in groups if not any(_hides(*other, *g, eps) for other in groups if other is not g)
+    ]
+    return np.array([mean for mean, _ in selected]).reshape(-1, 4), [size for _, size in selected]
 
 
-def _hides(
-    means: list[np.ndarray], counts: list[int], outer: int, inner: int, eps: float
-) -> bool:  # fmt: skip
+def _hides(large: np.ndarray, count: int, small: np.ndarray, fewer: int, eps: float) -> bool:
     """Whether a mean lies within another that is of many more boxes."""
-    if not (counts[outer] > max(3, counts[inner]) or counts[inner] < 3):
-        return False
-    large, small = means[outer], means[inner]
     margin = np.rint(large[2:] * eps)
-    inside = (small[:2] >= large[:2] - margin) & (
-        small[:2] + small[2:] <= large[:2] + large[2:] + margin
-    )
-    return bool(inside.all())
+    before, behind = large[:2] - margin, large[:2] + large[2:] + margin
+    inside = (small[:2] >= before).all() and (small[:2] + small[2:] <= behind).all()
+    return bool(inside) and (count > max(3, fewer) or fewer < 3)
 
 
 class Cluster(PythonLayer):
@@ -111,11 +104,11 @@ class Cluster(PythonLayer):
             blob.data[...] = 0
             for image, coverage in enumerate(bottom[0].data[:, kind, :rows, :columns]):
                 y, x = np.nonzero(self.covered(coverage))
-                places = np.stack([x, y], axis=1) * corner
-                boxes = bottom[1].data[image][:, y, x].T + np.tile(places, 2)
+                positions = np.stack([x, y], axis=1) * corner
+                boxes = bottom[1].data[image][:, y, x].T + np.tile(positions, 2)
                 # The fork's boxes pass through numbers of 16 bits.
-                found = self.boxes(boxes).astype(np.float16)[:ROOM]
-                blob.data[image, : len(found), : found.shape[1]] = found
+                detected = self.boxes(boxes).astype(np.float16)[:ROOM]
+                blob.data[image, : len(detected), : detected.shape[1]] = detected
 
     def covered(self, coverage: np.ndarray) -> np.ndarray:
         """Which places of a grid have an object."""
@@ -168,16 +161,17 @@ class ScoreDetections(PythonLayer):
 
     def forward(self, bottom: Hosts, top: Hosts) -> None:
         top[0].data[...] = 0
-        for image, (true, found) in enumerate(zip(bottom[0].data, bottom[1].data, strict=True)):
-            true, found = (each[each[:, :4].any(axis=1), :4] for each in (true, found))
-            taken, met = np.zeros(len(found), bool), np.zeros(len(true), bool)
+        for image, (true, detected) in enumerate(zip(bottom[0].data, bottom[1].data, strict=True)):
+            true, detected = (rows[rows[:, :4].any(axis=1), :4] for rows in (true, detected))
+            taken, met = np.zeros(len(detected), bool), np.zeros(len(true), bool)
             for i, box in enumerate(true):
-                free = ~taken & (overlaps(box[None], found) >= MATCH)
+                free = ~taken & (overlaps(box[None], detected) >= MATCH)
                 if free.any():
                     taken[free.argmax()] = met[i] = True
-            parts = (found[taken], FOUND), (found[~taken], WRONG), (true[~met], MISSED)
-            rows = [np.column_stack([boxes, np.full(len(boxes), mark)]) for boxes, mark in parts]
-            scored = np.concatenate(rows)[:ROOM]
+            rows = np.concatenate([detected[taken], detected[~taken], true[~met]])
+            counts = taken.sum(), (~taken).sum(), (~met).sum()
+            marks = np.repeat((FOUND, WRONG, MISSED), counts)
+            scored = np.column_stack([rows, marks])[:ROOM]
             top[0].data[image, : len(scored)] = scored
 
 
@@ -190,9 +184,9 @@ class mAP(PythonLayer):
 
     def forward(self, bottom: Hosts, top: Hosts) -> None:
         marks = bottom[0].data[:, :, 4]
-        found, wrong, missed = (int((marks == mark).sum()) for mark in (FOUND, WRONG, MISSED))
-        precision = 100 * found / max(found + wrong, 1)
-        recall = 100 * found / max(found + missed, 1)
+        detected, wrong, missed = (int((marks == mark).sum()) for mark in (FOUND, WRONG, MISSED))
+        precision = 100 * detected / max(detected + wrong, 1)
+        recall = 100 * detected / max(detected + missed, 1)
         values = (precision * recall / 100, precision, recall)
         for blob, value in zip(top, values, strict=False):
             blob.data[0] = value

@@ -33,11 +33,10 @@ class DetectNetTransformation(Layer):
     def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.detectnet_groundtruth_param
         images, lists = bottom
-        if len(images) != 4 or images[1] != 3:
-            self.fail("bottom[0]", f"has shape {images}, but must be N x 3 x H x W")
-        if len(lists) != 4 or lists[0] != images[0] or lists[1] != 1 or lists[3] != COLUMNS:
-            wanted = f"{images[0]} x 1 x objects x {COLUMNS}, DIGITS's lists"
-            self.fail("bottom[1]", f"has shape {lists}, but must be {wanted}")
+        for i, shape in enumerate(bottom):
+            self.check_axes(shape, field=f"bottom[{i}]")
+        self.check_bottom(bottom, 0, (images[0], 3, *images[2:]))
+        self.check_bottom(bottom, 1, (images[0], 1, lists[2], COLUMNS), ", as DIGITS's lists are")
         self.check_positive("detectnet_groundtruth_param", "stride", "image_size_x", "image_size_y")
         self.grid = Grid(param)
         self.mean = self._mean(images[1:])
@@ -87,10 +86,7 @@ class DetectNetTransformation(Layer):
         vary_image(image, self.mean, drawn, out)
         count, columns = rows[0, 0, :2].tolist()
         if columns != COLUMNS or not 0 <= count < rows.shape[1]:
-            self.fail(
-                "bottom[1]",
-                f"a list begins with {count:g} and {columns:g}: it must tell how many of its "
-                f"{rows.shape[1] - 1} rows are objects, and {COLUMNS}",
-            )
+            begins = f"how many of its {rows.shape[1] - 1} rows are objects, and {COLUMNS}"
+            self.fail("bottom[1]", f"a list begins with {count:g} and {columns:g}, not {begins}")
         objects = rows[0, 1 : int(count) + 1]
         self.grid.fill(vary_boxes(objects[:, :4], size, drawn), objects[:, CLASS], grid)

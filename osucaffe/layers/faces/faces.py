@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from ..base import Blobs, Flags, Layer, Program, Shapes, Tensor, register
-from ..core.combine import ByPlace
+from ..core.combine import ByPosition
 from ..core.losses import Loss
 
 
@@ -26,12 +26,9 @@ class CenterLoss(Loss):
         param = self.param.center_loss_param
         self.check_batches(bottom)
         axis = self.axis(param.axis, len(bottom[0]), "center_loss_param.axis")
-        if param.num_output < 1:
-            self.fail("center_loss_param.num_output", "must be at least 1: the number of classes")
+        self.check_positive("center_loss_param", "num_output")
         items = math.prod(bottom[0][:axis])
-        if math.prod(bottom[1]) != items:
-            self.fail("bottom[1]", f"has shape {bottom[1]}: {items} features need as many labels")
-        self.takes_labels(1, param.num_output)
+        self.take_labels(bottom, items, param.num_output)
         self.features = (items, math.prod(bottom[0]) // items)
         self.add_parameter((param.num_output, self.features[1]), param.center_filler)
         return [()]
@@ -60,8 +57,8 @@ class CenterLoss(Loss):
 
 
 @register("ChannelScale")
-class ChannelScale(ByPlace):
-    """bottom[0] times bottom[1], which has one number for all channels of a place (NormFace)."""
+class ChannelScale(ByPosition):
+    """bottom[0] times bottom[1], one number for all channels of a position (NormFace)."""
 
     messages = ("channel_scale_param",)
 
@@ -75,7 +72,7 @@ class Flip(Layer):
     def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.flip_param, bottom[0]
         self.check_axes(shape)
-        axes = [axis for axis, wanted in ((3, param.flip_width), (2, param.flip_height)) if wanted]
+        axes = [axis for axis, flips in ((3, param.flip_width), (2, param.flip_height)) if flips]
         self.orders = {axis: self.tensor((shape[axis],), persistent=True) for axis in axes}
         for axis, order in self.orders.items():
             self.initial.append((order, np.arange(shape[axis])[::-1].astype(np.float32)))
@@ -140,13 +137,11 @@ class GlobalLSEMargin(Layer):
 
     def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.scale_param
-        if len(bottom[0]) != 2:
-            self.fail("bottom[0]", f"has shape {bottom[0]}, but must be N x classes")
+        self.check_axes(bottom[0], "N x classes", "bottom[0]")
         self.items, classes = bottom[0]
-        for i, shape in enumerate(bottom[1:], 1):
-            if shape[:1] != (self.items,) or int(np.prod(shape)) != self.items:
-                self.fail(f"bottom[{i}]", f"has shape {shape}: it must hold {self.items} numbers")
-        self.takes_labels(1, classes)
+        for i in range(1, len(bottom)):
+            self.check_count(bottom, i, self.items)
+        self.take_labels(bottom, self.items, classes)
         filler = param.filler if param.HasField("filler") else None
         self.add_parameter((1,), filler, default=_FIRST_SCALE)
         self.add_parameter((1,))
@@ -157,14 +152,14 @@ class GlobalLSEMargin(Layer):
     def _follow(self, reads: list[np.ndarray], writes: list[np.ndarray]) -> None:
         """Let the margin, which is written, follow the differences that are read."""
         (margins,), (margin,) = reads, writes
-        known, before = margins[np.isfinite(margins)], float(margin[0])
-        if before == 0 and len(known):
-            margin[0] = mean_shift(known, float(known.mean()), _FIRST_STEPS)
-        elif len(known):
-            margin[0] = _KEPT * before + (1 - _KEPT) * mean_shift(known, before, 1)
+        finite, before = margins[np.isfinite(margins)], float(margin[0])
+        if before == 0 and len(finite):
+            margin[0] = mean_shift(finite, float(finite.mean()), _FIRST_STEPS)
+        elif len(finite):
+            margin[0] = _KEPT * before + (1 - _KEPT) * mean_shift(finite, before, 1)
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        param, (scale, margin) = self.param.scale_param, (each.data for each in self.parameters)
+        param, (scale, margin) = self.param.scale_param, (tensor.data for tensor in self.parameters)
         most = param.max_value if param.HasField("max_value") else np.finfo(np.float32).max
         bounds = {"least": param.min_value, "most": float(most)}
         formula = "y = max(least, min(most, a))"
@@ -172,23 +167,23 @@ class GlobalLSEMargin(Layer):
         column = (self.items, 1)
         self.scale = bottom[2].data.view(column) if len(bottom) > 2 else scale.view((1, 1))
         x = bottom[0].data
-        own = [bottom[1].data.view(column), self.indices(program, (1, bottom[0].shape[1]))]
+        labels = [bottom[1].data.view(column), self.indices(program, (1, bottom[0].shape[1]))]
         target, greatest, soft, gap = (self.tensor(column) for _ in range(4))
-        program.reduce([x, *own], target, formula="y = where(b == c, a, 0)", axes=(1,))
+        program.reduce([x, *labels], target, formula="y = where(b == c, a, 0)", axes=(1,))
         others = self.tensor(x.shape)
-        program.broadcast([x, *own], [others], formula="y = where(b == c, -1, max(a, -1))")
+        program.broadcast([x, *labels], [others], formula="y = where(b == c, -1, max(a, -1))")
         program.top_k(others, None, greatest, axis=1)
         powers = "y = where(b == c, 0, exp(e * (a - d)))"
-        program.reduce([x, *own, greatest, self.scale], soft, formula=powers, axes=(1,))
+        program.reduce([x, *labels, greatest, self.scale], soft, formula=powers, axes=(1,))
         formula = "y = log(max(a, 1e-30)) / c + b"
         program.broadcast([soft, greatest, self.scale], [soft], formula=formula)
         program.elementwise([target, soft], [gap], formula="y = a - b")
         program.host([gap.view((self.items,))], [margin], function=self._follow)
-        inputs = [x, *own, self.scale, margin.view((1, 1))]
+        inputs = [x, *labels, self.scale, margin.view((1, 1))]
         formula = "y = d * (a - where(b == c, max(e, 0), 0))"
         program.broadcast(inputs, [top[0].data], formula=formula)
         if len(top) > 1:
-            means = [self._mean(program, each) for each in (self.scale, target, soft, greatest)]
+            means = [self._mean(program, tensor) for tensor in (self.scale, target, soft, greatest)]
             program.concat([*means, margin], top[1].data, axis=0)
 
     def _mean(self, program: Program, x: Tensor) -> Tensor:

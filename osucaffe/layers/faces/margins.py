@@ -9,24 +9,32 @@ import math
 from typing import Any
 
 from ...data.ahead.pipeline import allocate
-from ..base import Blob, Blobs, Flags, Layer, Program, Shapes, Tensor, register
+from ..base import Blob, Blobs, Flags, Layer, Program, Shapes, Tensor, pass_on, register
 
 
 class Changing(Layer):
-    """A layer whose `number` the host brings before each pass; `iteration` counts them."""
+    """A layer of scores and labels, with a `number` that the host brings before each pass (a second
+    top: it); `iteration` counts them."""
 
+    bottoms = (2, 2)
+    tops = (1, 2)
+    no_gradient = (1,)
+    gives_none = (1,)
     iteration = 0
+    scores: tuple[int, int]
 
     @property
     def number(self) -> float:
         """What counts in the next pass."""
         raise NotImplementedError
 
-    def bring(self, program: Program) -> Tensor:
-        """Record what brings the number. Returns where it will be."""
+    def bring(self, program: Program, top: Blobs) -> Tensor:
+        """Record what brings the number, and shows it as the second top. Returns its tensor."""
         self._buffer, fed, number = allocate((1,)), self.tensor((1,)), self.tensor((1,))
         program.host([], [fed], function=lambda: self._feed(fed), feed=True)
         program.copy(fed, number)  # what is fed is float32, whatever the net computes in
+        if len(top) > 1:
+            program.copy(number, top[1].data)
         return number
 
     def _feed(self, fed: Tensor) -> None:
@@ -34,27 +42,20 @@ class Changing(Layer):
         self.iteration += 1
         fed.place(self._buffer.flat, self._buffer.address)
 
+    def labels(self, program: Program, labels: Blob) -> list[Tensor]:
+        """Labels and classes to compare: they are equal at the class of an item's label."""
+        classes = self.indices(program, (1, self.scores[1]))
+        return [labels.data.view((self.scores[0], 1)), classes]
+
 
 class LabelSpecific(Changing):
     """What both share: scores (N, ...) and labels (N), and the number's top."""
 
-    bottoms = (2, 2)
-    tops = (1, 2)
-    no_gradient = (1,)
-    gives_none = (1,)
-
     def setup(self, bottom: Shapes) -> Shapes:
         shape = bottom[0]
         self.scores = (shape[0], math.prod(shape[1:]))
-        if math.prod(bottom[1]) != shape[0]:
-            self.fail("bottom[1]", f"has shape {bottom[1]}: {shape[0]} items need as many labels")
-        self.takes_labels(1, self.scores[1])
+        self.take_labels(bottom, *self.scores)
         return [shape, (1,)]
-
-    def own(self, program: Program, labels: Blob) -> list[Tensor]:
-        """Labels and classes to compare: where they are equal is an item's own class."""
-        classes = self.indices(program, (1, self.scores[1]))
-        return [labels.data.view((self.scores[0], 1)), classes]
 
 
 @register("LabelSpecificAdd")
@@ -86,12 +87,10 @@ class LabelSpecificAdd(LabelSpecific):
             if len(top) > 1:
                 program.fill(top[1].data, value=0.0)
             return
-        bias = self.bring(program)
-        if len(top) > 1:
-            program.copy(bias, top[1].data)
+        bias = self.bring(program, top)
         x, y = (blob.data.view(self.scores) for blob in (bottom[0], top[0]))
         program.broadcast(
-            [x, *self.own(program, bottom[1]), bias.view((1, 1))], [y],
+            [x, *self.labels(program, bottom[1]), bias.view((1, 1))], [y],
             formula="y = where(b == c, where(a + d > 0, a + d, a), a)",
         )  # fmt: skip
 
@@ -115,7 +114,7 @@ class LabelSpecificRescale(LabelSpecific):
     def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.label_specific_rescale_param
         self.iteration = param.iteration
-        self.plain = self.phase == "TEST" and not param.rescale_test
+        self.identity = self.phase == "TEST" and not param.rescale_test
         self.constants = {"negative": param.negative_weight}
         self.value, self.slope = "a * d", "d"
         if param.power_on_positive:
@@ -143,26 +142,20 @@ class LabelSpecificRescale(LabelSpecific):
         return weight
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        weight, x, y = self.bring(program), bottom[0].data, top[0].data
-        if len(top) > 1:
-            program.copy(weight, top[1].data)
-        if self.plain:
-            if x is not y:
-                program.copy(x, y)
+        weight, x, y = self.bring(program, top), bottom[0].data, top[0].data
+        if self.identity:
+            pass_on(program, x, y)
             return
         saved = self.saved_input(program, bottom, top, flexible=False)
-        own = self.own(program, bottom[1])
-        self.inputs = [saved.view(self.scores), *own, weight.view((1, 1))]
-        formula = f"y = where(b == c, {self.value}, negative * a)"
-        program.broadcast(
-            self.inputs, [y.view(self.scores)], formula=formula, constants=self.constants
-        )
+        labels = self.labels(program, bottom[1])
+        self.inputs = [saved.view(self.scores), *labels, weight.view((1, 1))]
+        formula, y = f"y = where(b == c, {self.value}, negative * a)", y.view(self.scores)
+        program.broadcast(self.inputs, [y], formula=formula, constants=self.constants)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dy, dx = top[0].diff, bottom[0].diff
-        if self.plain:
-            if dy is not dx:
-                program.copy(dy, dx)
+        if self.identity:
+            pass_on(program, dy, dx)
             return
         formula = f"y = e * where(b == c, {self.slope}, negative)"
         program.broadcast(
@@ -205,21 +198,14 @@ class MarginInnerProduct(Changing):
     the fork.
     """
 
-    bottoms = (2, 2)
-    tops = (1, 2)
-    no_gradient = (1,)
-    gives_none = (1,)
-
     def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.margin_inner_product_param
         axis = self.axis(param.axis, len(bottom[0]), "margin_inner_product_param.axis")
         self.check_positive("margin_inner_product_param", "num_output")
         items = math.prod(bottom[0][:axis])
-        if math.prod(bottom[1]) != items:
-            self.fail("bottom[1]", f"has shape {bottom[1]}: {items} items need as many labels")
-        self.takes_labels(1, param.num_output)
         self.features = (items, math.prod(bottom[0][axis:]))
         self.scores = (items, param.num_output)
+        self.take_labels(bottom, *self.scores)
         self.add_parameter((param.num_output, self.features[1]), param.weight_filler)
         self.psi, self.slopes = MARGINS[param.MarginType.Name(param.type)]
         self.iteration = param.iteration
@@ -234,9 +220,7 @@ class MarginInnerProduct(Changing):
         return max(falling, param.lambda_min)
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        mixture = self.bring(program)
-        if len(top) > 1:
-            program.copy(mixture, top[1].data)
+        mixture = self.bring(program, top)
         weight, unit = self.parameters[0].data, self.tensor((self.scores[1], self.features[1]))
         total = self.tensor((self.scores[1], 1))
         program.reduce([weight], total, formula="y = a * a", axes=(1,))
@@ -248,9 +232,8 @@ class MarginInnerProduct(Changing):
         length = self.tensor((self.scores[0], 1))
         program.reduce([x], length, formula="y = a * a", axes=(1,))
         program.elementwise([length], [length], formula="y = max(sqrt(a), 1e-12)")
-        classes = self.indices(program, (1, self.scores[1]))
-        label = bottom[1].data.view((self.scores[0], 1))
-        self.inputs = [product, length, label, classes, mixture.view((1, 1))]
+        labels = self.labels(program, bottom[1])
+        self.inputs = [product, length, *labels, mixture.view((1, 1))]
         formula = f"{self.psi}; y = where(c == d, (b * psi + e * a) / (1 + e), a)"
         program.broadcast(self.inputs, [top[0].data.view(self.scores)], formula=formula)
 
@@ -262,10 +245,10 @@ class MarginInnerProduct(Changing):
             return
         inputs, dx = [*self.inputs, dy], bottom[0].diff.view(self.features)
         slopes = f"{self.slopes}; size = sqrt(along * along + back * back)"
-        shares, own = self.tensor(self.scores), self.tensor((self.scores[0], 1))
+        shares, rate = self.tensor(self.scores), self.tensor((self.scores[0], 1))
         formula = f"{slopes}; y = where(c == d, f * (along / size + e) / (1 + e), f)"
         program.broadcast(inputs, [shares], formula=formula)
         formula = f"{slopes}; y = where(c == d, f * back / size / (1 + e), 0)"
-        program.reduce(inputs, own, formula=formula, axes=(1,))
+        program.reduce(inputs, rate, formula=formula, axes=(1,))
         program.inner_product_backward_data(shares, self.unit, dx, **self.settings)
-        program.broadcast([dx, x, own], [dx], formula="y = a + b * c")
+        program.broadcast([dx, x, rate], [dx], formula="y = a + b * c")

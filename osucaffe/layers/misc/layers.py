@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from ..base import Blob, Blobs, Count, Flags, Layer, Program, Shapes, Tensor, register
+from ..base import Blob, Blobs, Count, Flags, Layer, Program, Shapes, Tensor, pass_on, register
 from ..core.convolution import Convolution
 from ..core.elementwise import Elementwise
 from ..core.recurrent import LSTM_DERIVATIVE, LSTM_FORMULA, Recurrent
@@ -120,8 +120,8 @@ class SeLuDropout(Layer):
         self.ratio = param.dropout_ratio
         if not 0 <= self.ratio < 1:
             self.fail("selu_dropout_param.dropout_ratio", f"is {self.ratio}: it must be in [0, 1)")
-        kept = 1 - self.ratio
-        scale = (kept * (1 + param.alpha**2 * self.ratio)) ** -0.5
+        keep = 1 - self.ratio
+        scale = (keep * (1 + param.alpha**2 * self.ratio)) ** -0.5
         shift = -scale * self.ratio * param.alpha
         self.constants = {"scale": scale, "beside": scale * param.alpha + shift, "shift": shift}
         return bottom
@@ -129,20 +129,19 @@ class SeLuDropout(Layer):
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, y = bottom[0].data, top[0].data
         if self.phase == "TEST":
-            if x is not y:
-                program.copy(x, y)
+            pass_on(program, x, y)
             return
-        ones, self.kept = self.tensor(x.shape), self.tensor(x.shape)
+        ones, self.keep = self.tensor(x.shape), self.tensor(x.shape)
         program.fill(ones, value=1.0)
         mask = self.tensor(x.shape, "uint8")
-        program.dropout(ones, self.kept, mask, ratio=self.ratio, key=self.key)
+        program.dropout(ones, self.keep, mask, ratio=self.ratio, key=self.key)
         formula = "y = where(b > 0, scale * a + shift, beside)"
-        program.elementwise([x, self.kept], [y], formula=formula, constants=self.constants)
+        program.elementwise([x, self.keep], [y], formula=formula, constants=self.constants)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dy, dx = top[0].diff, bottom[0].diff
         if self.phase == "TRAIN":
             formula = "y = where(b > 0, scale * a, 0)"
-            program.elementwise([dy, self.kept], [dx], formula=formula, constants=self.constants)
-        elif dy is not dx:
-            program.copy(dy, dx)
+            program.elementwise([dy, self.keep], [dx], formula=formula, constants=self.constants)
+        else:
+            pass_on(program, dy, dx)

@@ -33,8 +33,8 @@ class SmoothL1Loss(Differences):
         weights = "cd"[: len(bottom) - 2]
         gap = "gap = c * (a - b)" if weights else "gap = a - b"
         curve = "where(abs(gap) * square < 1, 0.5 * square * gap * gap, abs(gap) - 0.5 / square)"
-        self.each = f"{gap}; y = {curve}{' * d' if weights == 'cd' else ''}"
-        self.value = self.each.replace("y = ", "y = share * ")
+        self.distance = f"{gap}; y = {curve}{' * d' if weights == 'cd' else ''}"
+        self.value = self.distance.replace("y = ", "y = share * ")
         slope = "max(-1, min(1, square * gap))"
         self.derivative = f"{gap}; y = share * {slope} * {' * '.join('cde'[: len(weights) + 1])}"
         return [(), by_region(bottom[0])] if len(self.param.top) > 1 else [()]
@@ -45,38 +45,19 @@ class SmoothL1Loss(Differences):
             regions, channels, *extent = bottom[0].shape
             rows = (regions, channels, math.prod(extent))
             inputs = [blob.data.view(rows) for blob in bottom]
-            each, constants = top[1].data.view(rows[::2]), {"square": self.constants["square"]}
-            program.reduce(inputs, each, formula=self.each, axes=(1,), constants=constants)
+            y, constants = top[1].data.view(rows[::2]), {"square": self.constants["square"]}
+            program.reduce(inputs, y, formula=self.distance, axes=(1,), constants=constants)
 
 
 @register("SmoothL1LossOHEM")
-class SmoothL1LossOHEM(Differences):
-    """Distances, squared below 1, times weights (bottom 2); a second top: of each region."""
+class SmoothL1LossOHEM(SmoothL1Loss):
+    """SmoothL1Loss with a knee at 1 and weights inside alone, divided as loss_param says."""
 
     bottoms = (2, 3)
-    tops = (1, 2)
     messages = ("loss_param",)
-    no_gradient = (2,)
-
-    def setup(self, bottom: Shapes) -> Shapes:
-        super().setup(bottom)
-        shape = bottom[0]
-        self.shape = (shape[0], math.prod(shape[1:2]), math.prod(shape[2:]))
-        gap, names = ("gap = c * (a - b)", "cd") if len(bottom) > 2 else ("gap = a - b", "1c")
-        self.each = f"{gap}; y = where(abs(gap) < 1, 0.5 * gap * gap, abs(gap) - 0.5)"
-        self.value = self.each.replace("y = ", "y = share * ")
-        self.derivative = f"{gap}; y = share * max(-1, min(1, gap)) * {names[0]} * {names[1]}"
-        return [(), by_region(shape)]
 
     def divisor(self, shape: Shape) -> float:
         return read_divisor(self, shape[0], shape[0] * math.prod(shape[2:]))
-
-    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        if len(top) > 1:
-            inputs = [blob.data.view(self.shape) for blob in bottom]
-            each = top[1].data.view((self.shape[0], self.shape[2]))
-            program.reduce(inputs, each, formula=self.each, axes=(1,))
-        super().forward(program, bottom, top)
 
 
 @register("SoftmaxWithLossOHEM")

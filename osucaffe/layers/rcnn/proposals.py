@@ -55,13 +55,27 @@ def candidates(
     return boxes, anchors.by_anchor(scores[:, len(first) :], 1)[:, 0], large
 
 
+def image_info(rows: np.ndarray, image: int) -> np.ndarray:
+    """Height, width and scale of an image, from im_info: a row for each, or one for all."""
+    return rows.reshape(len(rows), -1)[min(image, len(rows) - 1)].astype(np.float64)
+
+
+def by_image(results: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
+    """Regions and scores of all images, from those of each; regions begin with the image."""
+    rois = [
+        np.pad(boxes, ((0, 0), (1, 0)), constant_values=image)
+        for image, (boxes, _) in enumerate(results)
+    ]
+    return [np.concatenate(rois), np.concatenate([scores for _, scores in results])]
+
+
 def best(
     boxes: np.ndarray, chances: np.ndarray, before: int, threshold: float, behind: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """The best boxes and their scores: so many before and behind suppression (0 or less: all)."""
     order = np.argsort(-chances, kind="stable")[: before if before > 0 else None]
-    kept = order[anchors.suppress(boxes[order], threshold, max(behind, 0))]
-    return boxes[kept], chances[kept]
+    selected = order[anchors.suppress(boxes[order], threshold, max(behind, 0))]
+    return boxes[selected], chances[selected]
 
 
 @register("Proposal")
@@ -80,46 +94,33 @@ class Proposal(HostRows):
             if not getattr(param, field) or min(getattr(param, field)) <= 0:
                 self.fail(f"proposal_param.{field}", "needs at least one, above 0")
         self.first = anchors.anchors_of(param.base_size, list(param.ratio), list(param.scale))
-        scores, deltas, information = bottom
-        count = len(self.first)
-        wanted = [(scores[0], 2 * count), (scores[0], 4 * count)]
-        for i, (shape, begin) in enumerate(zip((scores, deltas), wanted, strict=True)):
-            if len(shape) != 4 or shape[:2] != begin or shape[2:] != scores[2:]:
-                self.fail(
-                    f"bottom[{i}]",
-                    f"has shape {shape}: {count} anchors (ratios x scales) of bottom[0], {scores}, "
-                    f"need N x {begin[1]} x H x W",
-                )
-        if information[:1] not in ((1,), scores[:1]) or math.prod(information[1:]) < 3:
-            self.fail(
-                "bottom[2]",
-                f"has shape {information}, but must be 1 x 3 or {scores[0]} x 3: height, width, "
-                "scale",
-            )
+        scores, info, count = bottom[0], bottom[2], len(self.first)
+        self.check_axes(scores, field="bottom[0]")
+        for i, numbers in enumerate((2, 4)):
+            shape = (scores[0], numbers * count, *scores[2:])
+            self.check_bottom(bottom, i, shape, f" for {count} anchors (ratios x scales)")
+        if info[:1] not in ((1,), scores[:1]) or math.prod(info[1:]) < 3:
+            shapes = f"1 x 3 or {scores[0]} x 3: height, width, scale"
+            self.fail("bottom[2]", f"has shape {info}, but must be {shapes}")
         rows = param.post_nms_topn * scores[0]
         return [(rows, 5), (rows,)][: max(1, len(self.param.top))]
 
-    def find(self, bottom: Arrays) -> Arrays:
-        scores, deltas, information = bottom
-        about = information.reshape(len(information), -1)
-        rois, chances = [], []
-        for i in range(len(scores)):
-            found = self._best(scores[i, None], deltas[i, None], about[min(i, len(about) - 1)])
-            rois.append(np.pad(found[0], ((0, 0), (1, 0)), constant_values=i))
-            chances.append(found[1])
-        return [np.concatenate(rois), np.concatenate(chances)]
+    def compute(self, bottom: Arrays) -> Arrays:
+        scores, deltas, info = bottom
+        return by_image([
+            self._best(scores[i, None], deltas[i, None], image_info(info, i)[:4])
+            for i in range(len(scores))
+        ])  # fmt: skip
 
     def _best(
-        self, scores: np.ndarray, deltas: np.ndarray, about: np.ndarray
+        self, scores: np.ndarray, deltas: np.ndarray, info: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """The regions of an image, and their scores."""
-        param = self.param.proposal_param
-        height, width, *scale = about[:4].astype(np.float64)
+        param, (height, width, *scale) = self.param.proposal_param, info
         # im_info may tell the scale of the height and, behind it, that of the width.
         least = param.min_size * np.array([scale[-1], scale[0]])
-        extents = height, width
         boxes, chances, large = candidates(
-            self.first, scores, deltas, param.feat_stride, extents, least
+            self.first, scores, deltas, param.feat_stride, (height, width), least
         )
         # Too small a box is the last choice, but one.
         limits = param.pre_nms_topn, param.nms_thresh, param.post_nms_topn
@@ -141,22 +142,14 @@ class RpnLayer(PythonLayer):
         except (SyntaxError, ValueError):
             given = None
         if not isinstance(given, dict) or any(name not in given for name in self.required):
-            needed = ", ".join(f"'{name}': NUMBER" for name in self.required)
-            raise UserError(
-                f'layer "{self.layer_param.name}", python_param.param_str: {text!r} must be '
-                f"pairs such as {needed}"
-            )
+            pairs = ", ".join(f"'{name}': NUMBER" for name in self.required)
+            field = f'layer "{self.layer_param.name}", python_param.param_str'
+            raise UserError(f"{field}: {text!r} must be pairs such as {pairs}")
         self.settings = SimpleNamespace(**BOTH | (TEST if self.phase else TRAIN) | given)
         self.random = np.random.default_rng(self.settings.rng_seed)
         self.first = anchors.anchors_of(
             self.settings.base_size, self.settings.ratios, self.settings.scales
         )
-
-    @staticmethod
-    def about(bottom: Hosts, image: int) -> np.ndarray:
-        """Height, width and scale of an image, from im_info: a row for each, or one for all."""
-        rows = bottom[2].data.reshape(len(bottom[2].data), -1)
-        return rows[min(image, len(rows) - 1), :3].astype(np.float64)
 
     def truths(self, boxes: np.ndarray, image: int, images: int) -> np.ndarray:
         """The objects of an image: all, but where a sixth number says which image they are of."""
@@ -172,8 +165,8 @@ class RpnLayer(PythonLayer):
             )
         return boxes
 
-    def give(self, top: Hosts, values: Sequence[np.ndarray]) -> None:
-        """Let the tops be rows of so many regions."""
+    def write(self, top: Hosts, values: Sequence[np.ndarray]) -> None:
+        """Write rows of so many regions to the tops."""
         self.count = len(values[0])
         for blob, rows in zip(top, values, strict=False):
             blob.reshape(*rows.shape)
@@ -190,19 +183,17 @@ class ProposalLayer(RpnLayer):
             blob.reshape(self.count, numbers)
 
     def forward(self, bottom: Hosts, top: Hosts) -> None:
-        scores, deltas = (each.data for each in bottom[:2])
-        rois, chances = [], []
-        for image in range(len(scores)):
-            found = self._best(scores[image, None], deltas[image, None], self.about(bottom, image))
-            rois.append(np.pad(found[0], ((0, 0), (1, 0)), constant_values=image))
-            chances.append(found[1])
-        self.give(top, [np.concatenate(rois), np.concatenate(chances)])
+        scores, deltas, info = (blob.data for blob in bottom)
+        self.write(top, by_image([
+            self._best(scores[i, None], deltas[i, None], image_info(info, i)[:3])
+            for i in range(len(scores))
+        ]))  # fmt: skip
 
     def _best(
-        self, scores: np.ndarray, deltas: np.ndarray, about: np.ndarray
+        self, scores: np.ndarray, deltas: np.ndarray, info: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """The regions of an image, and their scores."""
-        settings, (height, width, scale) = self.settings, about
+        settings, (height, width, scale) = self.settings, info
         boxes, chances, large = candidates(
             self.first, scores, deltas, settings.feat_stride, (height, width),
             settings.rpn_min_size * scale,
@@ -225,17 +216,17 @@ class AnchorTargetLayer(RpnLayer):
         images, _, height, width = bottom[0].shape
         count = len(self.first)
         top[0].reshape(images, 1, count * height, width)
-        for each in top[1:4]:
-            each.reshape(images, count * 4, height, width)
+        for part in top[1:4]:
+            part.reshape(images, count * 4, height, width)
 
     def forward(self, bottom: Hosts, top: Hosts) -> None:
         images = len(bottom[0].data)
         for image in range(images):
             truths = self.truths(bottom[1].data, image, images)[:, :4].astype(np.float64)
-            self._one(image, truths, self.about(bottom, image), top)
+            self._one(image, truths, image_info(bottom[2].data, image)[:3], top)
 
-    def _one(self, image: int, truths: np.ndarray, about: np.ndarray, top: Hosts) -> None:
-        settings, (image_height, image_width, _) = self.settings, about
+    def _one(self, image: int, truths: np.ndarray, info: np.ndarray, top: Hosts) -> None:
+        settings, (image_height, image_width, _) = self.settings, info
         height, width = top[1].shape[2:]
         boxes = anchors.shifted(self.first, (height, width), settings.feat_stride)
         border = settings.allowed_border
@@ -271,11 +262,11 @@ class AnchorTargetLayer(RpnLayer):
             labels[negative] = 0
         most = int(settings.rpn_fg_fraction * settings.rpn_batchsize)
         for label in (1, 0):
-            places = np.flatnonzero(labels == label)
-            labels[places] = -1
-            kept = anchors.sample(self.random, places, most)
-            labels[kept] = label
-            most = settings.rpn_batchsize - len(kept)
+            indices = np.flatnonzero(labels == label)
+            labels[indices] = -1
+            selected = anchors.sample(self.random, indices, most)
+            labels[selected] = label
+            most = settings.rpn_batchsize - len(selected)
         return labels
 
 
@@ -287,8 +278,8 @@ class ProposalTargetLayer(RpnLayer):
     def reshape(self, bottom: Hosts, top: Hosts) -> None:
         top[0].reshape(self.count, 5)
         top[1].reshape(self.count)
-        for each in top[2:5]:
-            each.reshape(self.count, 4 * self.settings.num_classes)
+        for part in top[2:5]:
+            part.reshape(self.count, 4 * self.settings.num_classes)
 
     def forward(self, bottom: Hosts, top: Hosts) -> None:
         rois = bottom[0].data
@@ -298,7 +289,7 @@ class ProposalTargetLayer(RpnLayer):
             truths = self.truths(bottom[1].data, image, images)
             own = rois[rois[:, 0] == image]
             parts.append(self._sampled(own, truths, image, self.settings.batch_size // images))
-        self.give(top, [np.concatenate(part) for part in zip(*parts, strict=True)])
+        self.write(top, [np.concatenate(part) for part in zip(*parts, strict=True)])
 
     def _sampled(
         self, rois: np.ndarray, truths: np.ndarray, image: int, count: int
@@ -326,8 +317,8 @@ class ProposalTargetLayer(RpnLayer):
         targets, inner = (np.zeros((len(chosen), settings.num_classes, 4)) for _ in range(2))
         rows = np.flatnonzero(labels > 0)
         # Two classes: boxes are the same for all kinds of objects (R-FCN's class-agnostic nets).
-        places = np.minimum(labels[rows].astype(int), settings.num_classes - 1)
-        targets[rows, places] = changes[rows]
-        inner[rows, places] = settings.bbox_inside_weights
-        wide = [each.reshape(len(chosen), -1) for each in (targets, inner, inner > 0)]
+        indices = np.minimum(labels[rows].astype(int), settings.num_classes - 1)
+        targets[rows, indices] = changes[rows]
+        inner[rows, indices] = settings.bbox_inside_weights
+        wide = [part.reshape(len(chosen), -1) for part in (targets, inner, inner > 0)]
         return [rois[chosen], labels, *wide]

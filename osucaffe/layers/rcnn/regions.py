@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 
 from ..base import Blobs, Flags, Layer, Program, Shape, Shapes, Tensor, register
-from ..core.combine import ByPlace
+from ..core.combine import ByPosition
 
 
 def check_rois(layer: Layer, shape: Shape, position: int = 1) -> int:
     """How many regions a bottom holds: (R, 5), image, x1, y1, x2, y2."""
     if len(shape) < 2 or shape[1] != 5:
-        layer.fail(
-            f"bottom[{position}]", f"has shape {shape}, but must be R x 5: image, x1, y1, x2, y2"
-        )
+        text = f"has shape {shape}, but must be R x 5: image, x1, y1, x2, y2"
+        layer.fail(f"bottom[{position}]", text)
     return math.prod(shape) // 5
 
 
@@ -92,13 +91,9 @@ class PSROIPooling(Regions):
     def setup(self, bottom: Shapes) -> Shapes:
         param, count = self.param.psroi_pooling_param, self.check(bottom)
         self.check_positive("psroi_pooling_param", "output_dim", "group_size")
-        wanted = param.output_dim * param.group_size**2
-        if bottom[0][1] != wanted:
-            self.fail(
-                "bottom[0]",
-                f"has {bottom[0][1]} channels, but output_dim {param.output_dim} for each of "
-                f"{param.group_size} x {param.group_size} bins needs {wanted}",
-            )
+        items, _, *extent = bottom[0]
+        shape = (items, param.output_dim * param.group_size**2, *extent)
+        self.check_bottom(bottom, 0, shape, ": output_dim channels for each of group_size^2 bins")
         self.scale = param.spatial_scale
         return [(count, param.output_dim, param.group_size, param.group_size)]
 
@@ -127,12 +122,10 @@ class BoxAnnotatorOHEM(Layer):
         param = self.param.box_annotator_ohem_param
         self.check_positive("box_annotator_ohem_param", "roi_per_img")
         self.count, self.ignored = param.roi_per_img, param.ignore_label
-        rois, *others = bottom
+        rois, _, _, weights = bottom
         count = check_rois(self, rois, 0)
-        for i, shape in enumerate(others[:2], 1):
-            if math.prod(shape) != count:
-                self.fail(f"bottom[{i}]", f"has shape {shape}, but there are {count} rois")
-        weights = others[2]
+        for i in (1, 2):
+            self.check_count(bottom, i, count, like=", one for each of the rois")
         rest = rois[2:] if len(rois) > 2 else (1,) * (len(weights) - 2)
         if weights[:1] != rois[:1] or weights[2:] != rest:
             self.fail("bottom[3]", f"{weights} is not of the rois of bottom[0], {rois}")
@@ -178,17 +171,12 @@ class ROIWarping(Sampling):
 
 
 @register("MaskPooling")
-class MaskPooling(ByPlace):
+class MaskPooling(ByPosition):
     """The features of each region times its mask: N x C x H x W and N x 1 x H x W."""
 
     def setup(self, bottom: Shapes) -> Shapes:
-        features, mask = bottom
-        if len(features) != 4 or mask != (features[0], 1, *features[2:]):
-            self.fail(
-                "bottom[1]",
-                f"has shape {mask}, but must be N x 1 x H x W of bottom[0], N x C x H x W: "
-                f"{features}",
-            )
+        self.check_axes(bottom[0], field="bottom[0]")
+        self.check_bottom(bottom, 1, (bottom[0][0], 1, *bottom[0][2:]), f" for {bottom[0]}")
         return super().setup(bottom)
 
 

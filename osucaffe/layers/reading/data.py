@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 from ...backends.cores import usable_cores
@@ -29,11 +30,7 @@ class Data(Images):
 
     def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.data_param
-        self.require(
-            "data_param",
-            source="set it to the folder of a database",
-            batch_size="set it to the images of one batch",
-        )
+        self.require_source("data_param", "set it to the folder of a database", "images")
         transform = self.read_transform()
         with self.blame("data_param.source"):
             database = open_database(param.source)
@@ -47,13 +44,12 @@ class Data(Images):
             bad=self.bad_records,
             raw=self.takes_raw,
         )
-        # A few threads copy raw records as fast as the memory can; decoding is worth all cores.
-        threads = usable_cores() if source.encoded else min(_COPYING, usable_cores())
         return self.images(
             source,
             transform,
             batch=param.batch_size,
-            threads=threads,
+            # A few threads copy raw records as fast as the memory can; decoding is worth all cores.
+            threads=usable_cores() if source.encoded else min(_COPYING, usable_cores()),
             depth=param.prefetch,
             decodes=source.encoded and database.shared,
         )
@@ -70,21 +66,12 @@ class ImageData(Images):
         param = self.param.image_data_param
         self.require("image_data_param", source="name a file with lines NAME LABEL")
         self.check_positive("image_data_param", "batch_size")
-        size, transform = self.read_size("image_data_param"), self.read_transform()
+        options, transform = self.list_options("image_data_param"), self.read_transform()
         with self.blame("image_data_param.source"):
             source = ImageListSource(
-                param.source,
-                transform,
-                root=param.root_folder,
-                colour=param.is_color,
-                size=size,
-                shuffle=param.shuffle,
-                seed=self.seed,
-                rand_skip=param.rand_skip,
-                bad=self.bad_records,
-                raw=self.takes_raw,
+                param.source, transform, colour=param.is_color, raw=self.takes_raw, **options
             )
-        return self.images(source, transform, batch=param.batch_size, threads=usable_cores())
+        return self.images(source, transform, batch=param.batch_size)
 
 
 @register("WindowData")
@@ -96,19 +83,13 @@ class WindowData(Stream):
 
     def setup(self, bottom: Shapes) -> Shapes:
         param, transform = self.param.window_data_param, self.read_transform()
-        self.require(
-            "window_data_param",
-            source="name a window file",
-            batch_size="set it to a batch's windows",
-        )
+        self.require_source("window_data_param", "name a window file", "windows")
         self.require("transform_param", crop_size="every window is warped to it")
         if param.crop_mode not in ("warp", "square"):
             self.fail("window_data_param.crop_mode", f'"{param.crop_mode}": use warp or square')
         if 2 * param.context_pad >= transform.crop:
-            self.fail(
-                "window_data_param.context_pad",
-                f"{param.context_pad} on both sides leaves nothing of crop_size {transform.crop}",
-            )
+            text = f"{param.context_pad} on both sides leaves nothing of crop_size {transform.crop}"
+            self.fail("window_data_param.context_pad", text)
         if not 0 <= param.fg_fraction <= 1:
             self.fail("window_data_param.fg_fraction", f"{param.fg_fraction} is not in 0..1")
         with self.blame("window_data_param.source"):
@@ -126,8 +107,7 @@ class WindowData(Stream):
                 seed=self.seed,
             )
         shapes: Shapes = [(param.batch_size, *source.shape), (param.batch_size,)]
-        decodes = not param.cache_images
-        return self.stream(source, shapes, threads=usable_cores(), decodes=decodes)
+        return self.stream(source, shapes, decodes=not param.cache_images)
 
     def limit_labels(self, top: int, labels: Labels) -> None:
         if top == 1:
@@ -168,9 +148,7 @@ class PatchData(Stream):
             )
         shapes: Shapes = [(param.batch_size, *shape) for shape in source.shapes]
         shared = high.shared and (low is None or low.shared)
-        return self.stream(
-            source, shapes, threads=usable_cores(), depth=param.prefetch, decodes=shared
-        )
+        return self.stream(source, shapes, depth=param.prefetch, decodes=shared)
 
 
 @register("HDF5Data")
@@ -185,27 +163,17 @@ class HDF5Data(Stream):
         param = self.param.hdf5_data_param
         if self.param.HasField("transform_param"):
             self.fail("transform_param", "HDF5Data does not transform: write what the net needs")
-        self.require(
-            "hdf5_data_param",
-            source="name a file that lists HDF5 files",
-            batch_size="set it to the rows of one batch",
-        )
+        self.require_source("hdf5_data_param", "name a file that lists HDF5 files", "rows")
         with self.blame("hdf5_data_param.source"):
             source = Hdf5Source(param.source, self.param.top, shuffle=param.shuffle, seed=self.seed)
         shapes: Shapes = [(param.batch_size, *shape) for shape in source.shapes]
         if not self.stays_on_device(4 * len(source) * sum(map(math.prod, source.shapes))):
-            return self.stream(source, shapes)
+            return self.stream(source, shapes, threads=1)
         self._source, self.records = source, len(source)
-        self._pipeline = self._cached = CachedBatches(
-            self.backend,
-            source,
-            [(shape, "float32") for shape in source.shapes],
-            batch=param.batch_size,
-            width=1,
-            fed=[(shape, "float32") for shape in shapes],
-            pipeline=self.pipeline,
-            title=self.stream_title,
-        )
+        parts, fed = ([(shape, "float32") for shape in of] for of in (source.shapes, shapes))
+        pipeline = functools.partial(self.pipeline, threads=1)
+        options = {"batch": param.batch_size, "width": 1, "fed": fed, "pipeline": pipeline}
+        self._cached = self.cached(source, parts, **options)
         return shapes
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ...backends.cores import usable_cores
 from ...data.ahead.parallel_map import BadRecords
 from ...data.ahead.pipeline import Buffer, Fill, Pipeline, Threads, Workers, allocate
 from ...data.ahead.processes import Processes, worth_processes
@@ -73,16 +74,15 @@ class Stream(Feed):
         source: Any,
         shapes: Shapes,
         *,
-        threads: int = 1,
+        threads: int | None = None,
         depth: int = 4,
         decodes: bool = False,
     ) -> Shapes:
         """Start the stream of tops that the source fills. Returns their shapes."""
         self._source, self.records = source, len(source)
         shapes = shapes[: len(self.param.top)]
-        self._pipeline = self.pipeline(
-            source.fill, shapes, threads=threads, depth=depth, decodes=decodes
-        )
+        options: dict[str, Any] = {"threads": threads, "depth": depth, "decodes": decodes}
+        self._pipeline = self.pipeline(source.fill, shapes, **options)
         return shapes
 
     def limit_labels(self, top: int, labels: Labels) -> None:
@@ -108,6 +108,18 @@ class Stream(Feed):
             self.fail(message, "give both new_height and new_width, or neither")
         return (param.new_height, param.new_width) if param.new_height else None
 
+    def list_options(self, message: str) -> dict[str, Any]:
+        """What sources that read a list of images are given alike, from a message's fields."""
+        param = getattr(self.param, message)
+        return {
+            "root": param.root_folder,
+            "size": self.read_size(message),
+            "shuffle": param.shuffle,
+            "seed": self.seed,
+            "rand_skip": param.rand_skip,
+            "bad": self.bad_records,
+        }
+
     @property
     def bad_records(self) -> BadRecords:
         """What becomes of records that cannot be used."""
@@ -120,11 +132,11 @@ class Stream(Feed):
         """What the log calls it: the nets of a solver may each have a layer of this name."""
         return f"{self.title}, {self.phase}"
 
-    def readers(self, most: int) -> int:
-        """How many shall read: --readers, else at most so many, and this process's share of the
-        cores."""
+    def readers(self, most: int | None) -> int:
+        """How many shall read: --readers, else at most so many (None: as there are cores to use),
+        and this process's share of the cores."""
         share = (os.cpu_count() or 1) // self.data_config.sharers
-        return self.data_config.readers or max(1, min(most, share))
+        return self.data_config.readers or max(1, min(most or usable_cores(), share))
 
     def pipeline(
         self,
@@ -133,7 +145,7 @@ class Stream(Feed):
         *,
         dtypes: Sequence[str] = (),
         first: Callable[[Shape, str], Buffer] | None = None,
-        threads: int = 1,
+        threads: int | None = None,
         depth: int = 4,
         decodes: bool = False,
     ) -> Pipeline:
@@ -143,13 +155,19 @@ class Stream(Feed):
         does so much for each record that many threads would wait for Python's lock: processes do it
         then (its source can be sent to them).
         """
-        threads = self.readers(threads)
+        count = self.readers(threads)
         workers: Callable[..., Workers] = Threads
         if first:
             workers = functools.partial(Threads, first=first)
-        elif decodes and worth_processes(threads, depth):
+        elif decodes and worth_processes(count, depth):
             workers = Processes
-        return Pipeline(fill, shapes, dtypes=dtypes, depth=depth, threads=threads, workers=workers)
+        return Pipeline(fill, shapes, dtypes=dtypes, depth=depth, threads=count, workers=workers)
+
+    def cached(self, source: Any, parts: list[tuple[Shape, str]], **options: Any) -> CachedBatches:
+        """A stream of records of these parts that stay where the backend has its tensors."""
+        title = self.stream_title
+        self._pipeline = CachedBatches(self.backend, source, parts, title=title, **options)
+        return self._pipeline
 
     def stays_on_device(self, nbytes: int) -> bool:
         """Whether records of so many bytes are to stay where the backend has its tensors."""
@@ -167,6 +185,10 @@ class Stream(Feed):
             return False
         fits = nbytes <= SHARE * self.backend.uploads().room()
         return not all(neighbours.gather(fits))
+
+    def require_source(self, message: str, source: str, batch: str = "records") -> None:
+        """Refuse settings without a source or a batch size."""
+        self.require(message, source=source, batch_size=f"set it to the {batch} of one batch")
 
     def record_next(self, program: Program, cached: CachedBatches) -> Tensor:
         """Record what brings the row of `cached.ahead` that tells of the next batch."""
@@ -228,7 +250,7 @@ class Varying(Stream):
 
     def one(self, position: int) -> Arrays:
         """The item of the stream at this position, as a batch."""
-        return [each[None] for each in self._source.one(position)][: len(self.param.top)]
+        return [array[None] for array in self._source.one(position)][: len(self.param.top)]
 
     def next(self) -> list[Buffer]:
         """The next batch, or item: where it has another shape, the net is to follow first."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Any
 
+from ...backends.cores import usable_cores
 from ...backends.records import Filler, ImageDecoder
 from ...backends.uploads import available_memory
 from ...data.ahead.decoded_cache import DecodedCache
@@ -42,7 +44,7 @@ class Images(Stream):
         transform: Transform,
         *,
         batch: int,
-        threads: int,
+        threads: int | None = None,
         depth: int = 4,
         decodes: bool = True,
     ) -> Shapes:
@@ -69,21 +71,21 @@ class Images(Stream):
         if transform.mean is not None:
             self._mean = self.tensor(transform.mean.shape, persistent=True)
             self.initial = [(self._mean, transform.mean)]
-        self._scale, self._interleaved = float(transform.scale), source.interleaved
+        self._settings: dict[str, Any] = {
+            "scale": float(transform.scale), "interleaved": source.interleaved
+        }  # fmt: skip
         shapes = shapes[: len(self.param.top)]
         fed = [self._raw.shape, self._table.shape, *shapes[1:]]
         dtypes = [self._raw.dtype, self._table.dtype, *["float32"] * len(shapes[1:])]
         readers = functools.partial(self.pipeline, threads=threads, depth=depth, decodes=decodes)
         if stays:
-            self._pipeline = self._cached = CachedBatches(
-                self.backend,
+            self._cached = self.cached(
                 source,
                 [(source.raw_shape, "uint8")],
                 batch=batch,
                 width=5,
                 fed=list(zip(fed, dtypes, strict=True)),
                 pipeline=readers,
-                title=self.stream_title,
                 neighbours=self.data_config.neighbours if spreads else None,
             )
             return shapes
@@ -94,7 +96,7 @@ class Images(Stream):
                 fed,
                 dtypes=dtypes,
                 first=functools.partial(_allocate, decoder),
-                readers=self.readers(min(_HANDING_ON, threads)),
+                readers=self.readers(min(_HANDING_ON, threads or usable_cores())),
                 workers=Processes if decodes and can_be_processes() else Threads,
                 depth=depth,
                 title=self.stream_title,
@@ -130,27 +132,13 @@ class Images(Stream):
             self._forward_cached(self._cached, program, top)
             return
         self.feed(program, [self._raw, self._table, *(blob.data for blob in top[1:])])
-        program.transform(
-            self._raw,
-            self._table,
-            self._mean,
-            top[0].data,
-            scale=self._scale,
-            interleaved=self._interleaved,
-        )
+        inputs = self._raw, self._table, self._mean
+        program.transform(*inputs, top[0].data, **self._settings)
 
     def _forward_cached(self, cached: CachedBatches, program: Program, top: Blobs) -> None:
-        rows = self.record_next(program, cached)
-        program.cached_batch(
-            cached.parts[0],
-            rows,
-            self._mean,
-            top[0].data,
-            top[1].data if len(top) > 1 else None,
-            cached.slots.table,
-            scale=self._scale,
-            interleaved=self._interleaved,
-        )
+        rows, label = self.record_next(program, cached), top[1].data if len(top) > 1 else None
+        outputs = top[0].data, label, cached.slots.table
+        program.cached_batch(cached.parts[0], rows, self._mean, *outputs, **self._settings)
 
 
 def _allocate(there: Filler, shape: Shape, _: str) -> Buffer:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ... import filler
@@ -14,6 +16,14 @@ from ..base import Blobs, Layer, Program, Shape, Shapes, register
 from .feed import Feed, feed
 
 
+def _for_each_top(layer: Layer, field: str, values: list[Any], named: str) -> list[Any]:
+    """A value for each top, of which the field gives one for all, or one each."""
+    tops = len(layer.param.top)
+    if len(values) not in (1, tops):
+        layer.fail(field, f"{len(values)} {named} for {tops} tops: give 1 or {tops}")
+    return values * (tops // len(values))
+
+
 @register("Input")
 class Input(Layer):
     """Blobs that the caller fills before each forward pass, or lets the net ask for."""
@@ -22,12 +32,8 @@ class Input(Layer):
     tops = (1, None)
 
     def setup(self, bottom: Shapes) -> Shapes:
-        tops = len(self.param.top)
         shapes = [tuple(shape.dim) for shape in self.param.input_param.shape]
-        if len(shapes) not in (1, tops):
-            given = f"{len(shapes)} shapes for {tops} tops"
-            self.fail("input_param.shape", f"{given}: give 1 or {tops}")
-        return shapes * (tops // len(shapes))
+        return _for_each_top(self, "input_param.shape", shapes, "shapes")
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         if self.data_config.inputs is not None:
@@ -46,16 +52,11 @@ class DummyData(Feed):
     def setup(self, bottom: Shapes) -> Shapes:
         tops = len(self.param.top)
         fillers = list(self.param.dummy_data_param.data_filler) or [caffe_pb2.FillerParameter()]
-        if len(fillers) not in (1, tops):
-            self.fail(
-                "dummy_data_param.data_filler",
-                f"{len(fillers)} fillers for {tops} tops: give none, 1 or {tops}",
-            )
-        self._fillers = fillers * (tops // len(fillers))
+        self._fillers = _for_each_top(self, "dummy_data_param.data_filler", fillers, "fillers")
         shapes = self._shapes(tops)
         # A trial of each filler now: a bad one is reported before training begins. Of random
         # values, which nobody uses, the first item does.
-        self._constant = [each.type == "constant" for each in self._fillers]
+        self._constant = [settings.type == "constant" for settings in self._fillers]
         self._values = [
             self._draw(top, shape if once else (*(min(size, 1) for size in shape[:1]), *shape[1:]))
             for top, (shape, once) in enumerate(zip(shapes, self._constant, strict=True))
@@ -83,19 +84,13 @@ class DummyData(Feed):
         else:
             counts = {len(values) for values in legacy}
             if 0 in counts or not counts <= {1, tops}:
-                self.fail(
-                    "dummy_data_param",
-                    f"give shape (or each of num, channels, height, width) once or {tops} times",
-                )
+                fields = "shape (or each of num, channels, height, width)"
+                self.fail("dummy_data_param", f"give {fields} once or {tops} times")
             columns = [list(values) * (tops // len(values)) for values in legacy]
             shapes = list(zip(*columns, strict=True))
-        if len(shapes) not in (1, tops):
-            self.fail(
-                "dummy_data_param.shape", f"{len(shapes)} shapes for {tops} tops: give 1 or {tops}"
-            )
         for shape in shapes:
             self.check_shape("dummy_data_param.shape", "a blob", shape)
-        return shapes * (tops // len(shapes))
+        return _for_each_top(self, "dummy_data_param.shape", shapes, "shapes")
 
     def _draw(self, top: int, shape: Shape) -> np.ndarray:
         draws = filler.Draws(self.seed, self.key, top, self.position + self.rank)
@@ -142,11 +137,9 @@ class MemoryData(Feed):
         """
         count = len(data) if np.ndim(data) else 0
         if np.shape(data) != (count, *self.shape) or not count or count % self.batch_size:
-            raise UserError(
-                f"{self.title}: the data have shape {np.shape(data)}, not "
-                f"(N, {', '.join(map(str, self.shape))}) with N a multiple of batch_size "
-                f"{self.batch_size}"
-            )
+            expected = f"(N, {', '.join(map(str, self.shape))}) with N a multiple of batch_size"
+            given = f"{self.title}: the data have shape {np.shape(data)}"
+            raise UserError(f"{given}, not {expected} {self.batch_size}")
         if np.size(labels) != count:
             raise UserError(f"{self.title}: {np.size(labels)} labels for {count} images")
         self._arrays = np.asarray(data), np.asarray(labels).reshape(count)
@@ -157,10 +150,8 @@ class MemoryData(Feed):
         images = np.asarray(images)
         shape = self._transform.prepare(images.shape[1:]) if images.ndim == 4 else ()
         if shape != self.shape:
-            raise UserError(
-                f"{self.title}: images of {images.shape} become {shape} by "
-                f"transform_param, but the layer wants {self.shape}"
-            )
+            become = f"images of {images.shape} become {shape} by transform_param"
+            raise UserError(f"{self.title}: {become}, but the layer needs {self.shape}")
         data = np.empty((len(images), *shape), np.float32)
         numbers = self._added + np.arange(len(images))
         draws = record_draws(self.seed, np.zeros_like(numbers), numbers).tolist()
@@ -171,15 +162,14 @@ class MemoryData(Feed):
 
     def next(self) -> list[Buffer]:
         if self._arrays is None:
-            self.fail(
-                "top", "no data yet: give the layer its arrays (set_arrays, set_input_arrays)"
-            )
+            text = "no data yet: give the layer its arrays (set_arrays, set_input_arrays)"
+            self.fail("top", text)
         data, labels = self._arrays
         start = (self.position + self.rank * self.batch_size) % len(data)
         stop = start + self.batch_size
-        if (place := self._labels.wrong(labels[start:stop])) is not None:
-            name = f"{self.title}: image {start + place} of the arrays"
-            self._labels.check(labels[start + place], name)
+        if (index := self._labels.wrong(labels[start:stop])) is not None:
+            name = f"{self.title}: image {start + index} of the arrays"
+            self._labels.check(labels[start + index], name)
         self._buffers[0].array[...] = data[start:stop]
         self._buffers[1].array[...] = labels[start:stop]
         self.position += self.ranks * self.batch_size

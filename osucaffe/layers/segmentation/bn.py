@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ..base import Blobs, Flags, Layer, Program, Shapes, Tensor, register
-from ..core.normalization import with_channels
+from ..core.normalization import RATE, with_channels
 
 SEGNET_EPS = 1e-9
 
@@ -32,10 +34,7 @@ class BN(Layer):
     def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.bn_param, bottom[0]
         self.check_axes(shape, "N x C ...")
-        self.channels = shape[1]
-        self.count = shape[0]
-        for extent in shape[2:]:
-            self.count *= extent
+        self.channels, self.count = shape[1], math.prod(shape) // shape[1]
         self.is_segnet = self._is_segnet()
         small = (1, self.channels, 1, 1)
         self.saved_shapes = ((1, self.channels), (self.channels,))
@@ -68,10 +67,8 @@ class BN(Layer):
         }
         given = {form: [f for f in names if param.HasField(f)] for form, names in forms.items()}
         if given[True] and given[False]:
-            self.fail(
-                f"bn_param.{given[True][0]}",
-                f"is of SegNet's form, but {given[False][0]} beside it of TSN's: take one out",
-            )
+            text = f"is of SegNet's form, but {given[False][0]} of TSN's: take one out"
+            self.fail(f"bn_param.{given[True][0]}", text)
         return bool(given[True]) or (not given[False] and len(self.param.param) == 2)
 
     def _fix(self, *indices: int) -> None:
@@ -93,12 +90,9 @@ class BN(Layer):
             self.mean, self.rate = self.tensor((self.channels,)), self.tensor((self.channels,))
             eps = SEGNET_EPS if self.is_segnet else self.param.bn_param.eps
             if self.fixed:
-                formula = "y = 1 / sqrt(a + eps)"
                 program.copy(self.parameter(2), self.mean)
-                constants = {"eps": eps}
-                program.elementwise(
-                    [self.parameter(3)], [self.rate], formula=formula, constants=constants
-                )
+                variance, constants = self.parameter(3), {"eps": eps}
+                program.elementwise([variance], [self.rate], formula=RATE, constants=constants)
             else:
                 self._measure(program, self.mean, self.rate, eps, top)
         y, scale, shift = top[0].data, self.parameter(0), self.parameter(1)
@@ -113,7 +107,7 @@ class BN(Layer):
         # Sums of past statistics that forget all of the past: those of this batch.
         extents = (self.channels, self.channels, 1)
         means, unbiased, weight = (self.tensor((extent,), persistent=True) for extent in extents)
-        self.initial = [(each, np.zeros(each.shape)) for each in (means, unbiased, weight)]
+        self.initial = [(tensor, np.zeros(tensor.shape)) for tensor in (means, unbiased, weight)]
         program.batch_norm_statistics(
             with_channels(self.saved), mean, rate, means, unbiased, weight, eps=eps, fraction=0.0
         )

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import UserError
 from ..base import Arrays, Blobs, Flags, Layer, Program, Shapes, Tensor, register
 
 
@@ -24,9 +25,9 @@ class Lattice:
 
     def __init__(self, features: np.ndarray) -> None:
         points, dimensions = features.shape
-        place, rank, shares = _simplices(features.astype(np.float64))
+        origin, rank, shares = _simplices(features.astype(np.float64))
         # Vertices by one number each, so that all are told apart and found by sorting.
-        codes, steps = _codes(place, rank)
+        codes, steps = _codes(origin, rank)
         order = np.argsort(codes, axis=None, kind="stable")
         ordered = codes.reshape(-1)[order]
         is_first = np.append(True, ordered[1:] != ordered[:-1])
@@ -38,7 +39,7 @@ class Lattice:
         vertices[order] = np.cumsum(is_first) - 1
         self._vertices = vertices.reshape(codes.shape)
         unique = ordered[self._starts]
-        self._beside = [(_find(unique, unique + s), _find(unique, unique - s)) for s in steps]
+        self._neighbors = [(_find(unique, unique + s), _find(unique, unique - s)) for s in steps]
         self._scale = 1 / (1 + 2.0**-dimensions)
 
     def filter(self, values: np.ndarray, *, reverse: bool = False) -> np.ndarray:
@@ -47,17 +48,17 @@ class Lattice:
         splats, shares = self._splats.astype(kind), (self._shares * self._scale).astype(kind)
         # The last one stands for all the vertices that there are not.
         old, new = (np.zeros(len(self._starts) + 1, kind) for _ in range(2))
-        beside = np.empty_like(new[:-1])
+        neighbors = np.empty_like(new[:-1])
         result = np.empty_like(values)
         for row, smooth in zip(values, result, strict=True):
             parts = np.take(row, self._points)
             parts *= splats
             np.add.reduceat(parts, self._starts, out=old[:-1])
-            for before, behind in self._beside[:: -1 if reverse else 1]:
+            for before, behind in self._neighbors[:: -1 if reverse else 1]:
                 inner = new[:-1]
                 np.take(old, before, out=inner, mode="clip")
-                np.take(old, behind, out=beside, mode="clip")
-                inner += beside
+                np.take(old, behind, out=neighbors, mode="clip")
+                inner += neighbors
                 inner *= kind(0.5)
                 inner += old[:-1]
                 old, new = new, old
@@ -82,30 +83,30 @@ def _simplices(features: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray
     elevated[:, 1:] -= scaled * axes
     nearest = np.rint(elevated / around)
     excess = nearest.sum(axis=1, keepdims=True).astype(np.int64)
-    place = nearest.astype(np.int64) * around
-    order = np.argsort(place - elevated, axis=1, kind="stable")
+    origin = nearest.astype(np.int64) * around
+    order = np.argsort(origin - elevated, axis=1, kind="stable")
     rank = np.empty_like(order)
     np.put_along_axis(rank, order, np.broadcast_to(np.arange(around), order.shape), axis=1)
     # Back to the plane, where rounding has left it.
     rank += excess
     moved = around * ((rank < 0).astype(np.int64) - (rank >= around))
     rank += moved
-    place += moved
+    origin += moved
     sorted_gaps = np.empty_like(elevated)
-    np.put_along_axis(sorted_gaps, rank, (elevated - place) / around, axis=1)
+    np.put_along_axis(sorted_gaps, rank, (elevated - origin) / around, axis=1)
     shares = np.empty((around, points))
     shares[0] = 1 + sorted_gaps[:, -1] - sorted_gaps[:, 0]
     shares[1:] = (sorted_gaps[:, :-1] - sorted_gaps[:, 1:]).T[::-1]
-    return place, rank, shares
+    return origin, rank, shares
 
 
-def _codes(place: np.ndarray, rank: np.ndarray) -> tuple[np.ndarray, list[int]]:
+def _codes(origin: np.ndarray, rank: np.ndarray) -> tuple[np.ndarray, list[int]]:
     """A number for each vertex of each point, (d + 1, points), and how far apart the numbers of
     neighbours are along each of the d + 1 axes."""
-    around = place.shape[1]
+    around = origin.shape[1]
     dimensions = around - 1
-    low = place[:, :-1].min(axis=0) - 2 * around
-    extents = place[:, :-1].max(axis=0) - low + 2 * around
+    low = origin[:, :-1].min(axis=0) - 2 * around
+    extents = origin[:, :-1].max(axis=0) - low + 2 * around
     strides, total = [], 1
     for extent in extents:
         strides.append(total)
@@ -113,7 +114,7 @@ def _codes(place: np.ndarray, rank: np.ndarray) -> tuple[np.ndarray, list[int]]:
     if total >= 2**62:
         raise ValueError("features are too far apart")
     weights = np.array(strides)
-    base = (place[:, :-1] - low) @ weights
+    base = (origin[:, :-1] - low) @ weights
     above = np.array([
         ((rank[:, :-1] > dimensions - remainder) @ weights) for remainder in range(around)
     ])  # fmt: skip
@@ -122,11 +123,11 @@ def _codes(place: np.ndarray, rank: np.ndarray) -> tuple[np.ndarray, list[int]]:
     return codes, steps
 
 
-def _find(ordered: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+def _find(ordered: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Where these stand in what is ordered; behind its end where they do not."""
-    at = np.searchsorted(ordered, wanted)
-    found = ordered[np.minimum(at, len(ordered) - 1)] == wanted
-    return np.where(found, at, len(ordered))
+    at = np.searchsorted(ordered, values)
+    present = ordered[np.minimum(at, len(ordered) - 1)] == values
+    return np.where(present, at, len(ordered))
 
 
 Filter = tuple[Lattice, np.ndarray]
@@ -152,12 +153,11 @@ class MultiStageMeanfield(Layer):
     no_gradient = (2,)
 
     def setup(self, bottom: Shapes) -> Shapes:
-        param, (unary, begin, image) = self.param.multi_stage_meanfield_param, bottom
+        param, (unary, _, image) = self.param.multi_stage_meanfield_param, bottom
         self.check_axes(unary, field="bottom[0]")
-        if begin != unary:
-            self.fail("bottom[1]", f"has shape {begin}, but must be that of bottom[0], {unary}")
-        if len(image) != 4 or (image[0], *image[2:]) != (unary[0], *unary[2:]):
-            self.fail("bottom[2]", f"has shape {image}, but must be images of the size of {unary}")
+        self.check_alike(bottom[:2])
+        self.check_axes(image, field="bottom[2]")
+        self.check_bottom(bottom, 2, (unary[0], image[1], *unary[2:]), ", of the size of bottom[0]")
         for field in ("theta_alpha", "theta_beta", "theta_gamma", "num_iterations"):
             if not getattr(param, field) > 0:
                 self.fail(f"multi_stage_meanfield_param.{field}", "must be above 0")
@@ -171,8 +171,8 @@ class MultiStageMeanfield(Layer):
             )
         ]
         rows, columns = np.indices(unary[2:]).reshape(2, -1)
-        self.places = np.stack([columns, rows], axis=1)
-        self.spatial = self._filter(self.places / param.theta_gamma)
+        self.coordinates = np.stack([columns, rows], axis=1)
+        self.spatial = self._filter(self.coordinates / param.theta_gamma)
         return [unary]
 
     def _diagonal(self, kind: str, channels: int) -> np.ndarray:
@@ -182,15 +182,13 @@ class MultiStageMeanfield(Layer):
         words = getattr(param, field).split()
         if not words:
             return np.full(channels, getattr(param, f"{kind}_filter_weight"))
-        try:
-            values = np.array([float(word) for word in words[:channels]])
-        except ValueError:
-            self.fail(f"multi_stage_meanfield_param.{field}", f"{words} are not all numbers")
-        if len(values) < channels:
-            self.fail(
-                f"multi_stage_meanfield_param.{field}",
-                f"has {len(values)} numbers, but there are {channels} channels",
-            )
+        with self.blame(f"multi_stage_meanfield_param.{field}"):
+            try:
+                values = np.array([float(word) for word in words[:channels]])
+            except ValueError:
+                raise UserError(f"{words} are not all numbers") from None
+            if len(values) < channels:
+                raise UserError(f"has {len(values)} numbers, but there are {channels} channels")
         return values
 
     def _filter(self, features: np.ndarray) -> Filter:
@@ -231,8 +229,8 @@ class MultiStageMeanfield(Layer):
             self._learn(program, message, 2, dpairwise)
             self._mix_backward(program, dpairwise, 2, dmessage)
             dfiltered = [self.tensor(shape) for _ in filtered]
-            for i, (each, dy) in enumerate(zip(filtered, dfiltered, strict=True)):
-                self._learn(program, each, i, dmessage)
+            for i, (x, dy) in enumerate(zip(filtered, dfiltered, strict=True)):
+                self._learn(program, x, i, dmessage)
                 self._mix_backward(program, dmessage, i, dy)
             if number or propagate_down[1]:
                 dprobability = self.tensor(shape)
@@ -268,7 +266,7 @@ class MultiStageMeanfield(Layer):
         self.bilateral = []
         for image in reads[0]:
             colours = image.reshape(len(image), -1).T.astype(np.float64) / param.theta_beta
-            features = np.concatenate([self.places / param.theta_alpha, colours], axis=1)
+            features = np.concatenate([self.coordinates / param.theta_alpha, colours], axis=1)
             self.bilateral.append(self._filter(features))
         writes[0].fill(1)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...backends.cores import usable_cores
 from ...data.streams.dense_images import DenseImageSource, read_edges, read_gray
 from ..base import Shapes, register
 from ..reading.feed import Varying
+
+SHARED_WITH_LABELS = ("crop_size", "crop_height", "crop_width", "mirror", "scale_factors")
 
 
 class PixelLabels(Varying):
@@ -29,35 +30,18 @@ class PixelLabels(Varying):
             self.record_shape, self.records = source.record_shape, len(source)
         if self.reshapes:
             return self.shapes
-        return self.stream(source, self.shapes, threads=usable_cores(), decodes=True)
+        return self.stream(source, self.shapes, decodes=True)
 
     def _read_list(self, options: dict[str, Any]) -> DenseImageSource:
         param = getattr(self.param, self.where)
         self.require(self.where, source="name a file with lines IMAGE LABELS")
         self.check_positive(self.where, "batch_size")
-        size = self.read_size(self.where)
+        options |= self.list_options(self.where) | {"colour": param.is_color}
         # Crops and mirror images are labels' matter too: the transform has the rest.
-        transform = self.read_transform(
-            "crop_size",
-            "crop_height",
-            "crop_width",
-            "mirror",
-            "scale_factors",
-            mean_file=param.mean_file if self.where == "dense_image_data_param" else "",
-        )
+        mean_file = param.mean_file if self.where == "dense_image_data_param" else ""
+        transform = self.read_transform(*SHARED_WITH_LABELS, mean_file=mean_file)
         with self.blame(f"{self.where}.source"):
-            return DenseImageSource(
-                param.source,
-                transform,
-                root=param.root_folder,
-                colour=param.is_color,
-                size=size,
-                shuffle=param.shuffle,
-                seed=self.seed,
-                rand_skip=param.rand_skip,
-                bad=self.bad_records,
-                **options,
-            )
+            return DenseImageSource(param.source, transform, **options)
 
     def crop_of(self, param: Any, where: str) -> tuple[int, int]:
         """The height and width that a message gives for crops, 0 and 0 where it gives none."""

@@ -28,45 +28,42 @@ class SegAccuracy(Layer):
         self.scores = (scores[0], scores[1], math.prod(scores[2:]))
         self.ignored = list(param.ignore_label)
         if len(self.ignored) < 2:
-            self.takes_labels(1, scores[1], *self.ignored)
+            ignored = self.ignored[0] if self.ignored else None
+            self.take_labels(bottom, math.prod(labels), scores[1], ignored)
         self.sums = self.tensor((3, scores[1]), persistent=not param.reset)
         if not param.reset:
             self.initial = [(self.sums, np.zeros(self.sums.shape))]
         return [(1, 1, 1, 3)]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        items, classes, places = self.scores
-        pixels, index = (items, 1, places), self.tensor((items, 1, places))
-        label, found = self.tensor(pixels), self.tensor(pixels)
+        items, classes, positions = self.scores
+        pixels, index = (items, 1, positions), self.tensor((items, 1, positions))
+        label, predicted = self.tensor(pixels), self.tensor(pixels)
         program.top_k(bottom[0].data.view(self.scores), index, None, axis=1)
         # -1 where a label is ignored, -2 where it is no class.
         formula = f"whole = floor(a); y = where(whole < 0, -2, where(whole < {classes}, whole, -2))"
-        for each in self.ignored:
-            formula += f"; y = where(whole == {each}, -1, y)"
+        for ignored in self.ignored:
+            formula += f"; y = where(whole == {ignored}, -1, y)"
         program.elementwise([bottom[1].data.view(pixels)], [label], formula=formula)
-        program.elementwise([label, index], [found], formula="y = where(a < 0, -1, b)")
+        program.elementwise([label, index], [predicted], formula="y = where(a < 0, -1, b)")
         wrong = self.tensor((1,))
         program.reduce([label], wrong, formula="y = where(a == -2, 1, 0)", axes=(0, 1, 2))
-        self._judge(program, self._count(program, label, found), wrong, top[0].data.view((3,)))
+        self._judge(program, self._count(program, label, predicted), wrong, top[0].data.view((3,)))
 
-    def _count(self, program: Program, label: Tensor, found: Tensor) -> Tensor:
+    def _count(self, program: Program, label: Tensor, predicted: Tensor) -> Tensor:
         """How many pixels of each class are found, there, and taken for it: (3, classes)."""
         row, classes = (1, label.count), self.indices(program, (self.scores[1], 1))
-        label, found = label.view(row), found.view(row)
-        counts = []
-        for inputs, formula in (
-            ([label, classes, found], "y = where(a == b, where(c == b, 1, 0), 0)"),
-            ([label, classes], "y = where(a == b, 1, 0)"),
-            ([found, classes], "y = where(a == b, 1, 0)"),
-        ):
-            counts.append(self.tensor((1, self.scores[1])))
-            program.reduce(inputs, counts[-1], formula=formula, axes=(1,))
-        if self.param.seg_accuracy_param.reset:
-            program.concat(counts, self.sums, axis=0)
-            return self.sums
-        now = self.tensor(self.sums.shape)
+        label, predicted = label.view(row), predicted.view(row)
+        counts = [self.tensor((1, self.scores[1])) for _ in range(3)]
+        both = "y = where(a == b, where(c == b, 1, 0), 0)"
+        program.reduce([label, classes, predicted], counts[0], formula=both, axes=(1,))
+        for of, count in zip((label, predicted), counts[1:], strict=True):
+            program.reduce([of, classes], count, formula="y = where(a == b, 1, 0)", axes=(1,))
+        reset = self.param.seg_accuracy_param.reset
+        now = self.sums if reset else self.tensor(self.sums.shape)
         program.concat(counts, now, axis=0)
-        program.elementwise([self.sums, now], [self.sums], formula="y = a + b")
+        if not reset:
+            program.elementwise([self.sums, now], [self.sums], formula="y = a + b")
         return self.sums
 
     def _judge(self, program: Program, sums: Tensor, wrong: Tensor, y: Tensor) -> None:
@@ -75,27 +72,22 @@ class SegAccuracy(Layer):
         program.split(sums, parts, axis=0)
         right, there, taken = parts
         share = {"share": 1 / self.scores[1]}
-        results = []
 
         def total(inputs: list[Tensor], formula: str) -> Tensor:
             result = self.tensor((1,))
             program.reduce(inputs, result, formula=formula, axes=(0, 1), constants=share)
             return result
 
-        for above, below in (
-            (total([right], "y = a"), total([there], "y = a")),
-            (
-                total([right, there], "y = a / max(b, 1)"),
-                total([there], "y = where(a > 0, 1, 0)"),
-            ),
-        ):
-            results.append(self.tensor((1,)))
-            program.elementwise([above, below], [results[-1]], formula="y = a / max(b, 1)")
+        ratio, measures = "y = a / max(b, 1)", [self.tensor((1,)) for _ in range(2)]
+        pixels = [total([right], "y = a"), total([there], "y = a")]
+        classes = [total([right, there], ratio), total([there], "y = where(a > 0, 1, 0)")]
+        for pair, measure in zip((pixels, classes), measures, strict=True):
+            program.elementwise(pair, [measure], formula=ratio)
         formula = "whole = b + c - a; y = share * where(whole > 0, a / max(whole, 1), 1)"
-        results.append(total([right, there, taken], formula))
-        measures = self.tensor((3,))
-        program.concat(results, measures, axis=0)
+        measures.append(total([right, there, taken], formula))
+        joined = self.tensor((3,))
+        program.concat(measures, joined, axis=0)
         one, valid = self.tensor((1, 1)), self.tensor((1, 1))
         program.fill(one, value=1.0)
         program.gather(one, wrong, valid)  # NaN: there is but one element
-        program.broadcast([measures, valid.view((1,))], [y], formula="y = a * b")
+        program.broadcast([joined, valid.view((1,))], [y], formula="y = a * b")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ...backends.cores import usable_cores
 from ...data.ahead.pipeline import Buffer, allocate
 from ...data.databases.database import open_database
 from ...data.streams.annotated import COLUMNS, ROOM, AnnotatedSource, join_rows
@@ -32,23 +31,13 @@ class AnnotatedData(Varying):
         rows = max(ROOM, OBJECTS * batch)
         self._rows, self._count = allocate((1, 1, rows, COLUMNS)), allocate((1,))
         if not self.reshapes:
-            depth = self.param.data_param.prefetch
-            self.stream(
-                self._source,
-                self.shapes,
-                threads=usable_cores(),
-                depth=depth,
-                decodes=self._source.shared,
-            )
+            depth, decodes = self.param.data_param.prefetch, self._source.shared
+            self.stream(self._source, self.shapes, depth=depth, decodes=decodes)
         return [self.shapes[0], self._rows.array.shape][: len(self.param.top)]
 
     def _open(self) -> AnnotatedSource:
         param = self.param.data_param
-        self.require(
-            "data_param",
-            source="set it to the folder of an LMDB",
-            batch_size="set it to the images of one batch",
-        )
+        self.require_source("data_param", "set it to the folder of an LMDB", "images")
         with self.blame("data_param.source"):
             database = open_database(param.source)
             source = AnnotatedSource(
@@ -57,11 +46,8 @@ class AnnotatedData(Varying):
                 bad=self.bad_records,
             )  # fmt: skip
         if source.varies and param.batch_size > 1:
-            self.fail(
-                "transform_param.resize_param.resize_mode",
-                f"FIT_SMALL_SIZE gives images of any size: batch_size must be 1, not "
-                f"{param.batch_size}",
-            )
+            text = "FIT_SMALL_SIZE gives images of any size: batch_size must be 1"
+            self.fail("transform_param.resize_param.resize_mode", text)
         return source
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:

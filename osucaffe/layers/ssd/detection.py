@@ -27,7 +27,8 @@ class PixelEvaluate(Rows):
     type = "DetectionEvaluate"
     bottoms = (3, 3)
     no_gradient = (0, 1, 2)
-    place = 0
+    images = 0
+    """How many with boxes there have been."""
 
     def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.detection_evaluate_param
@@ -57,44 +58,41 @@ class PixelEvaluate(Rows):
                       f"{path} must have lines of name, height and width")  # fmt: skip
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        program.host(
-            [blob.data for blob in bottom], list(self.open_rows(top[0])), function=self._run
-        )
+        rows = list(self.open_rows(top[0]))
+        program.host([blob.data for blob in bottom], rows, function=self._run)
 
     def _run(self, reads: list[np.ndarray], writes: list[np.ndarray]) -> None:
         param = self.param.detection_evaluate_param
-        found, truth, extents = (each.reshape(len(each), -1).astype(np.float64) for each in reads)
+        boxes, truth, extents = (x.reshape(len(x), -1).astype(np.float64) for x in reads)
         truth = truth[truth[:, 0] >= 0]
         counted = truth if param.evaluate_difficult_gt else truth[truth[:, 7] == 0]
         labels = range(1, param.num_classes)
         counts = [[-1.0, k, (counted[:, 5] == k).sum(), -1, -1] for k in labels]
-        rows = [np.array(counts)]
-        for image in np.unique(found[found[:, 0] >= 0, 0]):
+        parts = [np.array(counts)]
+        for image in np.unique(boxes[boxes[:, 0] >= 0, 0]):
             ratio = np.ones(2)
             if len(self.sizes):
-                ratio = self.sizes[self.place % len(self.sizes)] / extents[int(image)]
-                self.place += 1
-            own = found[(found[:, 0] == image) & (found[:, 5] > 0)]
-            for label in np.unique(own[:, 5]):
-                rows.append(self._judged(
-                    own[own[:, 5] == label],
-                    truth[(truth[:, 0] == image) & (truth[:, 5] == label)],
-                    np.tile(ratio[::-1], 2),
-                ))  # fmt: skip
-        every = np.concatenate(rows)
-        if len(every) > len(writes[0]):
+                ratio = self.sizes[self.images % len(self.sizes)] / extents[int(image)]
+                self.images += 1
+            for label in np.unique(boxes[(boxes[:, 0] == image) & (boxes[:, 5] > 0), 5]):
+                detections, true = (
+                    rows[(rows[:, 0] == image) & (rows[:, 5] == label)] for rows in (boxes, truth)
+                )
+                parts.append(self._judged(detections, true, np.tile(ratio[::-1], 2)))
+        rows = np.concatenate(parts)
+        if len(rows) > len(writes[0]):
             self.fail("bottom[0]", f"has more than {ROOM} boxes: set max_det_num in FrcnnOutput")
-        put_rows(every, writes)
+        put_rows(rows, writes)
 
-    def _judged(self, found: np.ndarray, truth: np.ndarray, ratio: np.ndarray) -> np.ndarray:
+    def _judged(self, boxes: np.ndarray, truth: np.ndarray, ratio: np.ndarray) -> np.ndarray:
         """image, label, score, true, false of the boxes of one image and label."""
         param = self.param.detection_evaluate_param
         if len(truth):
-            found = found[np.argsort(-found[:, 6], kind="stable")]
-        shared = anchors.overlaps(found[:, 1:5] * ratio, truth[:, 1:5] * ratio, whole=True)
+            boxes = boxes[np.argsort(-boxes[:, 6], kind="stable")]
+        shared = anchors.overlaps(boxes[:, 1:5] * ratio, truth[:, 1:5] * ratio, strict=True)
         skipped = (truth[:, 7] != 0) & (not param.evaluate_difficult_gt)
         verdict = judge(shared, skipped, param.overlap_threshold)
-        return np.concatenate([found[:, [0, 5, 6]], verdict], axis=1)
+        return np.concatenate([boxes[:, [0, 5, 6]], verdict], axis=1)
 
 
 @register("DetectionOutput")
@@ -157,25 +155,23 @@ class DetectionEvaluate(Rows):
     def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.detection_evaluate_param
         for i, width in enumerate((7, 8)):
-            if bottom[i][-1:] != (width,):
-                self.fail(f"bottom[{i}]", f"has shape {bottom[i]}, but needs rows of {width}")
+            self.check_bottom(bottom, i, (*bottom[i][:-1], width), ": rows of so many numbers")
         if not param.num_classes:
             self.fail("detection_evaluate_param.num_classes", "is missing")
         if param.name_size_file:
             log.warning(
                 "%s, detection_evaluate_param.name_size_file: not read; overlaps are of boxes in "
-                "shares of the image, not of whole pixels",
-                self.title,
-            )
+                "fractions of the image, not of whole pixels", self.title,
+            )  # fmt: skip
         self.shapes = [(math.prod(shape[:-1]), shape[-1]) for shape in bottom]
         labels = [n for n in range(param.num_classes) if n != param.background_label_id]
         return [(1, 1, len(labels) + self.shapes[0][0], 5)]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         param = self.param.detection_evaluate_param
-        found, truth = (b.data.view(s) for b, s in zip(bottom, self.shapes, strict=True))
+        detections, truth = (b.data.view(s) for b, s in zip(bottom, self.shapes, strict=True))
         program.evaluate_boxes(
-            found, truth, *self.open_rows(top[0]), classes=param.num_classes,
+            detections, truth, *self.open_rows(top[0]), classes=param.num_classes,
             background=param.background_label_id, threshold=param.overlap_threshold,
             difficult=param.evaluate_difficult_gt,
         )  # fmt: skip

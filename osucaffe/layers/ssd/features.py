@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..base import Blobs, Flags, Layer, Program, Shape, Shapes, register
+from ..core.normalization import RATE
 from ..core.shape import Reordered
 
 
@@ -49,17 +50,16 @@ class Normalize(Layer):
         filler = param.scale_filler if param.HasField("scale_filler") else None
         self.add_parameter(scales, filler, default=1)
         self.others = (0, 1, 2) if param.channel_shared else (0, 2)
-        self.spread = (1, 1 if param.channel_shared else shape[1], 1)
+        self.scale_shape = (1, 1 if param.channel_shared else shape[1], 1)
         self.constants = {"eps": param.eps}
         return [shape]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         self.x, self.rate = bottom[0].data.view(self.shape), self.tensor(self.small)
         squares = self.tensor(self.small)
-        self.scale = self.parameters[0].data.view(self.spread)
+        self.scale = self.parameters[0].data.view(self.scale_shape)
         program.reduce([self.x], squares, formula="y = a * a", axes=self.axes)
-        formula = "y = 1 / sqrt(a + eps)"
-        program.elementwise([squares], [self.rate], formula=formula, constants=self.constants)
+        program.elementwise([squares], [self.rate], formula=RATE, constants=self.constants)
         y = top[0].data.view(self.shape)
         program.broadcast([self.x, self.rate, self.scale], [y], formula="y = a * b * c")
 
@@ -98,10 +98,8 @@ class FeatureNormalize(Layer):
         param, shape = self.param.normalize_param, bottom[0]
         self.check_axes(shape, "N x C ...")
         if param.normalize_type not in NORMS:
-            self.fail(
-                "normalize_param.normalize_type",
-                f'is "{param.normalize_type}": give one of {", ".join(NORMS)}',
-            )
+            text = f'is "{param.normalize_type}": give one of {", ".join(NORMS)}'
+            self.fail("normalize_param.normalize_type", text)
         self.gives_none = () if param.bp_norm else (1,)
         self.summed, self.norm_formula, self.slope = NORMS[param.normalize_type]
         self.small = (shape[0], 1, *shape[2:])

@@ -7,8 +7,8 @@ import math
 
 from ...backends.primitives.losses import FLT_MIN
 from ..base import Blobs, Flags, Program, Shapes, Tensor, register
-from ..core.cross_entropy import Normalized
-from ..core.losses import check_labels, pre_fixed, read_normalization
+from ..core.cross_entropy import OfSoftmax
+from ..core.losses import pre_fixed, read_normalization
 from ..rows import Boxes
 
 
@@ -87,7 +87,7 @@ class MultiBoxLoss(Boxes):
         """Set `chosen`: the priors without match that count."""
         assert self.chosen is not None
         param, shape = self.param.multibox_loss_param, self.chosen.shape
-        hard, places, loss = self.mining == "HARD_EXAMPLE", None, losses[1]
+        hard, boxes, loss = self.mining == "HARD_EXAMPLE", None, losses[1]
         if hard and param.sample_size < 1:
             self.fail("multibox_loss_param.sample_size", "must be at least 1")
         if hard:
@@ -95,15 +95,15 @@ class MultiBoxLoss(Boxes):
             program.sum(losses, loss)
         thins = param.HasField("nms_param") and param.nms_param.nms_threshold > 0
         if hard and thins and param.use_prior_for_nms:
-            places = self.tensor((1, shape[1], 4))
-            program.crop(self.priors, places, offsets=(0, 0, 0))
+            boxes = self.tensor((1, shape[1], 4))
+            program.crop(self.priors, boxes, offsets=(0, 0, 0))
         elif hard and thins:
             decoded = self.tensor(self.location_shape)
             coding = {name: self.settings[name] for name in ("coding", "scaled")}
             program.decode_boxes(self.location, self.priors, decoded, **coding)
-            places = decoded.view((*shape, 4))
+            boxes = decoded.view((*shape, 4))
         program.mine_boxes(
-            loss, self.match.view(shape), overlap.view(shape), places, self.chosen, hard=hard,
+            loss, self.match.view(shape), overlap.view(shape), boxes, self.chosen, hard=hard,
             ratio=param.neg_pos_ratio, most_overlap=param.neg_overlap, size=param.sample_size,
             threshold=param.nms_param.nms_threshold,
             top_k=param.nms_param.top_k if param.nms_param.HasField("top_k") else -1,
@@ -119,22 +119,20 @@ class MultiBoxLoss(Boxes):
             inputs = [*losses, self.match.view(losses[0].shape), self.chosen]
             formula = "own = where(c > -0.5, 1, 0); y = weight * own * a + scored * max(own, d) * b"
         program.reduce(inputs, total, formula=formula, axes=(0, 1), constants=self.constants)
-        program.broadcast(
-            [total, self.matches], [loss.view((1,))], formula=f"y = a / {self._divisor()}"
-        )
+        self._divide(program, total, loss.view((1,)))
 
-    def _divisor(self) -> str:
-        """What the sum is divided by, as a formula of b = the matches."""
-        return "max(b, 1)" if self.divisor is None else f"{self.divisor}"
+    def _divide(self, program: Program, total: Tensor, share: Tensor) -> None:
+        """By a constant, or by the number of matches."""
+        divisor = "max(b, 1)" if self.divisor is None else f"{self.divisor}"
+        program.broadcast([total, self.matches], [share], formula=f"y = a / {divisor}")
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         scale = self.tensor((1,))
-        inputs = [top[0].diff.view((1,)), self.matches]
-        program.broadcast(inputs, [scale], formula=f"y = a / {self._divisor()}")
+        self._divide(program, top[0].diff.view((1,)), scale)
         shapes = (self.location_shape, self.confidence_shape)
         diffs = [
-            blob.diff.view(shape) if wanted else None
-            for blob, shape, wanted in zip(bottom, shapes, propagate_down, strict=False)
+            blob.diff.view(shape) if down else None
+            for blob, shape, down in zip(bottom, shapes, propagate_down, strict=False)
         ]
         program.multibox_losses_backward(
             *self.read, self.match, self.chosen, scale, *diffs, weight=self.weight, **self.settings
@@ -142,57 +140,45 @@ class MultiBoxLoss(Boxes):
 
 
 @register("FocalLoss")
-class FocalLoss(Normalized):
+class FocalLoss(OfSoftmax):
     """-alpha * (1 - p)^gamma * log p of each label's softmax p (Lin et al. 2017).
 
     A second top: the probabilities.
     """
 
-    tops = (1, 2)
     messages = ("focal_loss_param", "softmax_param", "loss_param")
 
     def setup(self, bottom: Shapes) -> Shapes:
-        param, shape = self.param.focal_loss_param, bottom[0]
+        param = self.param.focal_loss_param
         if param.Type.Name(param.type) != "ORIGIN":
             self.fail("focal_loss_param.type", "must be ORIGIN: the other forms are not supported")
         if param.gamma < 0:
             self.fail("focal_loss_param.gamma", f"is {param.gamma:g}, but must be at least 0")
-        self.along = self.axis(self.param.softmax_param.axis, len(shape), "softmax_param.axis")
-        self.read_counting()
-        check_labels(self, bottom, self.along, self.ignore)
+        self.read_scores(bottom, self.param.softmax_param.axis, "softmax_param.axis")
         self.constants = {"alpha": param.alpha, "gamma": param.gamma}
-        outer, inner = math.prod(shape[: self.along]), math.prod(shape[self.along + 1 :])
-        self.rows, self.places = (outer, shape[self.along], inner), (outer, 1, inner)
-        return [(), shape]
+        return [(), bottom[0]]
 
-    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        x, label = bottom[0].data, bottom[1].data.view(self.places)
-        probability = top[1].data if len(top) > 1 else self.tensor(x.shape)
-        program.softmax(x, probability, axis=self.along)
-        self.probability = probability.view(self.rows)
+    def forward_loss(self, program: Program, bottom: Blobs, loss: Tensor) -> None:
         self.classes = self.indices(program, (1, self.rows[1], 1))
-        self.own = self.tensor(self.places)
-        inputs = [self.probability, label, self.classes]
-        program.reduce(inputs, self.own, formula="y = where(b == c, a, 0)", axes=(1,))
-        self.divisor = self.count(program, bottom[1].data, self.rows[0]).view((1, 1, 1))
+        self.picked = self.tensor(self.positions)
+        inputs = [self.probability, self.targets, self.classes]
+        program.reduce(inputs, self.picked, formula="y = where(b == c, a, 0)", axes=(1,))
         value = f"-alpha * (1 - a) ** gamma * log(max(a, {FLT_MIN})) / c"
         program.reduce(
-            [self.own, label, self.divisor], top[0].data, axes=(0, 1, 2),
+            [self.picked, self.targets, self.divisor], loss, axes=(0, 1, 2),
             formula=f"y = {self.counted('b')} * {value}", constants=self.constants,
         )  # fmt: skip
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        label = bottom[1].data.view(self.places)
-        slope = self.tensor(self.places)  # of the loss to the logarithm of p
-        ends: list[Tensor] = [self.divisor, top[0].diff.view((1, 1, 1))]
+        slope = self.tensor(self.positions)  # of the loss to the logarithm of p
         program.broadcast(
-            [self.own, label, *ends], [slope],
+            [self.picked, self.targets, self.divisor, top[0].diff.view((1, 1, 1))], [slope],
             formula="far = max(1 - a, 1e-30); "
             f"rise = gamma * far ** (gamma - 1) * a * log(max(a, {FLT_MIN})) - far ** gamma; "
             f"y = {self.counted('b')} * alpha * rise * d / c",
             constants=self.constants,
         )  # fmt: skip
         program.broadcast(
-            [self.probability, label, self.classes, slope], [bottom[0].diff.view(self.rows)],
+            [self.probability, self.targets, self.classes, slope], [bottom[0].diff.view(self.rows)],
             formula="y = d * (where(b == c, 1, 0) - a)",
         )  # fmt: skip

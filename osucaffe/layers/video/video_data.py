@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ...backends.cores import usable_cores
 from ...data.streams.video_frames import Crops, VideoFrameSource
 from ..base import Shapes, register
 from ..reading.feed import Stream
@@ -29,12 +28,10 @@ class VideoData(Stream):
         where = "video_data_param"
         self.require(where, source="name a file with lines FOLDER FRAMES LABEL")
         self.check_positive(where, "batch_size", "new_length", "num_segments")
-        size = self.read_size(where)
+        options = self.list_options(where)
         modality = param.Kind.Name(param.modality)
         if modality not in PATTERNS:
-            self.fail(
-                f"{where}.modality", f"{modality} is not supported: frames of RGB or FLOW are"
-            )
+            self.fail(f"{where}.modality", f"{modality} is not supported: RGB and FLOW are")
         pattern = param.name_pattern or PATTERNS[modality]
         try:
             _ = pattern % (("x", 1) if modality == "FLOW" else 1)
@@ -50,19 +47,14 @@ class VideoData(Stream):
                 flow=modality == "FLOW",
                 segments=param.num_segments,
                 length=param.new_length,
-                root=param.root_folder,
-                size=size,
                 crops=self._crops(),
                 mirror=transformation.mirror,
                 invert=transformation.is_flow,
                 random=self.phase == "TRAIN",
-                shuffle=param.shuffle,
-                seed=self.seed,
-                rand_skip=param.rand_skip,
-                bad=self.bad_records,
+                **options,
             )
         shapes: Shapes = [(param.batch_size, *source.shape), (param.batch_size,)]
-        return self.stream(source, shapes, threads=usable_cores(), decodes=True)
+        return self.stream(source, shapes, decodes=True)
 
     def _crops(self) -> Crops | None:
         """How crops are drawn, if there are any."""

@@ -39,22 +39,22 @@ class Convolution3D(Convolution):
     messages = ("convolution3d_param", "convolution_param")
 
     def __init__(self, param: Any, phase: str, *, key: int = 0, seed: int = 0) -> None:
-        own = caffe_pb2.LayerParameter()
-        own.CopyFrom(param)
-        super().__init__(own, phase, key=key, seed=seed)
+        copy = caffe_pb2.LayerParameter()
+        copy.CopyFrom(param)
+        super().__init__(copy, phase, key=key, seed=seed)
         _, given, depth, size = _read(self, self.messages[0], self.messages[1])
-        wanted = caffe_pb2.ConvolutionParameter(
+        equivalent = caffe_pb2.ConvolutionParameter(
             num_output=given.num_output, bias_term=given.bias_term, kernel_size=[depth, size, size]
         )
         for name, over_frames, default in (
             ("pad", "temporal_pad", 0),
             ("stride", "temporal_stride", 1),
         ):
-            frames, pixels = (_number(given, each, default) for each in (over_frames, name))
-            getattr(wanted, name).extend([frames, pixels, pixels])
-        wanted.weight_filler.CopyFrom(given.weight_filler)
-        wanted.bias_filler.CopyFrom(given.bias_filler)
-        own.convolution_param.CopyFrom(wanted)
+            frames, pixels = (_number(given, field, default) for field in (over_frames, name))
+            getattr(equivalent, name).extend([frames, pixels, pixels])
+        equivalent.weight_filler.CopyFrom(given.weight_filler)
+        equivalent.bias_filler.CopyFrom(given.bias_filler)
+        copy.convolution_param.CopyFrom(equivalent)
         self.saved_shapes = ((1, 1, 1, 1, given.num_output),)
 
     def setup(self, bottom: Shapes) -> Shapes:
@@ -85,8 +85,8 @@ class Pooling3D(Layer):
         )
         self.flat = (shape[0], shape[1] * shape[2], *shape[3:])
         small = self.pixels.setup([self.flat])[0]
-        whole = tuple(-(-(extent + 2 * pad - size) // stride) + 1 for extent in shape[3:])
-        if small[2:] != whole:
+        expected = tuple(-(-(extent + 2 * pad - size) // stride) + 1 for extent in shape[3:])
+        if small[2:] != expected:
             self.fail(f"{field}.pad", "lets the last windows lie in the padding: make it less")
         self.between = Blob(f"{self.name}.pixels", small)
         self.columns = (shape[0], shape[1], shape[2], math.prod(small[2:]))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..base import Layer, Shape
+from ..base import Layer, Shape, Shapes
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
@@ -25,15 +25,12 @@ def softmax(x: np.ndarray) -> np.ndarray:
     return np.asarray(power / power.sum(axis=1, keepdims=True))
 
 
-def check_grid(layer: Layer, shape: Shape, anchors: int, classes: int, position: int = 0) -> None:
+def check_grid(layer: Layer, bottom: Shapes, anchors: int, classes: int, position: int = 0) -> None:
     """Refuse a bottom that does not hold the numbers of so many anchors and classes."""
-    wanted = anchors * (5 + classes)
-    if len(shape) != 4 or shape[1] != wanted:
-        layer.fail(
-            f"bottom[{position}]",
-            f"has shape {shape}, but {anchors} anchors of 5 + {classes} numbers need "
-            f"N x {wanted} x H x W",
-        )
+    layer.check_axes(bottom[position], field=f"bottom[{position}]")
+    items, _, *extents = bottom[position]
+    shape = (items, anchors * (5 + classes), *extents)
+    layer.check_bottom(bottom, position, shape, f": {anchors} anchors of 5 + {classes} numbers")
 
 
 def read_anchors(layer: Layer, field: str, biases: Sequence[float], least: int) -> np.ndarray:
@@ -43,15 +40,23 @@ def read_anchors(layer: Layer, field: str, biases: Sequence[float], least: int) 
     return np.array(biases).reshape(-1, 2)
 
 
-def check_mask(layer: Layer, field: str, mask: list[int], wanted: int, anchors: int) -> None:
+def check_mask(layer: Layer, field: str, mask: list[int], count: int, anchors: int) -> None:
     """Refuse a list of too few anchors, or of those that there are not."""
-    if len(mask) < wanted or any(each >= anchors for each in mask):
-        layer.fail(field, f"is {mask}, but must name {wanted} of {anchors} anchors, from 0 on")
+    if len(mask) < count or max(mask) >= anchors:
+        layer.fail(field, f"is {mask}, but must name {count} of {anchors} anchors, from 0 on")
+
+
+def to_cells(x: np.ndarray, anchors: int, fractions: Sequence[int] | slice) -> np.ndarray:
+    """A grid (anchors * numbers, H, W) as (anchors, numbers, H, W), with the sigmoids of x, y and
+    those other numbers that are fractions."""
+    cells = x.reshape(anchors, -1, *x.shape[-2:]).astype(np.float64)
+    cells[:, :2], cells[:, fractions] = sigmoid(cells[:, :2]), sigmoid(cells[:, fractions])
+    return cells
 
 
 def boxes_of(cells: np.ndarray, anchors: np.ndarray) -> np.ndarray:
-    """What cells (A, 4 or more, H, W) predict with anchors (A, 2) in parts of the image:
-    (A, 4, H, W). x and y of the cells are shares of a cell already."""
+    """What cells (A, 4 or more, H, W) predict with anchors (A, 2) in fractions of the image:
+    (A, 4, H, W). x and y of the cells are fractions of a cell already."""
     rows, columns = np.indices(cells.shape[2:])
     boxes = np.empty_like(cells[:, :4])
     boxes[:, 0] = (columns + cells[:, 0]) / cells.shape[3]
@@ -61,13 +66,18 @@ def boxes_of(cells: np.ndarray, anchors: np.ndarray) -> np.ndarray:
     return boxes
 
 
+def fits(sizes: np.ndarray, box: Sequence[float]) -> np.ndarray:
+    """The overlaps of boxes of these widths and heights (count, 2) with one of the same center."""
+    centered = np.concatenate([np.zeros_like(sizes), sizes], axis=1)
+    return overlaps(centered.T, np.array([0, 0, *box[2:4]]))
+
+
 def cell_of(box: Sequence[float], extents: Shape) -> tuple[int, int]:
     """Column and row of the cell in which a box has its centre."""
-    column, row = (
-        min(max(int(place * extent), 0), extent - 1)
-        for place, extent in zip(box[:2], extents[::-1], strict=True)
+    height, width = extents
+    return min(max(int(box[0] * width), 0), width - 1), min(
+        max(int(box[1] * height), 0), height - 1
     )
-    return column, row
 
 
 def aims_of(box: Sequence[float], extents: Shape, anchor: np.ndarray) -> np.ndarray:
@@ -81,23 +91,21 @@ def aims_of(box: Sequence[float], extents: Shape, anchor: np.ndarray) -> np.ndar
 def overlaps(boxes: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Intersections over unions: of boxes (4, ...) with a box, or as many."""
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        low = [np.maximum(boxes[i] - boxes[i + 2] / 2, other[i] - other[i + 2] / 2) for i in (0, 1)]
-        high = [
-            np.minimum(boxes[i] + boxes[i + 2] / 2, other[i] + other[i + 2] / 2) for i in (0, 1)
-        ]
-        sides = [np.maximum(b - a, 0) for a, b in zip(low, high, strict=True)]
+        low = np.maximum(boxes[:2].T - boxes[2:].T / 2, other[:2].T - other[2:].T / 2)
+        high = np.minimum(boxes[:2].T + boxes[2:].T / 2, other[:2].T + other[2:].T / 2)
+        sides = np.maximum(high - low, 0).T
         inner = sides[0] * sides[1]
         return np.nan_to_num(inner / (boxes[2] * boxes[3] + other[2] * other[3] - inner))
 
 
 def thin(boxes: np.ndarray, threshold: float) -> np.ndarray:
     """Which of boxes (count, 4), best first, overlap with no better one that is kept."""
-    left = np.arange(len(boxes))
-    kept = []
-    while len(left):
-        kept.append(left[0])
-        left = left[1:][overlaps(boxes[left[1:]].T, boxes[left[0]]) < threshold]
-    return np.array(kept, int)
+    remaining, selected = np.arange(len(boxes)), []
+    while len(remaining):
+        best, remaining = remaining[0], remaining[1:]
+        selected.append(best)
+        remaining = remaining[overlaps(boxes[remaining].T, boxes[best]) < threshold]
+    return np.array(selected, int)
 
 
 def truths_of(labels: np.ndarray, items: int) -> list[np.ndarray]:
@@ -110,7 +118,7 @@ def truths_of(labels: np.ndarray, items: int) -> list[np.ndarray]:
     if not is_ssds(labels.shape):
         rows = labels.reshape(items, -1, 5).astype(np.float64)
         ends = ((rows[:, :, 1] == 0) | (rows[:, :, 3] == 0)).cumsum(axis=1) > 0
-        return [each[~end] for each, end in zip(rows, ends, strict=True)]
+        return [image[~end] for image, end in zip(rows, ends, strict=True)]
     lines = labels.reshape(-1, 8).astype(np.float64)
     low, high = lines[:, 3:5], lines[:, 5:7]
     objects = np.concatenate([lines[:, 1:2] - 1, (low + high) / 2, high - low], axis=1)
@@ -126,8 +134,5 @@ def check_truths(layer: Layer, shape: Shape, items: int) -> None:
     """Refuse labels that `truths_of` cannot read."""
     count = int(np.prod(shape))
     if not is_ssds(shape) and (shape[:1] != (items,) or count // items % 5):
-        layer.fail(
-            "bottom[1]",
-            f"has shape {shape}, but must be 1 x 1 x M x 8, as AnnotatedData gives it, or "
-            f"{items} x M x 5: class, x, y, width, height",
-        )
+        text = f"1 x 1 x M x 8, as of AnnotatedData, or {items} x M x 5: class, x, y, width, height"
+        layer.fail("bottom[1]", f"has shape {shape}, but must be {text}")

@@ -31,11 +31,10 @@ class Reorg(Reordered):
             self.fail("reorg_param.stride", f"is {s}: its square must divide {channels} channels")
         if not param.reverse and (height % s or width % s):
             self.fail("reorg_param.stride", f"is {s}, which must divide {height} x {width}")
-        image = (items, channels // (s * s), height, s, width, s)
         if param.reverse:
             self.order((items, s, s, channels // (s * s), height, width), (0, 3, 4, 1, 5, 2))
             return [(items, channels // (s * s), height * s, width * s)]
-        self.order(image, (0, 3, 5, 1, 2, 4))
+        self.order((items, channels // (s * s), height, s, width, s), (0, 3, 5, 1, 2, 4))
         return [(items, channels * s * s, height // s, width // s)]
 
 
@@ -64,11 +63,12 @@ class GridLoss(Loss):
     def _compare(self, reads: Arrays, writes: Arrays) -> None:
         x, labels = reads
         items, _, *extents = x.shape
-        cells, deltas = (each.reshape(items, self.anchors, -1, *extents) for each in (x, writes[1]))
+        shape = (items, self.anchors, -1, *extents)
+        cells, deltas = x.reshape(shape), writes[1].reshape(shape)
         deltas.fill(0)
         losses = [
-            self.compare(*each, grids.is_ssds(labels.shape))
-            for each in zip(cells, grids.truths_of(labels, items), deltas, strict=True)
+            self.compare(*image, grids.is_ssds(labels.shape))
+            for image in zip(cells, grids.truths_of(labels, items), deltas, strict=True)
         ]
         writes[0][...] = self.total(sum(losses), items, grids.is_ssds(labels.shape))
 
@@ -79,6 +79,13 @@ class GridLoss(Loss):
     def total(self, loss: float, items: int, ssds: bool) -> float:
         """The loss of a batch by the sum over its images."""
         return loss / items
+
+    @staticmethod
+    def spare(delta: np.ndarray, boxes: np.ndarray, truths: np.ndarray, threshold: float) -> None:
+        """No delta where there is no object, but a box (A, 4, H, W) that overlaps one by much."""
+        for truth in truths:
+            overlaps = grids.overlaps(np.moveaxis(boxes, 1, 0), truth[1:])
+            delta[:, 4][overlaps > threshold] = 0
 
 
 @register("RegionLoss")
@@ -93,7 +100,7 @@ class RegionLoss(GridLoss):
         param, shape = self.param.region_loss_param, bottom[0]
         if param.coords != 4:
             self.fail("region_loss_param.coords", f"is {param.coords}, but must be 4")
-        grids.check_grid(self, shape, param.num, param.num_class)
+        grids.check_grid(self, bottom, param.num, param.num_class)
         grids.check_truths(self, bottom[1], shape[0])
         if grids.is_ssds(bottom[1]) and shape[2:] != (param.side, param.side):
             self.fail("region_loss_param.side", f"is {param.side}, but bottom[0] has {shape}")
@@ -107,20 +114,16 @@ class RegionLoss(GridLoss):
 
     def compare(self, x: np.ndarray, truths: np.ndarray, delta: np.ndarray, ssds: bool) -> float:
         param, (height, width) = self.param.region_loss_param, x.shape[2:]
-        cells = x.astype(np.float64)
-        cells[:, [0, 1, 4]] = grids.sigmoid(cells[:, [0, 1, 4]])
+        cells = grids.to_cells(x, self.anchors, [4])
         cells[:, 5:] = grids.softmax(cells[:, 5:])
         boxes = grids.boxes_of(cells, self.sizes)
         chance = cells[:, 4]
         delta[:, 4] = param.noobject_scale * chance * chance * (1 - chance)
-        for truth in truths:
-            found = grids.overlaps(np.moveaxis(boxes, 1, 0), truth[1:])
-            delta[:, 4][found > param.thresh] = 0
+        self.spare(delta, boxes, truths, param.thresh)
         for label, *box in truths:
             i, j = grids.cell_of(box, (height, width))
             sizes = self.sizes if param.bias_match else boxes[:, 2:, j, i]
-            centred = np.concatenate([np.zeros_like(sizes), sizes], axis=1).T
-            n = int(grids.overlaps(centred, np.array([0, 0, *box[2:]])).argmax())
+            n = int(grids.fits(sizes, box).argmax())
             cell, out, p = cells[n, :, j, i], delta[n, :, j, i], chance[n, j, i]
             gap = grids.aims_of(box, (height, width), self.sizes[n]) - cell[:4]
             scale = param.coord_scale
@@ -129,8 +132,8 @@ class RegionLoss(GridLoss):
                 sent = 2 * (1 - p) ** 3
             else:
                 scale *= 1 if param.rescore else 2 - box[2] * box[3]
-                own = grids.overlaps(boxes[n, :, j, i], np.array(box))
-                sent = own - p if param.rescore else 1 - p
+                overlap = grids.overlaps(boxes[n, :, j, i], np.array(box))
+                sent = overlap - p if param.rescore else 1 - p
             gap[:2] *= cell[:2] * (1 - cell[:2])
             out[:4] = -scale * gap
             out[4] = -param.object_scale * sent * p * (1 - p)
@@ -148,7 +151,7 @@ class Yolov3(GridLoss):
 
     def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.yolov3_param, bottom[0]
-        grids.check_grid(self, shape, param.num, param.num_class)
+        grids.check_grid(self, bottom, param.num, param.num_class)
         grids.check_truths(self, bottom[1], shape[0])
         sizes = grids.read_anchors(self, "yolov3_param.biases", param.biases, 1)
         self.anchors, self.mask = param.num, list(param.mask)[: param.num]
@@ -158,64 +161,52 @@ class Yolov3(GridLoss):
 
     def compare(self, x: np.ndarray, truths: np.ndarray, delta: np.ndarray, ssds: bool) -> float:
         param, extents = self.param.yolov3_param, x.shape[2:]
-        is_share = np.ones(x.shape[1], bool)
-        is_share[2:4] = False
-        cells = x.astype(np.float64)
-        cells[:, is_share] = grids.sigmoid(cells[:, is_share])
-        boxes = np.moveaxis(grids.boxes_of(cells, self.sizes[self.mask]), 1, 0)
+        cells = grids.to_cells(x, self.anchors, slice(4, None))
         delta[:, 4] = cells[:, 4]
-        for truth in truths:
-            delta[:, 4][grids.overlaps(boxes, truth[1:]) > param.thresh] = 0
+        self.spare(delta, grids.boxes_of(cells, self.sizes[self.mask]), truths, param.thresh)
         for label, *box in truths:
             column, row = grids.cell_of(box, extents)
-            for n in self._takers(box):
-                self._aim(
-                    cells[n, :, row, column],
-                    delta[n, :, row, column],
-                    int(label),
-                    box,
-                    grids.aims_of(box, extents, self.sizes[self.mask[n]]),
-                )
+            for n in self._anchors_of(box):
+                aims = grids.aims_of(box, extents, self.sizes[self.mask[n]])
+                at = n, slice(None), row, column
+                self._aim(cells[at], delta[at], int(label), box, aims)
         loss = float((delta.astype(np.float64) ** 2).sum())
         if param.use_logic_gradient:
-            delta[:, is_share] *= cells[:, is_share] * (1 - cells[:, is_share])
+            for part in slice(2), slice(4, None):
+                delta[:, part] *= cells[:, part] * (1 - cells[:, part])
         return loss
 
-    def _takers(self, box: list[float]) -> list[int]:
-        """Which of the grid's own anchors an object belongs to."""
-        centred = np.concatenate([np.zeros_like(self.sizes), self.sizes], axis=1).T
-        fit = grids.overlaps(centred, np.array([0, 0, *box[2:]]))
-        best = int(fit.argmax())
-        takers = [self.mask.index(best)] if best in self.mask else []
-        # The fork compares numbers of all anchors with the place of the best among its own.
-        passed = takers[0] if takers else best
-        limit = self.param.yolov3_param.iou_thresh
+    def _anchors_of(self, box: list[float]) -> list[int]:
+        """Which of the grid's anchors an object belongs to, by their positions in the mask."""
+        fits, limit = grids.fits(self.sizes, box), self.param.yolov3_param.iou_thresh
+        best = int(fits.argmax())
+        anchors = [self.mask.index(best)] if best in self.mask else []
+        # The fork compares numbers of all anchors with the best one's position in the mask.
+        skipped = anchors[0] if anchors else best
         if limit < 1:
-            takers += [
-                self.mask.index(n)
-                for n, each in enumerate(fit)
-                if n in self.mask and n != passed and each > limit
-            ]
-        return takers
+            above = np.flatnonzero(fits > limit).tolist()
+            others = [n for n in above if n in self.mask and n != skipped]
+            anchors += [self.mask.index(n) for n in others]
+        return anchors
 
     def _aim(
         self, cell: np.ndarray, out: np.ndarray, label: int, box: list[float], aims: np.ndarray
     ) -> None:
-        """What a cell's anchor is told about its object."""
+        """The deltas of a cell's anchor that has an object."""
         param = self.param.yolov3_param
         out[:4] = -param.coord_scale * (2 - box[2] * box[3]) * (aims - cell[:4])
         out[4] = cell[4] - 1
         if param.use_logic_gradient:
             out[4] *= param.object_scale
         classes, sent = cell[5:], out[5:]
-        is_own = np.arange(len(classes)) == label
+        is_label = np.arange(len(classes)) == label
         smooth = param.label_smooth_eps
-        aim = is_own * (1 - smooth) + 0.5 * smooth
-        if (sent[is_own] != 0).any():  # a second object there: the first one's class stays too
-            sent[is_own] = -param.class_scale * (aim - classes)[is_own]
+        aim = is_label * (1 - smooth) + 0.5 * smooth
+        if (sent[is_label] != 0).any():  # a second object there: the first one's class stays too
+            sent[is_label] = -param.class_scale * (aim - classes)[is_label]
         elif param.use_focal_loss:
-            own = classes[is_own].sum() + 1e-15
-            weight = -(1 - own) * (2 * own * np.log(own) + own - 1)
-            sent[:] = -param.class_scale * (is_own - classes) * 0.5 * weight
+            p = classes[is_label].sum() + 1e-15
+            weight = -(1 - p) * (2 * p * np.log(p) + p - 1)
+            sent[:] = -param.class_scale * (is_label - classes) * 0.5 * weight
         else:
             sent[:] = -param.class_scale * (aim - classes)

@@ -226,7 +226,7 @@ def test_boxes_less_than_a_pixel_apart() -> None:
     """They share nothing in the forks that count whole pixels, a little in Faster R-CNN."""
     boxes = np.array([[0.0, 0, 9, 9], [9.5, 0, 19, 9]])
     assert anchors.overlaps(boxes, boxes)[0, 1] > 0
-    assert anchors.overlaps(boxes, boxes, whole=True)[0, 1] == 0
+    assert anchors.overlaps(boxes, boxes, strict=True)[0, 1] == 0
 
 
 MAP = 'type: "BoxOutput" top: "y" box_output_param { field_w: 3 '

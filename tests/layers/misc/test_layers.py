@@ -82,15 +82,6 @@ def test_bad_settings_are_named() -> None:
     refuse('type: "Lstm" top: "y"', [(7, 3)], r"lstm_param.num_output: must be at least 1")
 
 
-def test_selu() -> None:
-    x = random.standard_normal((3, 4))
-    found = run("SeLu", [x])
-    wanted = 1.050700987 * np.where(x > 0, x, 1.67326324 * (np.exp(x) - 1))
-    np.testing.assert_allclose(found, wanted, rtol=1e-6)
-    other = run("SeLu", [x], "selu_param { lambda: 2 alpha: 0.5 }")
-    np.testing.assert_allclose(other, np.where(x > 0, 2 * x, np.exp(x) - 1), rtol=1e-6)
-
-
 def test_dropout_keeps_mean_and_variance() -> None:
     x = random.standard_normal((400, 500))
     y = run("SeLuDropout", [x], "selu_dropout_param { dropout_ratio: 0.2 }", phase="TRAIN")

@@ -254,7 +254,9 @@ def test_a_net_learns_by_its_targets(inspectable: bool) -> None:
 def test_messages() -> None:
     with pytest.raises(UserError, match="'feat_stride': NUMBER"):
         build(NAMED.replace("'feat_stride': 16, ", "") % 0.7, Cpu())
-    with pytest.raises(UserError, match=r"bottom\[0\]: has shape .* 9 anchors .* N x 18 x H x W"):
+    with pytest.raises(
+        UserError, match=r"bottom\[0\]: has .* must be \(1, 18, 4, 5\) for 9 anchors"
+    ):
         build(PROPOSAL.replace("dim: 18", "dim: 17") % 0.7, Cpu())
     data = python("roi_data_layer.layer", "RoIDataLayer", "", "data", "'num_classes': 2")
     with pytest.raises(UserError, match="comes with py-faster-rcnn, in its folder lib"):

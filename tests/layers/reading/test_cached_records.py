@@ -24,20 +24,12 @@ from osucaffe.net import Net
 from tests.data.records import write_records
 from tests.layers.nets import build
 
-from .test_raw_records import FORMATS, MEAN, SETTINGS, assert_same, net_of, read_net
+from .test_raw_records import FORMATS, MEAN, SETTINGS, assert_same, net_of, read_net, taken
 
 
 def keeping(cache: str = "device", **more: Any) -> dict[str, DataConfig]:
     """What lets a net keep its records, there."""
     return {"data_config": DataConfig(cache=cache, **more)}
-
-
-def taken(net: Net, count: int) -> list[np.ndarray]:
-    found = []
-    for _ in range(count):
-        net.forward()
-        found += [net.read("flat"), net.read("label")]
-    return found
 
 
 def both(make: Any, count: int = 40, name: str = "cached_batch", shuffle: int = 0) -> Net:

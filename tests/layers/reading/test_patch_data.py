@@ -6,16 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from google.protobuf import text_format
 
-from osucaffe.backends.cpu import Cpu
-from osucaffe.data.config import DataConfig
 from osucaffe.data.databases.database import record_key, write_database
 from osucaffe.data.databases.datum import make_datum
 from osucaffe.data.pictures.bicubic import shrink
 from osucaffe.errors import UserError
 from osucaffe.net import Net
-from osucaffe.proto import caffe_pb2
+
+from .test_data_files import batches as all_batches
+from .test_data_files import build, refuse
 
 MEAN = "mean_value: 103 mean_value: 111 mean_value: 114 scale: 0.5"
 
@@ -31,36 +30,24 @@ def images(tmp_path: Path) -> list[np.ndarray]:
     return made
 
 
-def build(
-    folder: Path,
-    text: str = "",
-    transform: str = MEAN,
-    phase: str = "TRAIN",
-    readers: int | None = None,
-) -> Net:
-    net = text_format.Parse(
-        f"""layer {{ name: "in" type: "PatchData" top: "low" top: "high"
-        transform_param {{ {transform} }}
-        patch_data_param {{ source: "{folder / "high"}" batch_size: 3 patch_size: 5 }} }}""",
-        caffe_pb2.NetParameter(),
-    )
-    text_format.Merge(text, net.layer[0].patch_data_param)
-    config = DataConfig(readers=readers)
-    return Net(net, phase=phase, backend=Cpu(), seed=2, data_config=config)
+def patches(folder: Path, text: str = "", transform: str = MEAN) -> str:
+    """The layer; text: fields of patch_data_param that replace these."""
+    fields = {"source": f'"{folder / "high"}"', "batch_size": "3", "patch_size": "5"}
+    fields |= dict(part.split(": ") for part in text.split(", ") if part)
+    settings = " ".join(f"{name}: {value}" for name, value in fields.items())
+    return f"""type: "PatchData" top: "low" top: "high" transform_param {{ {transform} }}
+        patch_data_param {{ {settings} }}"""
 
 
 def batches(net: Net, count: int) -> list[np.ndarray]:
-    taken = []
-    for _ in range(count):
-        net.forward()
-        taken.append([net.read("low"), net.read("high")])
+    found = all_batches(net, count, "low", "high")
     net.layers[0].close()
-    return [np.concatenate(each) for each in zip(*taken, strict=True)]
+    return found
 
 
 @pytest.mark.usefixtures("readers_are")
 def test_both_patches_show_one_place(tmp_path: Path, images: list[np.ndarray]) -> None:
-    net = build(tmp_path, phase="TEST")
+    net = build(patches(tmp_path), phase="TEST")
     assert [net.blobs[name].shape for name in ("low", "high")] == [(3, 3, 5, 5), (3, 3, 10, 10)]
     assert net.layers[0].records == 7
     low, high = batches(net, 3)
@@ -75,8 +62,8 @@ def test_both_patches_show_one_place(tmp_path: Path, images: list[np.ndarray]) -
 
 
 def test_small_images_that_are_given_are_taken(tmp_path: Path, images: list[np.ndarray]) -> None:
-    given = batches(build(tmp_path, f'low_source: "{tmp_path / "low"}"'), 5)
-    for one, other in zip(given, batches(build(tmp_path), 5), strict=True):
+    given = batches(build(patches(tmp_path, f'low_source: "{tmp_path / "low"}"')), 5)
+    for one, other in zip(given, batches(build(patches(tmp_path)), 5), strict=True):
         assert (one == other).all()  # they were made in the same way
 
 
@@ -87,12 +74,12 @@ def test_ranks_and_resumed_runs_see_the_same_patches(
     """The second step of so many ranks, to which they jump, is what one rank takes in turn."""
     shares = []
     for rank in range(ranks):
-        net = build(tmp_path, readers=ranks % 3 + 1)
+        net = build(patches(tmp_path), readers=ranks % 3 + 1)
         net.layers[0].split(rank, ranks)
         net.layers[0].position = 3 * ranks
         shares.append(batches(net, 1))
         assert net.layers[0].position == 2 * 3 * ranks
-    alone = batches(build(tmp_path), 2 * ranks)
+    alone = batches(build(patches(tmp_path)), 2 * ranks)
     for found, wanted in zip(zip(*shares, strict=True), alone, strict=True):
         assert (np.concatenate(found) == wanted[3 * ranks :]).all()
 
@@ -108,8 +95,7 @@ def test_bad_settings_name_the_layer(tmp_path: Path, images: list[np.ndarray]) -
         ("", "mirror: true", "nothing for mirror"),
         ("", "mean_value: 1 mean_value: 2", "mean_value: 2 values for 3 channels"),
     ]:
-        with pytest.raises(UserError, match=r'layer "in" \(PatchData\), \w+.*' + message):
-            build(tmp_path, text, transform)
+        refuse(patches(tmp_path, text, transform), message)
 
 
 def test_a_bad_image_stops_the_net_with_its_name(tmp_path: Path) -> None:
@@ -117,4 +103,4 @@ def test_a_bad_image_stops_the_net_with_its_name(tmp_path: Path) -> None:
     records = [(record_key(i), make_datum(np.ones(s, np.uint8), 0)) for i, s in enumerate(shapes)]
     write_database(tmp_path / "high", records)
     with pytest.raises(UserError, match=r'record "00000001" of .*/high is 8x20'):
-        batches(build(tmp_path), 1)
+        batches(build(patches(tmp_path)), 1)

@@ -42,13 +42,20 @@ def net_of(backend: Any, data: str, transform: str, **options: Any) -> Net:
     return build(text, backend, **{"phase": "TRAIN", "seed": 4} | options)
 
 
-def batches(net: Net, count: int = 3) -> list[np.ndarray]:
-    taken = []
+def taken(net: Net, count: int) -> list[np.ndarray]:
+    """The data and labels of so many batches."""
+    found = []
     for _ in range(count):
         net.forward()
-        taken += [net.read("flat"), net.read("label")]
+        found += [net.read("flat"), net.read("label")]
+    return found
+
+
+def batches(net: Net, count: int = 3) -> list[np.ndarray]:
+    """The same, after which nothing is read any more."""
+    found = taken(net, count)
     net.layers[0].close()
-    return taken
+    return found
 
 
 def assert_same(found: list[np.ndarray], wanted: list[np.ndarray]) -> None:
@@ -167,22 +174,18 @@ def test_images_of_a_list_too(listed: str, text: str, transform: str, phase: str
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("text", "transform"), IMAGES)
-def test_a_gpu_makes_the_same_of_images_of_a_list(listed: str, text: str, transform: str) -> None:
+@pytest.mark.parametrize(("source", "text", "transform"), [
+    *(("", *each) for each in IMAGES), *((name, "", transform) for name, transform in SETTINGS),
+])  # fmt: skip
+def test_a_gpu_makes_the_same_of_them(listed: str, source: str, text: str, transform: str) -> None:
     from osucaffe.backends.cuda import Cuda
 
     found, wanted = (
-        batches(image_net(backend, listed, text, transform, "TRAIN")) for backend in (Cuda(), Cpu())
-    )
-    assert_same(found, wanted)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(("source", "transform"), SETTINGS)
-def test_a_gpu_makes_the_same_of_them(source: str, transform: str) -> None:
-    from osucaffe.backends.cuda import Cuda
-
-    found, wanted = (
-        batches(read_net(backend, FORMATS / source, transform)) for backend in (Cuda(), Cpu())
+        batches(
+            read_net(backend, FORMATS / source, transform)
+            if source
+            else image_net(backend, listed, text, transform, "TRAIN")
+        )
+        for backend in (Cuda(), Cpu())
     )
     assert_same(found, wanted)

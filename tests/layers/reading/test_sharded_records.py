@@ -98,6 +98,14 @@ def wanted_of_ranks(
     return found
 
 
+def check(ranks: int, make: Callable[..., Net], count: int, refused: str = "") -> list[Net]:
+    """Compare the batches of ranks that divide records with those of ranks that read them."""
+    found, nets = all_ranks(ranks, make, count, refused)
+    for some, others in zip(found, wanted_of_ranks(ranks, make, count), strict=True):
+        assert_same(some, others)
+    return nets
+
+
 @pytest.fixture(autouse=True)
 def room(monkeypatch: pytest.MonkeyPatch) -> None:
     """None of the ranks has room for all records, together they have."""
@@ -118,9 +126,7 @@ def test_batches_are_the_same(
 ) -> None:
     monkeypatch.setattr(cache, "_AHEAD", 3)
     with caplog.at_level(logging.INFO):
-        found, nets = all_ranks(ranks, mnist, 60)
-    for some, others in zip(found, wanted_of_ranks(ranks, mnist, 60), strict=True):
-        assert_same(some, others)
+        nets = check(ranks, mnist, 60)
     for net in nets:
         places = net.layers[0]._cached.slots
         assert places.parts[0].shape[0] == -(-200 // ranks)
@@ -137,9 +143,7 @@ def test_where_memory_cannot_be_shared_records_are_read_anew(
     refused: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
-        found, nets = all_ranks(2, mnist, 40, refused)
-    for some, others in zip(found, wanted_of_ranks(2, mnist, 40), strict=True):
-        assert_same(some, others)
+        nets = check(2, mnist, 40, refused)
     for net in nets:
         net.layers[0].close()
     assert "its records are read anew in each epoch: to stay they take" in caplog.text
@@ -158,9 +162,7 @@ def test_what_has_another_shape_ends_it_for_the_rank_that_meets_it(
 
     monkeypatch.setattr(Uploads, "room", lambda self: 700_000)
     with caplog.at_level(logging.INFO):
-        found, nets = all_ranks(2, make, 60)
-    for some, others in zip(found, wanted_of_ranks(2, make, 60), strict=True):
-        assert_same(some, others)
+        nets = check(2, make, 60)
     for net in nets:
         net.layers[0].close()
     assert caplog.text.count("the one with number 150 has another shape than the first") >= 1
@@ -168,9 +170,7 @@ def test_what_has_another_shape_ends_it_for_the_rank_that_meets_it(
 
 def test_where_each_has_room_for_all_each_keeps_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Uploads, "room", lambda self: 400_000)
-    found, nets = all_ranks(2, mnist, 40)
-    for some, others in zip(found, wanted_of_ranks(2, mnist, 40), strict=True):
-        assert_same(some, others)
+    nets = check(2, mnist, 40)
     assert all(net.layers[0]._cached.slots.table is None for net in nets)
 
 
@@ -180,9 +180,7 @@ def test_without_room_among_all_they_are_read_anew(
     rooms = itertools.cycle([200_000, 10_000])  # one rank has too little
     monkeypatch.setattr(Uploads, "room", lambda self: next(rooms))
     with caplog.at_level(logging.INFO):
-        found, nets = all_ranks(2, mnist, 10)
-    for some, others in zip(found, wanted_of_ranks(2, mnist, 10), strict=True):
-        assert_same(some, others)
+        nets = check(2, mnist, 10)
     for net in nets:
         net.layers[0].close()
     assert caplog.text.count("its records are read anew in each epoch: to stay they take") == 2

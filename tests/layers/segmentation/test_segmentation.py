@@ -13,17 +13,9 @@ from osucaffe.proto import array_to_blob, caffe_pb2
 
 from ..nets import build, inputs, layer
 from ..test_fixtures import PRECISIONS
-from ..test_values import run, softmax
+from ..test_values import run
 
 random = np.random.default_rng(3)
-
-
-def test_bn_shows_the_statistics_of_the_batch() -> None:
-    x = random.standard_normal((3, 4, 2, 5))
-    y, mean, variance = run("BN", [x], "bn_param { bn_mode: LEARN }", tops=3)
-    np.testing.assert_allclose(mean[0, :, 0, 0], x.mean(axis=(0, 2, 3)))
-    np.testing.assert_allclose(variance[0, :, 0, 0], x.var(axis=(0, 2, 3)))
-    np.testing.assert_allclose(y, (x - mean) / np.sqrt(variance + 1e-9))
 
 
 @pytest.mark.parametrize(
@@ -108,20 +100,6 @@ def test_no_gradient_is_asked_of_a_mask() -> None:
 @pytest.mark.parametrize(
     ("settings", "shape"),
     [
-        ("scale: 3", (15, 18)),
-        ("pad_out_h: true", (9, 12)),
-        ("scale_h: 1 scale_w: 2 pad_out_w: true", (5, 11)),
-        ("upsample_h: 11 upsample_w: 13", (11, 13)),
-    ],
-)
-def test_upsample_sizes(settings: str, shape: tuple[int, int]) -> None:
-    y = run("Upsample", [np.zeros((1, 1, 5, 6))] * 2, f"upsample_param {{ {settings} }}")
-    assert y.shape == (1, 1, *shape)
-
-
-@pytest.mark.parametrize(
-    ("settings", "shape"),
-    [
         ("height: 3 width: 4", (3, 4)),
         ("zoom_factor: 2", (9, 11)),
         ("zoom_factor: 2 height: 3 width: 4", (9, 11)),
@@ -142,48 +120,10 @@ def test_interp_sizes(settings: str, shape: tuple[int, int]) -> None:
     np.testing.assert_allclose(y[0, 0], np.add.outer(rows, columns))
 
 
-def test_features_of_length_one() -> None:
-    x = random.standard_normal((3, 5, 2, 2))
-    y, norm = run("Normalize", [x], "normalize_param { }", tops=2)
-    np.testing.assert_allclose((y * y).sum(axis=1), 1, atol=1e-5)
-    np.testing.assert_allclose(norm, np.sqrt((x * x).sum(axis=1, keepdims=True) + 1e-6))
-    y = run("Normalize", [x], 'normalize_param { normalize_type: "L1" }')
-    np.testing.assert_allclose(np.abs(y).sum(axis=1), 1, atol=1e-5)
-
-
-def test_class_weights() -> None:
-    x, label = random.standard_normal((5, 4, 3)), random.integers(4, size=(5, 3)).astype(float)
-    text = "loss_param { ignore_label: 2 weight_by_label_freqs: true "
-    loss = run("SoftmaxWithLoss", [x, label], text + "class_weighting: [0.2, 3, 9, 1] }")
-    picked = np.take_along_axis(softmax(x, 1), label[:, None].astype(int), axis=1)[:, 0]
-    weights = np.array([0.2, 3, 0, 1])[label.astype(int)]
-    assert loss == pytest.approx(-(weights * np.log(picked)).sum() / (label != 2).sum())
-
-
 def test_class_weights_are_one_for_each_class() -> None:
     text = "loss_param { weight_by_label_freqs: true class_weighting: 1 }"
     with pytest.raises(UserError, match=r"class_weighting: is given 1 times: .* each of 4 classes"):
         run("SoftmaxWithLoss", [np.zeros((2, 4)), np.zeros(2)], text)
-
-
-def test_depthwise_names_are_grouped_convolutions() -> None:
-    x, w = random.standard_normal((2, 3, 5, 6)), random.standard_normal((3, 1, 3, 3))
-    one = "kernel_size: 3 bias_term: false"
-    wanted = run("Convolution", [x], f"convolution_param {{ num_output: 3 group: 3 {one} }}",
-                 parameters=[w])  # fmt: skip
-    for settings in (one, f"num_output: 7 group: 2 {one}"):
-        found = run("ConvolutionDepthwise", [x], f"convolution_param {{ {settings} }}",
-                    parameters=[w])  # fmt: skip
-        np.testing.assert_array_equal(found, wanted)
-
-
-def test_interpolation_like_another_blob() -> None:
-    x = np.arange(6.0).reshape(1, 1, 2, 3)
-    y = run("BilinearInterpolation", [x, np.zeros((1, 4, 3, 5))])
-    np.testing.assert_allclose(y[0, 0, 1], [1.5, 2, 2.5, 3, 3.5])
-    np.testing.assert_allclose(y[0, 0, ::2, ::2], x[0, 0])
-    with pytest.raises(UserError, match=r"bottom\[1\]: has shape \(3, 5\)"):
-        run("BilinearInterpolation", [x, np.zeros((3, 5))])
 
 
 def measures(batches, classes, ignored=()):

@@ -213,24 +213,3 @@ def test_sizes_count_where_they_are_small(caplog: pytest.LogCaptureFixture, tmp_
     assert "boxes are compared as they are in the net's input" in caplog.text
     sizes.write_text("a 20 20\n")  # 25 / 49
     assert one_layer(text, given).read("y")[0, 0, 1].tolist() == [0, 1, 0.5, 0, 1]
-
-
-def test_losses_of_each_region() -> None:
-    """Further tops of the losses, by which HardMining chooses."""
-    scores, labels = random.standard_normal((5, 4, 1, 1)), np.array([1, 3, 0, 2, 2.0])
-    net = one_layer(
-        'type: "SoftmaxWithLoss" top: "y" top: "p" top: "e" loss_param { ignore_label: 3 }',
-        {"x": scores, "l": labels.reshape(5, 1, 1, 1)},
-    )
-    p = np.exp(scores[..., 0, 0]) / np.exp(scores[..., 0, 0]).sum(axis=1, keepdims=True)
-    wanted = np.where(labels == 3, 0, -np.log(p[np.arange(5), labels.astype(int)]))
-    np.testing.assert_allclose(net.read("e"), wanted.reshape(5, 1, 1, 1), rtol=1e-5)
-    a, b, inner, outer = (random.standard_normal((5, 8)) for _ in range(4))
-    net = one_layer(
-        'type: "SmoothL1Loss" top: "y" top: "e" smooth_l1_loss_param { sigma: 2 }',
-        {"a": a, "b": b, "i": inner, "o": outer},
-    )
-    gap = np.abs(inner * (a - b))
-    curve = np.where(gap < 0.25, 2 * gap * gap, gap - 0.125) * outer
-    np.testing.assert_allclose(net.read("e")[..., 0, 0], curve.sum(1, keepdims=True), rtol=1e-4)
-    assert net.read("y") == pytest.approx(curve.sum() / 5, rel=1e-4)

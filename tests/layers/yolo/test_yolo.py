@@ -283,7 +283,7 @@ def test_boxes_of_yolo_v3() -> None:
         ('"Reorg" reorg_param { stride: 2 }', (1, 6, 4, 4), None, "square must divide 6 channels"),
         ('"Reorg" reorg_param { stride: 2 }', (1, 8, 3, 4), None, "2, which must divide 3 x 4"),
         ('"RegionLoss" region_loss_param { num: 2 num_class: 3 }', (1, 15, 3, 3), (1, 1, 4, 8),
-         r"bottom\[0\]: has shape .* 2 anchors of 5 \+ 3 numbers need N x 16 x H x W"),
+         r"bottom\[0\]: has shape .* must be \(1, 16, 3, 3\): 2 anchors of 5 \+ 3 numbers"),
         ('"RegionLoss" region_loss_param { num: 2 num_class: 3 side: 3 }', (1, 16, 3, 3),
          (1, 1, 4, 8), r"biases: needs widths and heights of 2 anchors, but has 0"),
         ('"RegionLoss" region_loss_param { num: 2 num_class: 3 }', (1, 16, 3, 3), (1, 1, 4, 8),
