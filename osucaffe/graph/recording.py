@@ -10,7 +10,6 @@ from ..backends.primitives import Program
 from ..backends.tensor import Call, Tensor
 from ..blob import Blob
 from .assembly import Assembly
-from .passes.editing import key
 
 log = logging.getLogger("osucaffe")
 
@@ -88,16 +87,15 @@ def _keeps_signs(call: Call) -> bool:
 def overwriters(forward: Sequence[Call], backward: Sequence[Call]) -> list[tuple[str, str]]:
     """Pairs of layers' names: the second layer overwrites, in place, data that the backward pass of
     the first reads."""
-    writers: dict[int, list[Call]] = {}
+    writers: dict[Tensor, list[Call]] = {}
     for call in forward:
         for tensor in call.written_tensors():
-            writers.setdefault(key(tensor), []).append(call)
+            writers.setdefault(tensor.owner, []).append(call)
     pairs: dict[tuple[int, int], tuple[str, str]] = {}
     for call in backward:
         for tensor in call.read_tensors():
-            later = [
-                writer for writer in writers.get(key(tensor), ()) if writer.position > call.position
-            ]
+            known = writers.get(tensor.owner, ())
+            later = [writer for writer in known if writer.position > call.position]
             if call.name == "relu_backward" and all(map(_keeps_signs, later)):
                 continue
             for writer in later:

@@ -11,13 +11,12 @@ from .constants import Constants
 from .editing import (
     Users,
     fuse,
-    give,
     is_plain_sum,
-    key,
+    owners,
     reads,
     replace_read,
     replace_written,
-    take,
+    set_operand,
     writes,
 )
 from .folding import MADE_OF_WEIGHTS
@@ -29,7 +28,7 @@ _NOTES = {"lrn": "note", "max_pooling": "index"}
 def drop_copies(calls: list[Call]) -> None:
     """Let who reads a copy read the original, where neither changes any more (a Dropout layer with
     a top of its own makes one)."""
-    for call in [each for each in calls if each.name == "copy"]:
+    for call in [call for call in calls if call.name == "copy"]:
         x, y = call.reads["x"], call.writes["y"]
         if y.persistent or y.base or y.viewed or x.dtype != y.dtype or x.shape != y.shape:
             continue
@@ -49,20 +48,21 @@ def drop_notes(calls: list[Call]) -> None:
         name = _NOTES.get(call.name, "")
         note = call.writes.get(name)
         if note is not None and users.only(note, call):
-            take(call.writes, call, name)
+            set_operand(call.writes, call, name, None)
 
 
 def drop_unread(calls: list[Call], constants: Constants) -> None:
     """Leave out calls whose results nobody reads."""
-    read: set[int] = set()
+    read: set[Tensor] = set()
     for call in reversed(list(calls)):
-        written = [tensor.owner for tensor in call.written_tensors()]
-        if (
-            call.name == "host"
-            or any(tensor.persistent or tensor.array is not None for tensor in written)
-            or any(id(tensor) in read or constants.is_parameter(tensor) for tensor in written)
+        if call.name == "host" or any(
+            tensor in read
+            or tensor.persistent
+            or tensor.array is not None
+            or constants.is_parameter(tensor)
+            for tensor in owners(call.written_tensors())
         ):
-            read.update(map(key, call.read_tensors()))
+            read |= owners(call.read_tensors())
         else:
             calls.remove(call)
 
@@ -84,7 +84,7 @@ def _packed(call: Call, w: Tensor, constants: Constants) -> Tensor:
         program.copy(w, packed)
         return (packed,)
 
-    (packed,) = constants.get((call.position, key(w), w.shape, "packed"), record)
+    (packed,) = constants.get((call.position, w.owner, w.shape, "packed"), record)
     return packed
 
 
@@ -106,7 +106,7 @@ def add_in_place(calls: list[Call], adds: Collection[str]) -> None:
                 continue
             if y.viewed or y.persistent:
                 continue
-            give(maker.reads, maker, "addend", other)
+            set_operand(maker.reads, maker, "addend", other)
             maker.writes["y"] = other
             maker.settings["relu"] = 0.0 if total.settings.get("relu") else None
             maker.position = total.position  # it runs in the sum's turn, also layer by layer

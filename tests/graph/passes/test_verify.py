@@ -185,14 +185,14 @@ def changed_addend(programs: list[list[Call]]) -> None:
 
 
 def early_end(timelines):
-    found = memory_lives(timelines)
+    found = memory_ranges(timelines)
     for each in found.values():
         each.last = max(each.first, each.last - 1)
     return found
 
 
 def late_begin(timelines):
-    found = memory_lives(timelines)
+    found = memory_ranges(timelines)
     for each in found.values():
         each.first = min(each.last, each.first + 1)
     return found
@@ -202,14 +202,14 @@ def forward_alone(timelines):
     """Lives that end with forward, though backward reads."""
     forward = [[call for call in calls if not call.name.endswith("_backward")]
                for calls in timelines]  # fmt: skip
-    found = memory_lives(timelines)
-    short = memory_lives(forward)
+    found = memory_ranges(timelines)
+    short = memory_ranges(forward)
     for identity, each in short.items():
         found[identity].last = each.last
     return found
 
 
-memory_lives = memory.lives
+memory_ranges = memory.live_ranges
 
 
 def longer(calls_, names, size_of):
@@ -369,9 +369,9 @@ class NumPyOnly(Cpu):
         super().__init__(onednn=False)
 
 
-def lost_bias(program, channels, mean, rate, scale, bias, b):
+def lost_bias(program, channels, given):
     """Folds a normalization without the bias of its scale."""
-    return folding_affine(program, channels, mean, rate, scale, None, b)
+    return folding_affine(program, channels, given | {"bias": None})
 
 
 folding_affine = folding._affine
@@ -451,9 +451,11 @@ SEEN = {
     "a sum is joined whose term others read": Fault(
         replace(batch_norm.Users, "only", alone), RESIDUAL + layer("look", "Power", "b", "look")
     ),
-    "memory is used again one call early": Fault(replace(memory, "lives", early_end)),
-    "memory is taken one call late": Fault(replace(memory, "lives", late_begin)),
-    "memory is used again that backward reads": Fault(replace(memory, "lives", forward_alone)),
+    "memory is used again one call early": Fault(replace(memory, "live_ranges", early_end)),
+    "memory is taken one call late": Fault(replace(memory, "live_ranges", late_begin)),
+    "memory is used again that backward reads": Fault(
+        replace(memory, "live_ranges", forward_alone)
+    ),
     "half the memory is planned": Fault(half_the_size),
     "tensors are placed over each other": Fault(moved_late),
     "scratch memory lies over an operand": Fault(scratch_over_operands, backend=NumPyOnly),
@@ -467,7 +469,7 @@ SEEN = {
         backend=Overlapping,
     ),
     "what runs beside is looked for without views": Fault(
-        replace(overlap, "key", id),
+        replace(overlap, "owners", set),
         TIED.replace("{transpose}", "transpose: true"), backend=Overlapping,
     ),
     "a gradient is computed twice": Fault(change("fuse ReLU", double_gradient)),
@@ -528,9 +530,10 @@ def lost_slope(programs: list[list[Call]]) -> None:
     call.settings["relu"] = 0.5
 
 
-def swapped(program, channels, mean, rate, scale, bias, b):
+def swapped(program, channels, given):
     """Folds a normalization with its mean and its bias in each other's place."""
-    return folding_affine(program, channels, bias, rate, scale, mean, b)
+    exchanged = {"mean": given["bias"], "bias": given["mean"]}
+    return folding_affine(program, channels, given | exchanged)
 
 
 NOT_SEEN = {
