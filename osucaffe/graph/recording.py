@@ -84,9 +84,9 @@ def _keeps_signs(call: Call) -> bool:
     return call.name == "dropout" or (call.name == "relu" and call.settings["slope"] >= 0)
 
 
-def overwriters(forward: Sequence[Call], backward: Sequence[Call]) -> list[tuple[str, str]]:
-    """Pairs of layers' names: the second layer overwrites, in place, data that the backward pass of
-    the first reads."""
+def warn_of_overwriters(forward: Sequence[Call], backward: Sequence[Call]) -> int:
+    """Log a line for each pair of layers of which the second overwrites, in place, data that the
+    backward pass of the first reads; returns how many."""
     writers: dict[Tensor, list[Call]] = {}
     for call in forward:
         for tensor in call.written_tensors():
@@ -99,18 +99,11 @@ def overwriters(forward: Sequence[Call], backward: Sequence[Call]) -> list[tuple
             if call.name == "relu_backward" and all(map(_keeps_signs, later)):
                 continue
             for writer in later:
-                pairs[call.position, writer.position] = call.layer, writer.layer
-    return list(pairs.values())
-
-
-def warn_of_overwriters(forward: Sequence[Call], backward: Sequence[Call]) -> int:
-    """Log a line for each pair that `overwriters` finds; returns how many."""
-    pairs = overwriters(forward, backward)
-    for needing, writing in pairs:
+                pairs[call.position, writer.position] = writer.layer, call.layer
+    for names in pairs.values():
         log.warning(
             'Layer "%s" overwrites, in place, what the gradients of layer "%s" need: they will be '
             "wrong, as in Caffe. Give its top another name.",
-            writing,
-            needing,
+            *names,
         )
     return len(pairs)

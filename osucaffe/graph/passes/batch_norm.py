@@ -158,8 +158,8 @@ def join_relu(calls: list[Call]) -> None:
 
 def share_gradients(calls: list[Call]) -> None:
     """Drop copies of gradients (the sum of a residual block makes them), where neither the copy
-    nor the original changes while the copy is wanted: its readers read the original. One that is
-    read through a view stays: whose rows a view counts lies row-major, the original may not."""
+    nor the original changes while the copy is live: its readers read the original. One that is read
+    through a view stays: what is viewed is row-major, the original may not be."""
     for call in [call for call in calls if is_plain_sum(call, 1)]:
         (x,), y = call.reads["xs"], call.writes["y"]
         if x.base or y.base or y.persistent or x is y:
@@ -224,8 +224,7 @@ def join_sum_backward(calls: list[Call]) -> None:
 
 
 def _keep_gradient(calls: Sequence[Call], norm: Call, dy: Tensor) -> None:
-    """Let norm write dy, which is not made before it, if it is read later, before it is written
-    anew."""
+    """Let norm write dy, which nothing writes before it any more, if it is read later."""
     if norm.writes.get("dx") is dy:
         return
     behind = calls[calls.index(norm) + 1 :]

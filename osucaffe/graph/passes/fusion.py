@@ -17,7 +17,7 @@ def relu_before_pooling(programs: Programs) -> None:
     nothing: a ReLU keeps the order of values, so that the maximum is the same.
 
     Only where nothing but the pooling reads the convolution's output, whose values change: no
-    other call, through a view either, and no user (what is kept may be looked at).
+    other call, through a view either, and no user (who may look at a persistent tensor).
     """
     readers = Counter(
         tensor.owner for calls in programs for call in calls for tensor in call.read_tensors()
@@ -138,7 +138,7 @@ def _stops_nothing_more(relu: Call, pooling: Call, pooled: dict[Tensor, Call]) -
 
 
 def _fuse_mask(call: Call, x: Tensor, dx: Tensor, pooled: dict[Tensor, Call]) -> bool:
-    """Whether the call could be told to zero dx, which it writes, where x is not positive."""
+    """Let the call zero dx, which it writes, where x is not positive; False: it cannot."""
     if call.accumulates:
         return False
     match call.name:

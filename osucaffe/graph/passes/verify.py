@@ -3,10 +3,10 @@
 A compiler checks its intermediate code after each pass (LLVM's verifier). Here the recorded
 programs are the meaning: for each read of each call, which call made the value. A pass may let a
 call do another's work (`Call.fuse`), let two share it (`Call.trade`), drop copies and what nobody
-reads, move what parameters alone decide to the `Constants`, and change where values lie. It may not
+reads, move what parameters alone decide to the `Constants`, and change where values are. It may not
 let anybody read another value: one that nobody wrote, an older or a newer one, or one whose memory
 has been used again meanwhile. That a fused call computes the right formula is not seen here; random
-nets beside a reference are for that (tests/differential).
+nets, compared with a reference, are for that (tests/differential).
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ class Verifier:
             for tensor in operands(call):
                 base = tensor.base
                 if base is not None and (base.count != tensor.count or base.layout is not None):
-                    self._fail(call, f"views {base} as {tensor}, but it does not lie row-major")
+                    self._fail(call, f"views {base} as {tensor}, but it is not row-major")
 
     def _check_written(self, calls: Sequence[Call], flow: Flow, *, accumulating: bool) -> None:
         """What is read was written, or is there before the program begins."""
@@ -306,8 +306,8 @@ def check_schedule(
     size_of: Callable[[Tensor], int] | None,
     fail: Callable[[Call, str], None],
 ) -> None:
-    """No call reads or overwrites memory that another, which may run beside it, still works on;
-    and nothing is read whose memory something else has got since it was written.
+    """No call reads or overwrites memory that another, which it may overlap, still works on; and
+    nothing is read whose memory something else has got since it was written.
 
     size_of gives a tensor's bytes; None: they have no memory yet, and share none. fail: called
     with the call that does, and what it does.
@@ -333,7 +333,7 @@ def check_schedule(
             calls[index + 1 :][: call.overlap], accesses[index + 1 :], strict=False
         ):
             if not later.overlap and own.conflicts(others):
-                fail(later, f"does not wait for {call.name} of {call.layer}, which runs beside it")
+                fail(later, f"does not wait for {call.name} of {call.layer}, which it overlaps")
 
 
 class _Accesses:

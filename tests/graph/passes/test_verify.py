@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -144,21 +145,41 @@ def find(program: list[Call], name: str, of: str = "") -> int:
     return next(i for i, each in enumerate(program) if each.name == name and of in ("", each.layer))
 
 
-def drop(program: int, name: str, of: str = "") -> Callable[[list[list[Call]]], None]:
-    def mutate(programs: list[list[Call]]) -> None:
-        del programs[program][find(programs[program], name, of)]
-
-    return mutate
+Edit = Callable[[list[Call], int], Any]
+"""Of a program, at the index of a call."""
 
 
-def swap(program: int, first: str, of: str, second: str, of2: str) -> Callable:
-    def mutate(programs: list[list[Call]]) -> None:
-        one, two = programs[program], programs[program]
-        i, j = find(one, first, of), find(two, second, of2)
-        one[i].position, one[j].position = one[j].position, one[i].position
-        one[i], one[j] = one[j], one[i]
+def at(where: str, program: int, name: str, of: str, edit: Edit) -> Plant:
+    """Plant an edit at a call of this primitive and layer."""
+    return change(where, lambda made: edit(made[program], find(made[program], name, of)))
 
-    return mutate
+
+def drop(program: int, name: str, of: str = "") -> Plant:
+    return at("fuse ReLU", program, name, of, lambda calls, index: calls.pop(index))
+
+
+def swap(where: str, program: int, first: str, of: str, second: str, of2: str) -> Plant:
+    def edit(calls: list[Call], i: int) -> None:
+        j = find(calls, second, of2)
+        calls[i].position, calls[j].position = calls[j].position, calls[i].position
+        calls[i], calls[j] = calls[j], calls[i]
+
+    return at(where, program, first, of, edit)
+
+
+def live(edit: Callable[[memory.LiveRange], Any]) -> Plant:
+    """Plant an edit of each live range."""
+
+    def edited(timelines):
+        ranges = live_ranges(timelines)
+        for each in ranges.values():
+            edit(each)
+        return ranges
+
+    return replace(memory, "live_ranges", edited)
+
+
+live_ranges = memory.live_ranges
 
 
 # -- planted faults -------------------------------------------------------------------------------
@@ -184,32 +205,14 @@ def changed_addend(programs: list[list[Call]]) -> None:
     ].reads["x"]
 
 
-def early_end(timelines):
-    found = memory_ranges(timelines)
-    for each in found.values():
-        each.last = max(each.first, each.last - 1)
-    return found
-
-
-def late_begin(timelines):
-    found = memory_ranges(timelines)
-    for each in found.values():
-        each.first = min(each.last, each.first + 1)
-    return found
-
-
 def forward_alone(timelines):
     """Lives that end with forward, though backward reads."""
     forward = [[call for call in calls if not call.name.endswith("_backward")]
                for calls in timelines]  # fmt: skip
-    found = memory_ranges(timelines)
-    short = memory_ranges(forward)
-    for identity, each in short.items():
-        found[identity].last = each.last
+    found = live_ranges(timelines)
+    for tensor, each in live_ranges(forward).items():
+        found[tensor].last = each.last
     return found
-
-
-memory_ranges = memory.live_ranges
 
 
 def longer(calls_, names, size_of):
@@ -227,27 +230,14 @@ def beside_all(calls_, names, size_of):
             call.overlap = len(calls_) - index - 1
 
 
-def double_gradient(programs):
-    backward = programs[1]
-    where = find(backward, "convolution_backward_filter", "c2")
-    backward.insert(where, dataclasses.replace(backward[where]))
+def gradient(edit: Edit) -> Plant:
+    return at("fuse ReLU", 1, "convolution_backward_filter", "c2", edit)
 
 
 def begun_gradient(programs):
     backward = programs[1]
     second = [each for each in backward if each.name == "inner_product_backward_filter"][1]
     second.accumulates = frozenset()
-
-
-def adding_gradient(programs):
-    backward = programs[1]
-    call = backward[find(backward, "convolution_backward_filter", "c2")]
-    call.accumulates = frozenset(call.writes)
-
-
-def late_gradient(programs):
-    backward = programs[1]
-    backward.append(backward.pop(find(backward, "convolution_backward_filter", "c2")))
 
 
 def wrong_layer(programs: list[list[Call]]) -> None:
@@ -277,11 +267,6 @@ def other_blob(programs):
     forward = programs[0]
     lrn = forward[find(forward, "lrn")]
     forward[find(forward, "convolution", "c2")].reads["x"] = lrn.reads["x"]
-
-
-def turned_terms(programs):
-    call = programs[0][find(programs[0], "sum", "sum")]
-    call.reads["xs"] = call.reads["xs"][::-1]
 
 
 def scratch_over_operands(patch: pytest.MonkeyPatch) -> None:
@@ -425,25 +410,19 @@ SEEN = {
     "a copy goes, its readers stay": Fault(
         replace(inference, "replace_read", lambda call, old, new: None), DEPLOYED, TEST
     ),
-    "an activation is lost": Fault(change("fuse ReLU", drop(0, "dropout"))),
-    "a layer's forward is lost": Fault(change("fuse ReLU", drop(0, "lrn"))),
-    "a gradient is lost": Fault(
-        change("fuse ReLU", drop(1, "convolution_backward_filter", "c2"))
-    ),
-    "a gradient of data is lost": Fault(
-        change("fuse ReLU", drop(1, "convolution_backward_data", "c2"))
-    ),
-    "the accumulating form lacks a gradient": Fault(
-        change("fuse ReLU", drop(2, "convolution_backward_filter", "c1"))
-    ),
+    "an activation is lost": Fault(drop(0, "dropout")),
+    "a layer's forward is lost": Fault(drop(0, "lrn")),
+    "a gradient is lost": Fault(drop(1, "convolution_backward_filter", "c2")),
+    "a gradient of data is lost": Fault(drop(1, "convolution_backward_data", "c2")),
+    "the accumulating form lacks a gradient": Fault(drop(2, "convolution_backward_filter", "c1")),
     "layers in place change turns": Fault(
-        change("ReLU before pooling", swap(0, "relu", "r2", "dropout", "d2"))
+        swap("ReLU before pooling", 0, "relu", "r2", "dropout", "d2")
     ),
     "gradients in place change turns": Fault(
-        change("fuse ReLU", swap(1, "relu_backward", "r2", "dropout_backward", "d2"))
+        swap("fuse ReLU", 1, "relu_backward", "r2", "dropout_backward", "d2")
     ),
     "a call runs before its input is made": Fault(
-        change("fuse ReLU", swap(0, "lrn", "n1", "convolution", "c2"))
+        swap("fuse ReLU", 0, "lrn", "n1", "convolution", "c2")
     ),
     "what is added is another version": Fault(
         change("ReLU before pooling", changed_addend), RESIDUAL
@@ -451,8 +430,12 @@ SEEN = {
     "a sum is joined whose term others read": Fault(
         replace(batch_norm.Users, "only", alone), RESIDUAL + layer("look", "Power", "b", "look")
     ),
-    "memory is used again one call early": Fault(replace(memory, "live_ranges", early_end)),
-    "memory is taken one call late": Fault(replace(memory, "live_ranges", late_begin)),
+    "memory is used again one call early": Fault(
+        live(lambda each: setattr(each, "last", max(each.first, each.last - 1)))
+    ),
+    "memory is taken one call late": Fault(
+        live(lambda each: setattr(each, "first", min(each.last, each.first + 1)))
+    ),
     "memory is used again that backward reads": Fault(
         replace(memory, "live_ranges", forward_alone)
     ),
@@ -472,15 +455,24 @@ SEEN = {
         replace(overlap, "owners", set),
         TIED.replace("{transpose}", "transpose: true"), backend=Overlapping,
     ),
-    "a gradient is computed twice": Fault(change("fuse ReLU", double_gradient)),
+    "a gradient is computed twice": Fault(
+        gradient(lambda calls, index: calls.insert(index, dataclasses.replace(calls[index])))
+    ),
     "a second gradient of shared weights overwrites the first": Fault(
         change("fuse ReLU", begun_gradient)
     ),
-    "a first gradient is added to what was there": Fault(change("fuse ReLU", adding_gradient)),
-    "a gradient comes behind its hook": Fault(change("fuse ReLU", late_gradient)),
+    "a first gradient is added to what was there": Fault(
+        gradient(lambda calls, i: setattr(calls[i], "accumulates", frozenset(calls[i].writes)))
+    ),
+    "a gradient comes behind its hook": Fault(
+        gradient(lambda calls, index: calls.append(calls.pop(index)))
+    ),
     "a view is left behind": Fault(change("fuse batch norm", wrong_view), VIEWED),
     "another blob is read": Fault(change("ReLU before pooling", other_blob)),
-    "terms are turned": Fault(change("ReLU before pooling", turned_terms), RESIDUAL),
+    "terms are turned": Fault(
+        at("ReLU before pooling", 0, "sum", "sum", lambda calls, i: calls[i].reads["xs"].reverse()),
+        RESIDUAL,
+    ),
     "a sum runs out of its turn": Fault(change("add in place", wrong_layer), BRANCHES, TEST),
     "a sum is added in memory that is still read": Fault(
         replace(inference, "reads", lambda call, tensor: False),
@@ -519,15 +511,11 @@ def test_a_planted_fault_is_found(name: str, monkeypatch: pytest.MonkeyPatch) ->
         build(fault.text, fault.backend(), **fault.options)
 
 
-def lost_relu(programs: list[list[Call]]) -> None:
-    """A convolution that is said to apply a ReLU, and does not."""
-    call = programs[0][find(programs[0], "convolution", "c2")]
-    call.settings["relu"] = None
-
-
-def lost_slope(programs: list[list[Call]]) -> None:
-    call = programs[0][find(programs[0], "convolution", "c2")]
-    call.settings["relu"] = 0.5
+def slope(value: float | None) -> Plant:
+    """A convolution that is said to apply a ReLU applies one of this slope, or none."""
+    return at(
+        "fuse ReLU", 0, "convolution", "c2", lambda calls, i: calls[i].settings.update(relu=value)
+    )
 
 
 def swapped(program, channels, given):
@@ -537,8 +525,8 @@ def swapped(program, channels, given):
 
 
 NOT_SEEN = {
-    "a fused ReLU is not applied": Fault(change("fuse ReLU", lost_relu)),
-    "a fused ReLU has another slope": Fault(change("fuse ReLU", lost_slope)),
+    "a fused ReLU is not applied": Fault(slope(None)),
+    "a fused ReLU has another slope": Fault(slope(0.5)),
     "a folded mean is added": Fault(replace(folding, "_affine", swapped), DEPLOYED, TEST),
 }  # fmt: skip
 """What a fused call computes: this shows in values only, beside those of a net without passes."""
