@@ -21,7 +21,7 @@ from ..backends.tensor import Step
 from ..comm.create import CommConfig
 from ..comm.job.job import Job
 from ..comm.job.topology import Topology
-from ..comm.profile import Mark, Message, Operation, Profile, address
+from ..comm.profile import Mark, Operation, Profile, address
 from ..solvers.process_group import Trained
 from .buckets import ITEM, lowest_layers
 from .config import ParallelConfig
@@ -273,7 +273,8 @@ def _operations(records: Sequence[Records], iterations: int) -> list[dict[str, A
                 exposed = overlap(span, _near(waits, *span))
                 held_up = overlap(span, [(operation.begun, slowest + rank.offset)])
                 duration = message.ended - message.begun
-                row = rows[_key(message)]
+                size = size_bucket(message.nbytes)
+                row = rows[message.operation, message.algorithm, message.level, size]
                 added = 1, message.nbytes, duration, duration - exposed, exposed, held_up
                 row[:] = [a + b for a, b in zip(row, added, strict=True)]
     divisor = iterations * len(records)
@@ -288,10 +289,6 @@ def _operations(records: Sequence[Records], iterations: int) -> list[dict[str, A
 TIMES = ("ms", "hidden_ms", "exposed_ms", "slowest_ms")
 """Of an operation: in total; hidden by computation; while a rank only waited; until the slowest
 rank came to it (which is part of the first)."""
-
-
-def _key(message: Message) -> tuple[str, str, str, str]:
-    return message.operation, message.algorithm, message.level, size_bucket(message.nbytes)
 
 
 def _layer(rank: Records, gradient: Gradient) -> dict[str, Any]:
