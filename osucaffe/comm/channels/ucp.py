@@ -34,7 +34,6 @@ NO_ERRORS, PEER_ERRORS = 0, 1
 CALLBACK, USER_DATA, DATATYPE, RECEIVE_INFO = 1 << 1, 1 << 2, 1 << 3, 1 << 7
 BYTES, PIECES = 1 << 3, 2
 """Types of what is sent: so many bytes, or so many `Piece`s."""
-MEMORY_ADDRESS, MEMORY_LENGTH = 1 << 0, 1 << 1
 
 
 class Params(ctypes.Structure):
@@ -90,12 +89,6 @@ class Piece(ctypes.Structure):
     _fields_ = (("buffer", c_void_p), ("length", c_size_t))
 
 
-class MemoryParams(ctypes.Structure):
-    """ucp_mem_map_params_t, up to its length."""
-
-    _fields_ = (("field_mask", c_uint64), ("address", c_void_p), ("length", c_size_t))
-
-
 # A status (ucs_status_t) is one byte: the other bytes of its register may hold anything.
 SENT = ctypes.CFUNCTYPE(None, c_void_p, c_status, c_size_t)
 """ucp_send_nbx_callback_t: request, status, user data."""
@@ -115,8 +108,6 @@ _FUNCTIONS: dict[Any, dict[str, tuple[Any, ...]]] = {
         "ucp_worker_arm": (c_void_p,),
         "ucp_ep_create": (c_void_p, c_void_p, c_void_p),
         "ucp_request_check_status": (c_void_p,),
-        "ucp_mem_map": (c_void_p, c_void_p, c_void_p),
-        "ucp_mem_unmap": (c_void_p, c_void_p),
     },
     c_pointer: {
         "ucp_tag_send_nbx": (c_void_p, c_void_p, c_size_t, c_uint64, c_void_p),

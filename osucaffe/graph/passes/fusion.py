@@ -86,7 +86,11 @@ def fuse_relu_backward(programs: Programs, fuses: Collection[str]) -> None:
     fuses: the backend's primitives that can do that.
     """
     forward, *backward = programs
-    pooled = {call.writes.get("index"): call for call in forward if call.name == "max_pooling"}
+    pooled = {
+        call.writes["index"]: call
+        for call in forward
+        if call.name == "max_pooling" and "index" in call.writes
+    }
     for calls in backward:
         _fuse_relu_backward(calls, pooled, fuses)
 

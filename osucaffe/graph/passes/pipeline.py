@@ -106,45 +106,6 @@ def warn(build: Build) -> None:
         build.note = f"{warn_of_overwriters(*build.programs[:2])} layers overwrite"
 
 
-def _fusing(name: str, fuse: Callable[[Build], None]) -> Pass:
-    """A pass that says which calls others do besides, now."""
-
-    def run(build: Build) -> None:
-        before = _fused(build)
-        fuse(build)
-        fused = (_fused(build) - before).items()
-        build.note = ", ".join(f"{count} {name}" for name, count in sorted(fused)) or "nothing"
-
-    return Pass(name, run, inspectable=False)
-
-
-def _fused(build: Build) -> Counter[str]:
-    """How many calls of each primitive others do besides."""
-    calls = (call for program in build.programs for call in program)
-    return Counter(other.name for call in calls for other in call.fused)
-
-
-def _inferring(name: str, improve: Callable[[Build, Constants], None]) -> Pass:
-    """A pass of nets that only run forward, which says what it made constant."""
-
-    def run(build: Build) -> None:
-        assert build.constants is not None
-        before = len(build.constants.new)
-        improve(build, build.constants)
-        if made := len(build.constants.new) - before:
-            build.note = f"{made} calls run once for all"
-
-    return Pass(name, run, inspectable=False, inference=True)
-
-
-def fuse_activations(build: Build) -> None:
-    """Let what makes an activation's input apply it. The last of its kind: others do not look into
-    a call's activation."""
-    before = len(build.programs[0])
-    fusion.fuse_activations(build.programs[0], build.backend.activations)
-    build.note = f"{before - len(build.programs[0])} activations"
-
-
 def prepare(build: Build) -> None:
     """Let the backend choose layouts, and give each call its step."""
     constants = build.constants.new if build.constants else []
@@ -173,6 +134,20 @@ def plan(build: Build) -> None:
     build.note = str(build.plan)
 
 
+def _fusing(name: str, run: Callable[[Build], None]) -> Pass:
+    return Pass(name, run, inspectable=False)
+
+
+def _inferring(name: str, run: Callable[[list[Call], Build, Constants], None]) -> Pass:
+    """A pass over the forward of nets that only run forward."""
+
+    def infer(build: Build) -> None:
+        assert build.constants is not None
+        run(build.programs[0], build, build.constants)
+
+    return Pass(name, infer, inspectable=False, inference=True)
+
+
 COMPILE = (
     Pass("record", record),
     Pass("warn of overwriters", warn),
@@ -183,25 +158,24 @@ COMPILE = (
         "fuse ReLU backward",
         lambda build: fusion.fuse_relu_backward(build.programs, build.backend.fuses_relu_backward),
     ),
-    _inferring("drop copies", lambda build, constants: inference.drop_copies(build.programs[0])),
+    _inferring("drop copies", lambda calls, *_: inference.drop_copies(calls)),
+    _inferring("fold batch norm", lambda calls, _, constants: fold_batch_norm(calls, constants)),
     _inferring(
-        "fold batch norm", lambda build, constants: fold_batch_norm(build.programs[0], constants)
+        "add in place", lambda calls, build, _: inference.add_in_place(calls, build.backend.adds)
+    ),
+    _inferring("fuse ReLU of sums", lambda calls, *_: fusion.fuse_relu(calls)),
+    _inferring("drop notes", lambda calls, *_: inference.drop_notes(calls)),
+    _inferring(
+        "drop unread results", lambda calls, _, constants: inference.drop_unread(calls, constants)
     ),
     _inferring(
-        "add in place",
-        lambda build, constants: inference.add_in_place(build.programs[0], build.backend.adds),
+        "pack weights", lambda calls, _, constants: inference.pack_weights(calls, constants)
     ),
-    _inferring("fuse ReLU of sums", lambda build, constants: fusion.fuse_relu(build.programs[0])),
-    _inferring("drop notes", lambda build, constants: inference.drop_notes(build.programs[0])),
+    # The last of its kind: others do not look into a call's activation.
     _inferring(
-        "drop unread results",
-        lambda build, constants: inference.drop_unread(build.programs[0], constants),
+        "fuse activations",
+        lambda calls, build, _: fusion.fuse_activations(calls, build.backend.activations),
     ),
-    _inferring(
-        "pack weights",
-        lambda build, constants: inference.pack_weights(build.programs[0], constants),
-    ),
-    Pass("fuse activations", fuse_activations, inspectable=False, inference=True),
     Pass("prepare", prepare),
 )
 """From layers to steps."""
@@ -210,13 +184,14 @@ PLACE = (Pass("overlap", overlap, inspectable=False), Pass("plan memory", plan))
 
 
 def run(passes: Iterable[Pass], build: Build) -> None:
-    """Run passes one after the other, and report each."""
+    """Run passes one after the other, and report each: by default, what was fused into other calls,
+    and what runs once for all from now on."""
     for step in passes:
         if build.inspectable and not step.inspectable:
             continue
         if build.constants is None and step.inference:
             continue
-        before, build.note = list(map(len, build.programs)), ""
+        before, changes, build.note = list(map(len, build.programs)), _changes(build), ""
         step.run(build)
         if build.verifier is None and verify.is_enabled():
             build.verifier = verify.Verifier(
@@ -224,5 +199,15 @@ def run(passes: Iterable[Pass], build: Build) -> None:
             )
         if build.verifier is not None:
             build.verifier.check(step.name)
-        after = list(map(len, build.programs))
-        build.reports.append(Report(step.name, before, after, build.note))
+        made = sorted((_changes(build) - changes).items())
+        note = build.note or ", ".join(f"{count} {name}" for name, count in made)
+        build.reports.append(Report(step.name, before, list(map(len, build.programs)), note))
+
+
+def _changes(build: Build) -> Counter[str]:
+    """How many calls of each primitive were fused into others, and how many run once for all."""
+    calls = (call for program in build.programs for call in program)
+    changes = Counter(other.name for call in calls for other in call.fused)
+    if build.constants:
+        changes["calls run once for all"] = len(build.constants.new)
+    return changes
