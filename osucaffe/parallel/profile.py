@@ -12,7 +12,7 @@ import bisect
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -47,6 +47,11 @@ class Pass:
     backward: Mark = None
     end: Mark = None
     ready: dict[int, Mark] = field(default_factory=dict)
+
+    def spans(self) -> Iterator[tuple[str, Mark, Mark]]:
+        """The parts that it is divided into, each with its begin and end."""
+        cuts = (self.begin, self.forward, self.middle, self.backward, self.end)
+        return zip(PARTS, cuts, cuts[1:], strict=False)
 
 
 @dataclass(frozen=True)
@@ -248,8 +253,7 @@ def _parts(rank: Records) -> dict[str, float]:
     """Seconds of all passes, part by part."""
     waits, parts = waits_of(rank), dict.fromkeys(PARTS, 0.0)
     for one in rank.passes:
-        cuts = (one.begin, one.forward, one.middle, one.backward, one.end)
-        for name, begin, end in zip(PARTS, cuts, cuts[1:], strict=False):
+        for name, begin, end in one.spans():
             waited = overlap((begin, end), _near(waits, begin, end))
             parts[name] += end - begin - waited
             parts["waiting"] += waited
