@@ -28,7 +28,8 @@ from osucaffe.graph.passes.verify import SWITCH, VerificationError
 from osucaffe.net import Net
 from tests.layers.nets import build
 
-from .test_batch_norm import NOISE, layer
+from .test_batch_norm import NOISE, branch, layer
+from .test_inference import convolution
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -44,23 +45,13 @@ def given(name: str, *shape: int) -> str:
     return layer(name, "Input", "", name, f"input_param {{ shape {{ {dims} }} }}")
 
 
-def convolution(name: str, bottom: str, top: str, more: str = "", outputs: int = 8) -> str:
-    settings = f"num_output: {outputs} kernel_size: 3 pad: 1 weight_filler {NOISE}"
-    return layer(name, "Convolution", bottom, top, f"convolution_param {{ {settings} }} {more}")
-
-
 def product(name: str, bottom: str, top: str, more: str = "", outputs: int = 5) -> str:
     settings = f"num_output: {outputs} weight_filler {NOISE}"
     return layer(name, "InnerProduct", bottom, top, f"inner_product_param {{ {settings} }} {more}")
 
 
 def normalized(name: str, bottom: str) -> str:
-    """A convolution, its normalization and scale in place."""
-    return (
-        convolution(name, bottom, name)
-        + layer(f"bn_{name}", "BatchNorm", name, name)
-        + layer(f"scale_{name}", "Scale", name, name, "scale_param { bias_term: true }")
-    )
+    return branch(name, bottom, relu=False)
 
 
 LOSS = layer("loss", "EuclideanLoss", "y t", "loss")
@@ -78,8 +69,8 @@ RESIDUAL = (
 )
 VIEWED = (
     given("x", 2, 4, 6, 6)
-    + given("t", 2, 4, 6, 6)
-    + convolution("c", "x", "c", outputs=4)
+    + given("t", 2, 6, 6, 6)
+    + convolution("c", "x", "c")
     + layer("s", "Scale", "c", "s")
     + layer("v", "ShuffleChannel", "s", "v", "shuffle_channel_param { group: 2 }")
     + layer("sum", "Eltwise", "s v", "y")
