@@ -22,15 +22,14 @@ from .graph.assembly import (
     Assembly,
     assemble,
     assemble_again,
-    keep_tensors,
     limit_labels,
-    untouched,
+    reuse_tensors,
+    unused_tensors,
 )
 from .graph.capture import as_one, run_at
 from .graph.gradients import Node, find_gradients
 from .graph.parameters import adopt_parameters
 from .graph.passes import pipeline
-from .graph.passes.build import Build, Report
 from .graph.passes.constants import Constants
 from .graph.passes.editing import Programs
 from .graph.passes.memory import MemoryPlan, Pool
@@ -96,7 +95,7 @@ class Net:
         self.backend = backend
         self._inference, self._wanted = inference, list(wanted)
         self._shares = share is not None
-        self._builds: OrderedDict[tuple[tuple[str, Shape], ...], Build] = OrderedDict()
+        self._builds: OrderedDict[tuple[tuple[str, Shape], ...], pipeline.Build] = OrderedDict()
         """Those that are remembered, by the shapes of the inputs; the oldest first."""
         self._loss_scale = loss_scale
         self.phase = phase
@@ -164,7 +163,7 @@ class Net:
         self._begin_build(parts, again=True)
         self._compile()
         for layer, tensors in kept.items():
-            keep_tensors(layer, tensors)
+            reuse_tensors(layer, tensors)
         self._place()
         write_constants([node.layer for node in self.nodes if node.bottom], self.backend)
 
@@ -181,7 +180,7 @@ class Net:
         seeds = {blob.name: blob.diff for blob, _ in parts.losses}
         if self._loss_scale is not None:
             seeds = {name: Tensor(t.shape, persistent=True) for name, t in seeds.items()}
-        build = Build(
+        build = pipeline.Build(
             parts,
             limit_labels(parts.nodes),
             self.backend,
@@ -196,7 +195,7 @@ class Net:
         )
         self._use(build)
 
-    def _use(self, build: Build) -> None:
+    def _use(self, build: pipeline.Build) -> None:
         """Be what is built for some shapes."""
         self._build, parts = build, build.parts
         self.blobs: dict[str, Blob] = parts.blobs
@@ -231,7 +230,7 @@ class Net:
         plan = self.memory
         self.pool.add(plan)
         own = [*plan.persistent, *(blob.diff for blob, _ in losses if self._backwards)]
-        own += untouched(build.parts, inspectable=self.inspectable)
+        own += unused_tensors(build.parts, inspectable=self.inspectable)
         for tensor in dict.fromkeys(own):
             self.backend.give_memory(tensor)[:] = 0
         if build.verifier is not None:
@@ -276,7 +275,7 @@ class Net:
         return self._build.plan
 
     @property
-    def passes(self) -> list[Report]:
+    def passes(self) -> list[pipeline.Report]:
         """What each pass of the compilation did."""
         return self._build.reports
 

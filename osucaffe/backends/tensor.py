@@ -8,7 +8,7 @@ tensors, and from then on an iteration only replays the prepared steps.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -171,10 +171,10 @@ class Call:
         self.trades += others
 
     def read_tensors(self) -> Iterator[Tensor]:
-        return _flatten(self.reads.values())
+        return tensors_in(self.reads.values())
 
     def written_tensors(self) -> Iterator[Tensor]:
-        return _flatten(self.writes.values())
+        return tensors_in(self.writes.values())
 
     def temporary(self, shape: Shape, dtype: str = "float32") -> Tensor:
         """Scratch memory that lives only while this call runs."""
@@ -192,9 +192,10 @@ def map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
     return value
 
 
-def _flatten(values: Any) -> Iterator[Tensor]:
+def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
+    """The tensors among arguments of a call, and in those that are lists."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
         elif isinstance(value, list | tuple):
-            yield from _flatten(value)
+            yield from tensors_in(value)

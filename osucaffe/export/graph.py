@@ -39,19 +39,19 @@ class Graph:
 
     def name(self, hint: str) -> str:
         """A name that nothing has yet."""
-        found, number = hint, 1
-        while found in self._taken:
+        name, number = hint, 1
+        while name in self._taken:
             number += 1
-            found = f"{hint}.{number}"
-        self._taken.add(found)
-        return found
+            name = f"{hint}.{number}"
+        self._taken.add(name)
+        return name
 
     # -- nodes -----------------------------------------------------------------------------------
 
     def node(self, operation: str, *inputs: str, hint: str = "", **attributes: Any) -> str:
         """Add a node of one output. Returns the name of that value."""
-        if operation in KNOWN and all(each in self._arrays for each in inputs):
-            arrays = [self._arrays[each] for each in inputs]
+        if operation in KNOWN and self._arrays.keys() >= set(inputs):
+            arrays = [self._arrays[name] for name in inputs]
             return self.constant(KNOWN[operation](*arrays), hint or operation)
         return self.nodes_of(operation, inputs, 1, hint=hint, **attributes)[0]
 
@@ -116,24 +116,24 @@ class Graph:
 
     def keep_needed(self, outputs: list[str]) -> None:
         """Drop the nodes and constants that no output depends on."""
-        needed, kept = set(outputs), []
+        needed, nodes = set(outputs), []
         for node in reversed(self.nodes):
             if needed.intersection(node.output):
                 needed.update(node.input)
-                kept.append(node)
-        self.nodes = kept[::-1]
-        self._arrays = {name: each for name, each in self._arrays.items() if name in needed}
+                nodes.append(node)
+        self.nodes = nodes[::-1]
+        self._arrays = {name: array for name, array in self._arrays.items() if name in needed}
 
     def rename(self, names: dict[str, str]) -> None:
         """Give values other names; a value that has one of these makes room."""
         for node in self.nodes:
             for row in (node.input, node.output):
                 row[:] = [self._renamed(value, names) for value in row]
-        self._arrays = {self._renamed(name, names): each for name, each in self._arrays.items()}
+        self._arrays = {self._renamed(name, names): array for name, array in self._arrays.items()}
 
     def constants(self) -> list[Any]:
         """The constants, as a file holds them."""
-        return [self._numpy.from_array(each, name) for name, each in self._arrays.items()]
+        return [self._numpy.from_array(array, name) for name, array in self._arrays.items()]
 
     @staticmethod
     def _renamed(value: str, names: dict[str, str]) -> str:

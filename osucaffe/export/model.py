@@ -75,13 +75,12 @@ def to_onnx(net: Net) -> Any:
 def _add_constants(graph: Graph, net: Net) -> None:
     """Parameters, and what layers write once."""
     for layer in net.layers:
-        for index, blob in enumerate(layer.parameters):
-            values = net.backend.read(blob.data)
-            graph.write(blob.data, graph.constant(values, f"{layer.label}.{index}"))
+        parameters = [blob.data for blob in layer.parameters]
+        for index, tensor in enumerate(parameters):
+            values = net.backend.read(tensor)
+            graph.write(tensor, graph.constant(values, f"{layer.label}.{index}"))
         for tensor, values in layer.initial:
-            if tensor.array is not None and not any(
-                tensor is blob.data for blob in layer.parameters
-            ):
+            if tensor.array is not None and tensor not in parameters:
                 graph.write(tensor, graph.constant(values, layer.label))
 
 

@@ -77,7 +77,7 @@ def concat(graph: Graph, a: Arguments) -> None:
 
 
 def _slice(graph: Graph, x: str, starts: Sequence[int], ends: Sequence[int], axes: Any) -> str:
-    bounds = (graph.constant(np.array(each, int)) for each in (starts, ends, axes))
+    bounds = (graph.constant(np.array(bound, int)) for bound in (starts, ends, axes))
     return graph.node("Slice", x, *bounds)
 
 
@@ -136,7 +136,7 @@ def _value(graph: Graph, expression: Expression, values: Mapping[str, str]) -> s
             return graph.constant(float(number))
         case Name(name):
             return values[name]
-    inputs = [_value(graph, each, values) for each in expression.arguments]
+    inputs = [_value(graph, argument, values) for argument in expression.arguments]
     match expression.function:
         case "log1p":
             return graph.node("Log", graph.node("Add", inputs[0], graph.constant(1.0)))
@@ -154,10 +154,10 @@ def _formula(graph: Graph, a: Arguments) -> dict[str, str]:
 
 @translator
 def broadcast(graph: Graph, a: Arguments) -> None:
-    found = _formula(graph, a)
+    values = _formula(graph, a)
     for tensor, name in zip(a.outputs, "yz", strict=False):
-        value = found[name]
-        if all(each.shape != tensor.shape for each in a.inputs):  # repeated, as in Tile
+        value = values[name]
+        if all(x.shape != tensor.shape for x in a.inputs):  # repeated, as in Tile
             value = graph.node("Expand", value, graph.constant(np.array(tensor.shape, int)))
         graph.write(tensor, value)
 
@@ -260,7 +260,7 @@ def average_pooling(graph: Graph, a: Arguments) -> None:
 
 @translator
 def unpooling(graph: Graph, a: Arguments) -> None:
-    small, large = ((*each.shape[:2], math.prod(each.shape[2:])) for each in (a.x, a.y))
+    small, large = ((*x.shape[:2], math.prod(x.shape[2:])) for x in (a.x, a.y))
     zeros = graph.constant(np.zeros(large, np.float32))
     places = graph.node("Cast", graph.reshape(graph.read(a.index), small), to=7)
     values = graph.reshape(graph.read(a.x), small)
@@ -298,12 +298,12 @@ def lrn(graph: Graph, a: Arguments) -> None:
 @translator
 def batch_norm_statistics(graph: Graph, a: Arguments) -> None:
     value, axes = graph.read(a.x), [axis for axis in range(len(a.x.shape)) if axis != 1]
-    middle = graph.node("ReduceMean", value, axes=axes)
-    gap = graph.node("Sub", value, middle)
-    spread = graph.node("ReduceMean", graph.node("Mul", gap, gap), axes=axes)
-    found = evaluate(graph, "y = 1 / sqrt(a + eps)", {"a": spread}, {"eps": a.eps})["y"]
-    for tensor, each in ((a.mean, middle), (a.rate, found)):
-        graph.write(tensor, graph.reshape(each, tensor.shape))
+    mean = graph.node("ReduceMean", value, axes=axes)
+    centred = graph.node("Sub", value, mean)
+    variance = graph.node("ReduceMean", graph.node("Mul", centred, centred), axes=axes)
+    rate = evaluate(graph, "y = 1 / sqrt(a + eps)", {"a": variance}, {"eps": a.eps})["y"]
+    for tensor, statistic in ((a.mean, mean), (a.rate, rate)):
+        graph.write(tensor, graph.reshape(statistic, tensor.shape))
 
 
 @translator
@@ -334,8 +334,8 @@ def softmax(graph: Graph, a: Arguments) -> None:
 def top_k(graph: Graph, a: Arguments) -> None:
     count = next(tensor.shape[a.axis] for tensor in (a.index, a.value) if tensor is not None)
     inputs = [graph.read(a.x), graph.constant(np.array([count]))]
-    found, places = graph.nodes_of("TopK", inputs, 2, axis=a.axis)
+    largest, indices = graph.nodes_of("TopK", inputs, 2, axis=a.axis)
     if a.value is not None:
-        graph.write(a.value, found)
+        graph.write(a.value, largest)
     if a.index is not None:
-        graph.write(a.index, graph.node("Cast", places, to=1))
+        graph.write(a.index, graph.node("Cast", indices, to=1))

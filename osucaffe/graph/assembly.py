@@ -23,7 +23,7 @@ _OTHER_AXES = re.compile("tuple index out of range|values to unpack")
 
 @dataclass
 class Assembly:
-    """The blobs by name, the layers in order, the names of the ends, and the weighted losses."""
+    """Blobs by name, the layers in order, the names of inputs and outputs, the weighted losses."""
 
     blobs: dict[str, Blob] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
@@ -55,12 +55,13 @@ def assemble(
         layer.raw_records, layer.inspectable = backend.raw_records, inspectable
         tops = _set_up(layer, [parts.blobs[name].shape for name in layer_param.bottom])
         _add_layer(parts, layer, tops, inspectable)
-    _find_ends(parts)
+    _find_inputs_and_outputs(parts)
     return parts
 
 
 def assemble_again(before: Assembly, shapes: Mapping[str, Shape], *, inspectable: bool) -> Assembly:
-    """The same layers with blobs of other shapes; what keeps its own memory and shape keeps both.
+    """The same layers with blobs of other shapes. Persistent tensors of the same shape keep their
+    memory.
 
     shapes: those of tops of Input and DummyData layers, where they change. Other layers without
     bottoms know their shapes themselves.
@@ -70,32 +71,32 @@ def assemble_again(before: Assembly, shapes: Mapping[str, Shape], *, inspectable
         node.layer.tensors = []
         bottom = [parts.blobs[name].shape for name in node.layer.param.bottom]
         _add_layer(parts, node.layer, _set_up_again(node, bottom, shapes), inspectable)
-    _find_ends(parts)
+    _find_inputs_and_outputs(parts)
     for name, blob in parts.blobs.items():
         old = before.blobs.get(name)
         fixed = blob.data.persistent and not blob.data.flexible
         if old is not None and old.shape == blob.shape and fixed:
-            _keep_memory(old.data, blob.data)
+            _reuse_memory(old.data, blob.data)
             if blob.diff.persistent:  # else others use its memory in turn
-                _keep_memory(old.diff, blob.diff)
+                _reuse_memory(old.diff, blob.diff)
     return parts
 
 
 def _refuse_unread(layer: Layer) -> None:
     """Refuse a field of a fork that the layer would drop."""
     for name in messages_of(type(layer)):
-        place = f"{layer.title}, {name}."
         if layer.param.HasField(name):
-            refuse_unread(getattr(layer.param, name), place, layer.type)
+            message = getattr(layer.param, name)
+            refuse_unread(message, f"{layer.title}, {name}.", layer.type)
 
 
 def _refuse_infinite(layer: Layer) -> None:
     """Refuse a setting that is NaN or infinite: formulas have no such numbers."""
     for name in messages_of(type(layer)):
-        for each, value in getattr(layer.param, name).ListFields():
+        for setting, value in getattr(layer.param, name).ListFields():
             numbers = value if isinstance(value, Sequence) else [value]
-            if any(isinstance(one, float) and not math.isfinite(one) for one in numbers):
-                layer.fail(f"{name}.{each.name}", "is not finite")
+            if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
+                layer.fail(f"{name}.{setting.name}", "is not finite")
 
 
 def _set_up(layer: Layer, bottom: list[Shape]) -> list[Shape]:
@@ -127,11 +128,10 @@ def _add_layer(parts: Assembly, layer: Layer, shapes: list[Shape], inspectable: 
             continue
         if name in blobs:
             layer.fail("top", f'an earlier layer already makes "{name}": choose another name')
-        made = bool(bottom) or position in layer.computed
-        blob = Blob(name, shape, flexible=made and not inspectable)
-        blob.data.persistent = blob.diff.persistent = inspectable
-        if not made:
-            blob.data.persistent = True
+        computed = bool(bottom) or position in layer.computed
+        blob = Blob(name, shape, flexible=computed and not inspectable)
+        blob.data.persistent = inspectable or not computed
+        blob.diff.persistent = inspectable
         if "data" in layer.alias:
             blob.data = _alias(bottom[0].data, shape)
             blob.diff.like = blob.data
@@ -158,8 +158,8 @@ def _automatic(layer: Layer, taken: Collection[str]) -> str:
     return name
 
 
-def _find_ends(parts: Assembly) -> None:
-    """Name the inputs and outputs, and let the outputs keep their memory."""
+def _find_inputs_and_outputs(parts: Assembly) -> None:
+    """Name them, and let the outputs keep their memory."""
     nodes = parts.nodes
     consumed = {blob for node in nodes for blob in node.bottom if blob not in node.top}
     outputs = {
@@ -182,8 +182,8 @@ def _find_ends(parts: Assembly) -> None:
         blob.data.persistent = blob.diff.persistent = True
 
 
-def untouched(parts: Assembly, *, inspectable: bool) -> Iterator[Tensor]:
-    """What has no memory yet, as no call has anything to do with it, but a user may set or read."""
+def unused_tensors(parts: Assembly, *, inspectable: bool) -> Iterator[Tensor]:
+    """What has no memory yet, as no call uses it, but a user may set or read."""
     for name, blob in parts.blobs.items():
         if inspectable or name in parts.inputs or name in parts.outputs:
             for tensor in (blob.data, blob.diff) if inspectable else (blob.data,):
@@ -212,14 +212,15 @@ def _set_up_again(node: Node, bottom: list[Shape], given: Mapping[str, Shape]) -
     return tops
 
 
-def keep_tensors(layer: Layer, before: Sequence[Tensor]) -> None:
-    """Let a layer that has been recorded again, for the same shapes, find what it kept before."""
+def reuse_tensors(layer: Layer, before: Sequence[Tensor]) -> None:
+    """Let the persistent tensors of a layer that has been recorded again keep their memory, where
+    their shapes are the same."""
     for old, new in zip(before, layer.tensors, strict=False):
         if new.persistent and (old.shape, old.dtype) == (new.shape, new.dtype):
-            _keep_memory(old, new)
+            _reuse_memory(old, new)
 
 
-def _keep_memory(old: Tensor, new: Tensor) -> None:
+def _reuse_memory(old: Tensor, new: Tensor) -> None:
     if old.array is not None and old.layout is None and new.base is None:
         new.place(old.array.reshape(-1), old.address)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 
 from ..backends.backend import Backend
 from ..backends.tensor import Call, Step, sequence
@@ -67,15 +68,15 @@ def _mark_forward(calls: Sequence[Prepared], before: Mapping[int, Step]) -> list
         while due and (call.position < 0 or due[0] <= call.position):
             marked.append(_mark(before[due.pop(0)]))
         marked.append((call, step))
-    return marked + [_mark(before[each]) for each in due]
+    return marked + [_mark(before[position]) for position in due]
 
 
 def _mark_backward(
     calls: Sequence[Prepared], layers: int, after: Mapping[int, Step]
 ) -> list[Prepared]:
     """The calls of backward, with the steps of `after` (by position) behind their layers', and
-    behind what runs beside these."""
-    marked = []
+    behind what runs concurrently with these."""
+    marked: list[Prepared] = []
     for position in reversed(range(layers)):
         marked += [(call, step) for call, step in calls if call.position == position]
         if position in after:
@@ -84,21 +85,15 @@ def _mark_backward(
 
 
 def _mark(step: Step, *, overlap: bool = False) -> Prepared:
-    """A step among the calls. overlap: it runs behind all calls so far, those that run beside the
-    others too, and nothing waits for it."""
+    """A step among the calls. overlap: it runs behind all calls so far, those that overlap others
+    too, and nothing waits for it."""
     return Call("mark", {}, {}, {"overlap": overlap}), step
 
 
 def _split(calls: Sequence[Prepared]) -> Iterator[list[Prepared] | Step]:
     """The calls between the marks, and the marks' steps."""
-    piece: list[Prepared] = []
-    for call, step in calls:
-        if call.name != "mark":
-            piece.append((call, step))
-            continue
-        if piece:
-            yield piece
-        piece = []
-        yield step
-    if piece:
-        yield piece
+    for is_mark, group in groupby(calls, lambda prepared: prepared[0].name == "mark"):
+        if is_mark:
+            yield from (step for _, step in group)
+        else:
+            yield list(group)

@@ -31,10 +31,14 @@ def _convolution(call: Call, large: str, weights: str) -> int:
     return int(2 * tensors[large].count * (w.count // w.shape[0]))
 
 
-def _filter_gradient(call: Call) -> int:
-    bias = call.writes.get("db")
-    weights = _convolution(call, "dy", "dw") if "dw" in call.writes else 0
-    return weights + (call.reads["dy"].count if bias else 0)
+def _filter_gradient(weights: Callable[[Call], int]) -> Callable[[Call], int]:
+    """The gradients of weights, and of the bias: the sum of the output's."""
+
+    def count(call: Call) -> int:
+        bias = call.reads["dy"].count if call.writes.get("db") else 0
+        return bias + (weights(call) if "dw" in call.writes else 0)
+
+    return count
 
 
 def _inner_product(call: Call, x: str, y: str) -> int:
@@ -43,12 +47,6 @@ def _inner_product(call: Call, x: str, y: str) -> int:
     axis = call.settings["axis"]
     inputs = math.prod(tensors[x].shape[axis:])
     return int(2 * inputs * tensors[y].count)
-
-
-def _inner_product_filter(call: Call) -> int:
-    dy = call.reads["dy"].count
-    weights = _inner_product(call, "x", "dy") if "dw" in call.writes else 0
-    return weights + (dy if call.writes.get("db") else 0)
 
 
 def _pooling(call: Call, y: str) -> int:
@@ -107,10 +105,10 @@ def _recurrent(call: Call) -> int:
 _COUNTS: dict[str, Callable[[Call], int]] = {
     "convolution": lambda call: _finished(_convolution(call, "y", "w"), call),
     "convolution_backward_data": lambda call: _convolution(call, "dy", "w"),
-    "convolution_backward_filter": _filter_gradient,
+    "convolution_backward_filter": _filter_gradient(lambda call: _convolution(call, "dy", "dw")),
     "inner_product": lambda call: _finished(_inner_product(call, "x", "y"), call),
     "inner_product_backward_data": lambda call: _inner_product(call, "dx", "dy"),
-    "inner_product_backward_filter": _inner_product_filter,
+    "inner_product_backward_filter": _filter_gradient(lambda call: _inner_product(call, "x", "dy")),
     "max_pooling": lambda call: _pooling(call, "y"),
     "average_pooling": lambda call: _pooling(call, "y"),
     "lrn": _lrn,

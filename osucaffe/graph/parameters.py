@@ -44,7 +44,7 @@ def adopt_parameters(
     """
     trained = same_layers(layers, share.layers) if share else {}
     named: dict[str, tuple[Parameter, Layer]] = {}
-    parameters: dict[int, Parameter] = {}
+    parameters: dict[Blob, Parameter] = {}
     for layer in layers:
         given, known = len(layer.param.param), len(layer.parameters)
         if given > known:
@@ -59,7 +59,7 @@ def adopt_parameters(
                 hint = _unlike_data(layers, blobs, share)
                 shape = source.parameters[index].shape
                 _check_shapes(layer, index, source, shape, strict=True, hint=hint)
-                layer.parameters[index] = source.parameters[index]
+                blob = layer.parameters[index] = source.parameters[index]
             elif spec.name in named and spec.name:
                 owner, owner_layer = named[spec.name]
                 strict = spec.share_mode != caffe_pb2.ParamSpec.PERMISSIVE
@@ -72,19 +72,14 @@ def adopt_parameters(
                 else:
                     layer.parameters[index] = owner.blob
                 continue
-            own = layer.parameters[index]
-            if id(own) not in parameters:
-                parameters[id(own)] = Parameter(
-                    spec.name or f"{layer.name}/{index}",
-                    layer.label,
-                    index,
-                    own,
-                    spec.lr_mult,
-                    spec.decay_mult,
+            if blob not in parameters:
+                name = spec.name or f"{layer.name}/{index}"
+                parameter = parameters[blob] = Parameter(
+                    name, layer.label, index, blob, spec.lr_mult, spec.decay_mult
                 )
                 if spec.name:
-                    named[spec.name] = (parameters[id(own)], layer)
-                    _share_multipliers(layer, spec, parameters[id(own)])
+                    named[spec.name] = (parameter, layer)
+                    _share_multipliers(layer, spec, parameter)
     for owner, _ in named.values():
         learns = owner.lr_mult != 0
         for layer in layers:
@@ -101,25 +96,25 @@ def same_layers(layers: Sequence[Layer], others: Sequence[Layer]) -> dict[Layer,
     """
     sources = by_name(layer for layer in others if layer.parameters)
     pairs: dict[Layer, Layer] = {}
-    for name, own in by_name(layer for layer in layers if layer.parameters).items():
-        theirs = sources.get(name, own)
-        if len(own) != len(theirs):
-            own[0].fail(
+    for name, group in by_name(layer for layer in layers if layer.parameters).items():
+        theirs = sources.get(name, group)
+        if len(group) != len(theirs):
+            group[0].fail(
                 "name",
                 f"{len(theirs)} layers with parameters of the net that it shares with have this "
-                f"name, and {len(own)} here: give them names of their own",
+                f"name, and {len(group)} here: give them names of their own",
             )
         if name in sources:
-            pairs |= zip(own, theirs, strict=True)
+            pairs |= zip(group, theirs, strict=True)
     return pairs
 
 
 def _unlike_data(layers: Sequence[Layer], blobs: Mapping[str, Blob], share: Any) -> str:
     """What to say where data has another shape here than in the net that is shared with."""
     for top in (top for layer in layers if not layer.param.bottom for top in layer.param.top):
-        own, there = blobs[top].shape, share.blobs[top].shape if top in share.blobs else ()
-        if there and own[1:] != there[1:]:
-            sizes = " but ".join("x".join(map(str, shape[1:])) for shape in (own, there))
+        here, there = blobs[top].shape, share.blobs[top].shape if top in share.blobs else ()
+        if there and here[1:] != there[1:]:
+            sizes = " but ".join("x".join(map(str, shape[1:])) for shape in (here, there))
             return (
                 f'; here "{top}" is {sizes} there: is crop_size, or another size, left out in one '
                 "phase?"
@@ -136,11 +131,11 @@ def _check_shapes(
     strict: bool,
     hint: str = "",
 ) -> None:
-    own = layer.parameters[index].shape
-    if own != shape if strict else math.prod(own) != math.prod(shape):
+    needed = layer.parameters[index].shape
+    if needed != shape if strict else math.prod(needed) != math.prod(shape):
         layer.fail(
             "param",
-            f"parameter {index} has shape {own}, but shares that of {other.title} with shape "
+            f"parameter {index} has shape {needed}, but shares that of {other.title} with shape "
             f"{shape}{hint}",
         )
 

@@ -10,7 +10,6 @@ from ..backends.primitives import Program
 from ..backends.tensor import Call, Tensor
 from ..blob import Blob
 from .assembly import Assembly
-from .passes.editing import key
 
 log = logging.getLogger("osucaffe")
 
@@ -85,34 +84,26 @@ def _keeps_signs(call: Call) -> bool:
     return call.name == "dropout" or (call.name == "relu" and call.settings["slope"] >= 0)
 
 
-def overwriters(forward: Sequence[Call], backward: Sequence[Call]) -> list[tuple[str, str]]:
-    """Pairs of layers' names: the second layer overwrites, in place, data that the backward pass of
-    the first reads."""
-    writers: dict[int, list[Call]] = {}
+def warn_of_overwriters(forward: Sequence[Call], backward: Sequence[Call]) -> int:
+    """Log a line for each pair of layers of which the second overwrites, in place, data that the
+    backward pass of the first reads; returns how many."""
+    writers: dict[Tensor, list[Call]] = {}
     for call in forward:
         for tensor in call.written_tensors():
-            writers.setdefault(key(tensor), []).append(call)
+            writers.setdefault(tensor.owner, []).append(call)
     pairs: dict[tuple[int, int], tuple[str, str]] = {}
     for call in backward:
         for tensor in call.read_tensors():
-            later = [
-                writer for writer in writers.get(key(tensor), ()) if writer.position > call.position
-            ]
+            known = writers.get(tensor.owner, ())
+            later = [writer for writer in known if writer.position > call.position]
             if call.name == "relu_backward" and all(map(_keeps_signs, later)):
                 continue
             for writer in later:
-                pairs[call.position, writer.position] = call.layer, writer.layer
-    return list(pairs.values())
-
-
-def warn_of_overwriters(forward: Sequence[Call], backward: Sequence[Call]) -> int:
-    """Log a line for each pair that `overwriters` finds; returns how many."""
-    pairs = overwriters(forward, backward)
-    for needing, writing in pairs:
+                pairs[call.position, writer.position] = writer.layer, call.layer
+    for names in pairs.values():
         log.warning(
             'Layer "%s" overwrites, in place, what the gradients of layer "%s" need: they will be '
             "wrong, as in Caffe. Give its top another name.",
-            writing,
-            needing,
+            *names,
         )
     return len(pairs)

@@ -37,16 +37,16 @@ from .prototxt.splits import insert_splits
 log = logging.getLogger("osucaffe")
 
 
-def check_memory(own: Sequence[Parameter], backend: Backend, *, gradients: bool) -> None:
+def check_memory(parameters: Sequence[Parameter], backend: Backend, *, gradients: bool) -> None:
     """UserError where parameters would take more of the host's memory than is free: their first
     values, and on the CPU what they become and their gradients. The system would end the process.
     """
     copies = 1 + (1 + gradients) * (backend.name == "cpu")
-    count = sum(parameter.blob.data.count for parameter in own)
+    count = sum(parameter.blob.data.count for parameter in parameters)
     needed = 4 * count * copies
     if needed <= (free := available_memory()):
         return
-    largest = max(own, key=lambda parameter: parameter.blob.data.count)
+    largest = max(parameters, key=lambda parameter: parameter.blob.data.count)
     raise UserError(
         f"the net's {count:,} parameters take {needed / 2**30:.1f} GiB of memory, and "
         f"{free / 2**30:.1f} GiB are free; the largest, of {largest.blob.data.count:,} numbers, is "
@@ -55,22 +55,22 @@ def check_memory(own: Sequence[Parameter], backend: Backend, *, gradients: bool)
 
 
 def first_values(
-    layers: Sequence[Layer], own: Iterable[Parameter], seed: int
+    layers: Sequence[Layer], parameters: Iterable[Parameter], seed: int
 ) -> list[tuple[Tensor, np.ndarray]]:
-    """The first values of parameters (`own`: not those of another net).
+    """The first values of these parameters, which are of these layers.
 
     They depend on the seed, the layer's name and which of the layers of that name it is: so a layer
     that is renamed to be trained anew does not begin where the one began whose place it takes.
     """
-    waiting = {id(parameter.blob) for parameter in own}
+    left = {parameter.blob for parameter in parameters}
     values = []
     layers_of_name: Counter[str] = Counter()
     for layer in layers:
         named = (int.from_bytes(layer.name.encode()), layers_of_name[layer.name])
         layers_of_name[layer.name] += 1
         for index, (blob, kind) in enumerate(zip(layer.parameters, layer.fillers, strict=True)):
-            if id(blob) in waiting:
-                waiting.discard(id(blob))
+            if blob in left:
+                left.discard(blob)
                 draws = filler.Draws(seed, *named, index)
                 values.append((blob.data, filler.fill(kind, blob.shape, draws, layer.title)))
     return values
@@ -82,7 +82,7 @@ def write_constants(layers: Iterable[Layer], backend: Backend) -> None:
     for layer in layers:
         parameters = [blob.data for blob in layer.parameters]
         for tensor, values in layer.initial:
-            if tensor.array is not None and not any(tensor is each for each in parameters):
+            if tensor.array is not None and tensor not in parameters:
                 backend.write(tensor, values)
 
 
@@ -90,7 +90,7 @@ def write_constants(layers: Iterable[Layer], backend: Backend) -> None:
 class Match:
     """What a model file had for the layers of a net.
 
-    loaded: layers of the net that found all their parameters there.
+    loaded: layers of the net all of whose parameters are in it.
     unused: what messages call the layers of the file that no layer of the net takes.
     """
 
@@ -119,12 +119,12 @@ def copy_weights(weights: AnyWeights, layers: Sequence[Layer], backend: Backend)
         for layer, source in zip(group, given, strict=False):
             written.update(_copy(source, layer, backend))
         del given[: len(group)]
-    loaded: list[Layer] = []
-    for layer in layers:
-        tensors = {blob.data.owner for blob in layer.parameters}
-        if tensors and tensors <= written:
-            loaded.append(layer)
-    return Match(loaded, [label(each) for group in sources.values() for each in group])
+    loaded = [
+        layer
+        for layer in layers
+        if layer.parameters and written.issuperset(blob.data.owner for blob in layer.parameters)
+    ]
+    return Match(loaded, [label(source) for group in sources.values() for source in group])
 
 
 def takes(layer: Layer, index: int, proto: caffe_pb2.BlobProto) -> bool:
@@ -163,15 +163,15 @@ def to_proto(
     """
     result = caffe_pb2.NetParameter()
     result.CopyFrom(param)
-    for layer, each in zip(layers, result.layer, strict=True):
-        each.phase = getattr(caffe_pb2, layer.phase)
-        if layer.record_shape and each.transform_param.crop_size:
-            size = each.image_data_param
+    for layer, message in zip(layers, result.layer, strict=True):
+        message.phase = getattr(caffe_pb2, layer.phase)
+        if layer.record_shape and message.transform_param.crop_size:
+            size = message.image_data_param
             _, size.new_height, size.new_width = layer.record_shape
-        del each.blobs[:]
+        del message.blobs[:]
         for blob in layer.parameters:
             gradient = backend.read(blob.diff) if diff else None
-            fill_blob(each.blobs.add(), backend.read(blob.data), gradient)
+            fill_blob(message.blobs.add(), backend.read(blob.data), gradient)
     return result
 
 

@@ -38,17 +38,14 @@ def check_alike(job: Job, parts: dict[str, str]) -> None:
         values = [settings.get(name, "none") for settings in described]
         if wrong := outliers(values, usual=values[0]):
             # The first of them speaks for the others.
-            differences.append(_describe_difference(name, wrong, values[wrong[0]], values[0]))
+            value, first = values[wrong[0]], values[0]
+            shown = "" if _HIDDEN in (value[:1], first[:1]) else f" ({value} and not {first})"
+            differences.append(f"{name_ranks(wrong)} another {name} than rank 0{shown}")
     if differences:
         more = f"; and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
         raise UserError(
             f"{'; '.join(differences[:_SHOWN])}{more}: give all ranks the same options and files"
         )
-
-
-def _describe_difference(name: str, ranks: Sequence[int], value: str, first: str) -> str:
-    shown = "" if _HIDDEN in (value[:1], first[:1]) else f" ({value} and not {first})"
-    return f"{name_ranks(ranks)} another {name} than rank 0{shown}"
 
 
 def outliers(values: Sequence[object], usual: object = None) -> list[int]:

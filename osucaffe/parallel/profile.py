@@ -12,7 +12,7 @@ import bisect
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from ..backends.tensor import Step
 from ..comm.create import CommConfig
 from ..comm.job.job import Job
 from ..comm.job.topology import Topology
-from ..comm.profile import Mark, Message, Operation, Profile, address
+from ..comm.profile import Mark, Operation, Profile, address
 from ..solvers.process_group import Trained
 from .buckets import ITEM, lowest_layers
 from .config import ParallelConfig
@@ -47,6 +47,11 @@ class Pass:
     backward: Mark = None
     end: Mark = None
     ready: dict[int, Mark] = field(default_factory=dict)
+
+    def spans(self) -> Iterator[tuple[str, Mark, Mark]]:
+        """The parts that it is divided into, each with its begin and end."""
+        cuts = (self.begin, self.forward, self.middle, self.backward, self.end)
+        return zip(PARTS, cuts, cuts[1:], strict=False)
 
 
 @dataclass(frozen=True)
@@ -248,8 +253,7 @@ def _parts(rank: Records) -> dict[str, float]:
     """Seconds of all passes, part by part."""
     waits, parts = waits_of(rank), dict.fromkeys(PARTS, 0.0)
     for one in rank.passes:
-        cuts = (one.begin, one.forward, one.middle, one.backward, one.end)
-        for name, begin, end in zip(PARTS, cuts, cuts[1:], strict=False):
+        for name, begin, end in one.spans():
             waited = overlap((begin, end), _near(waits, begin, end))
             parts[name] += end - begin - waited
             parts["waiting"] += waited
@@ -273,7 +277,8 @@ def _operations(records: Sequence[Records], iterations: int) -> list[dict[str, A
                 exposed = overlap(span, _near(waits, *span))
                 held_up = overlap(span, [(operation.begun, slowest + rank.offset)])
                 duration = message.ended - message.begun
-                row = rows[_key(message)]
+                size = size_bucket(message.nbytes)
+                row = rows[message.operation, message.algorithm, message.level, size]
                 added = 1, message.nbytes, duration, duration - exposed, exposed, held_up
                 row[:] = [a + b for a, b in zip(row, added, strict=True)]
     divisor = iterations * len(records)
@@ -288,10 +293,6 @@ def _operations(records: Sequence[Records], iterations: int) -> list[dict[str, A
 TIMES = ("ms", "hidden_ms", "exposed_ms", "slowest_ms")
 """Of an operation: in total; hidden by computation; while a rank only waited; until the slowest
 rank came to it (which is part of the first)."""
-
-
-def _key(message: Message) -> tuple[str, str, str, str]:
-    return message.operation, message.algorithm, message.level, size_bucket(message.nbytes)
 
 
 def _layer(rank: Records, gradient: Gradient) -> dict[str, Any]:

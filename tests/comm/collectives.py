@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from osucaffe.comm.algorithms import ALGORITHMS, OPERATIONS
-from osucaffe.comm.communicator import Communicator
+from osucaffe.comm.communicator import Communicator, Handle
 from osucaffe.comm.create import Maker
 from osucaffe.comm.host import DTYPES, HostMath, widen
 from osucaffe.comm.job.job import MpiJob, find_job
@@ -40,14 +40,18 @@ def numbers(array: np.ndarray) -> np.ndarray:
     return wide.astype(np.float64)
 
 
+def start(comm: Communicator, operation: str, array: Any, root: int, **options: Any) -> Handle:
+    """Call an operation, with the root if it has one."""
+    rooted = operation in ("broadcast", "reduce")
+    handle: Handle = getattr(comm, operation)(array, *([root] if rooted else []), **options)
+    return handle
+
+
 def check_case(comm: Communicator, operation: str, count: int, dtype: str, root: int) -> None:
     """Run one operation and compare."""
     arrays = [numbers(values(rank, count, dtype)) for rank in range(comm.size)]
     mine = values(comm.rank, count, dtype)
-    if operation in ("broadcast", "reduce"):
-        getattr(comm, operation)(mine, root).wait()
-    else:
-        getattr(comm, operation)(mine).wait()
+    start(comm, operation, mine, root).wait()
     check_result(comm, operation, numbers(mine), arrays, root)
 
 

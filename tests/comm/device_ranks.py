@@ -29,7 +29,7 @@ from osucaffe.comm.staged import Staged
 from osucaffe.comm.tuning.table import Selection
 from tests.backends.cuda.devices import H200
 
-from .collectives import cases, check_result, numbers, values
+from .collectives import cases, check_result, numbers, start, values
 
 
 class Array(np.ndarray):
@@ -95,9 +95,7 @@ def check_case(comm: Communicator, operation: str, count: int, dtype: str, root:
     arrays = [numbers(values(rank, count, dtype)) for rank in range(comm.size)]
     stream, mine = Stream(), np.zeros(count, dtype)
     stream.work.append(lambda: np.copyto(mine, values(comm.rank, count, dtype)))
-    rooted = operation in ("broadcast", "reduce")
-    given = mine.view(Array), *([root] if rooted else [])
-    getattr(comm, operation)(*given, stream=stream).wait()
+    start(comm, operation, mine.view(Array), root, stream=stream).wait()
     check_result(comm, operation, numbers(mine), arrays, root)
 
 

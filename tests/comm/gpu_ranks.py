@@ -30,7 +30,7 @@ from osucaffe.comm.job.job import MpiJob, find_job
 from osucaffe.comm.job.topology import discover
 from osucaffe.comm.mpi import Mpi
 
-from .collectives import check_result, numbers, values
+from .collectives import check_result, numbers, start, values
 
 COUNTS = (1, 3, 1001, 65_537, 98_304, 3_000_001)
 SEQUENCE = 300
@@ -58,9 +58,7 @@ def check(cupy: Any, comm: Communicator, operation: str, count: int, dtype: str,
     """Run one operation on device arrays, on a stream, and compare."""
     stream = cupy.cuda.Stream(non_blocking=True)
     mine = upload(cupy, values(comm.rank, count, dtype), stream)
-    rooted = operation in ("broadcast", "reduce")
-    handle = getattr(comm, operation)(mine, *([root] if rooted else []), stream=stream)
-    handle.wait()
+    start(comm, operation, mine, root, stream=stream).wait()
     stream.synchronize()
     arrays = arrays_of(comm.size, count, dtype)
     check_result(comm, operation, numbers(mine.get()), arrays, root)

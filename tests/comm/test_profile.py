@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from osucaffe.comm import profile as module
 from osucaffe.comm.communicator import Communicator
 from osucaffe.comm.gpu.half_precision import Narrowed
 from osucaffe.comm.gpu.on_stream import OnStream
@@ -85,8 +85,13 @@ def test_others_pay_nothing() -> None:
 
 
 class FakeEvent:
-    def __init__(self, time: float) -> None:
-        self.time = time
+    time = 0.0
+
+    def __init__(self, **options: Any) -> None:
+        pass
+
+    def record(self, stream: FakeStream) -> None:
+        self.time = stream.now
 
     def synchronize(self) -> None:
         pass
@@ -99,7 +104,9 @@ class FakeStream:
         self.now = 0.0
 
     def record(self) -> FakeEvent:
-        return FakeEvent(self.now)
+        event = FakeEvent()
+        event.record(self)
+        return event
 
     def synchronize(self) -> None:
         pass
@@ -114,25 +121,13 @@ class FakeGpu(OnStream):
     def __init__(self) -> None:
         Communicator.__init__(self, 0, 2, level="gpu")
         self.stream = FakeStream()
+        self._cupy = SimpleNamespace(cuda=SimpleNamespace(Event=FakeEvent))
 
     def enqueue(self, operation: str, array: Any, root: int, stream: Any) -> None:
         stream.now += 5.0
 
     def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
         pass
-
-    def _begin(self, operation: str, array: Any, root: int, stream: Any) -> Any:
-        self.stream.wait_event(stream.record())
-        self.enqueue(operation, array, root, self.stream)
-        return FakeHandle(self.stream.record())
-
-
-class FakeHandle(module.Handle):
-    def __init__(self, done: FakeEvent) -> None:
-        self.done = done
-
-    def wait(self, stream: Any = None) -> None:
-        stream.wait_event(self.done)
 
 
 def test_times_of_streams(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -248,7 +248,7 @@ MODES: dict[str, tuple[dict[str, bool], Callable[[Net], None]]] = {
 def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How a net is built and run."""
     if request.param == "unfused":
-        unfused = tuple(each for each in pipeline.COMPILE if each.looked_at)
+        unfused = tuple(each for each in pipeline.COMPILE if each.inspectable)
         monkeypatch.setattr(pipeline, "COMPILE", unfused)
     return str(request.param)
 
@@ -315,15 +315,14 @@ def test_names_change_nothing_of_any_layer(mode: str, backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("model", ["lenet", "cifar10_full", "mnist_autoencoder", "mnist_siamese"])
+@pytest.mark.parametrize(
+    "model", ["lenet", "cifar10_full", "mnist_autoencoder", "mnist_siamese", "residual"]
+)
 def test_names_change_nothing_of_a_model(model: str, mode: str, backend: str) -> None:
+    if model == "residual":
+        check(parse_text(residual_net(""), NetParameter), make_backend(backend), mode, PLAIN)
+        return
     shapes = {"data": input_shape(model), "pair_data": (2, 28, 28)}
     param = with_inputs(read_net(model, "train_val"), shapes, 2)
     labels = {"label": 10, "sim": 2}
     check(param, make_backend(backend), mode, PLAIN | {"labels": labels})
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_names_change_nothing_of_a_residual_net(mode: str, backend: str) -> None:
-    param = parse_text(residual_net(""), NetParameter)
-    check(param, make_backend(backend), mode, PLAIN)

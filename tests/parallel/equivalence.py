@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from osucaffe.backends.backend import Backend
 from osucaffe.backends.cpu import Cpu
 from osucaffe.comm.algorithms import ALGORITHMS
 from osucaffe.comm.create import CommConfig
@@ -148,11 +149,14 @@ def read_net(source: Path, batch: int) -> NetParameter:
     return parse_text(NET.format(source=source, batch=batch), NetParameter)
 
 
-def make_solver(source: Path, batch: int, settings: str, **options: Any) -> Solver:
-    """A solver on that data."""
+def make_solver(
+    source: Path, batch: int, settings: str, backend: Backend | None = None, **options: Any
+) -> Solver:
+    """A solver on that data; by default with NumPy."""
     param = parse_text(OTHER + settings, SolverParameter)
     param.net_param.CopyFrom(read_net(source, batch))
-    return Solver(param, Cpu(threads=1, onednn=False), file="solver.prototxt", **options)
+    backend = backend or Cpu(threads=1, onednn=False)
+    return Solver(param, backend, file="solver.prototxt", **options)
 
 
 def weights(solver: Solver) -> list[np.ndarray]:
@@ -161,6 +165,15 @@ def weights(solver: Solver) -> list[np.ndarray]:
 
 def flatten(arrays: list[np.ndarray]) -> np.ndarray:
     return np.concatenate([array.ravel() for array in arrays])
+
+
+def assert_near(
+    names: list[str], found: list[np.ndarray], wanted: list[np.ndarray], tolerance: float = 1e-5
+) -> None:
+    """Each array differs from the one that is wanted by at most so much of its norm."""
+    for name, got, want in zip(names, found, wanted, strict=True):
+        error, size = np.linalg.norm(got - want), np.linalg.norm(want)
+        assert error <= tolerance * size, f"{name}: off by {error / size:.2g}"
 
 
 def check(case: Case, job: Job, source: Path, references: dict[Any, Any]) -> None:
@@ -182,9 +195,7 @@ def check(case: Case, job: Job, source: Path, references: dict[Any, Any]) -> Non
     names = [each.name for each in together.net.parameters]
     if case.comm_config.gradient_dtype != "float32":
         names, found, wanted = ["all"], [flatten(found)], [flatten(wanted)]
-    for name, got, want in zip(names, found, wanted, strict=True):
-        error, size = np.linalg.norm(got - want), np.linalg.norm(want)
-        assert error <= case.tolerance * size, f"{name}: off by {error / size:.2g}"
+    assert_near(names, found, wanted, case.tolerance)
     for outputs, expected in zip(tests, scores, strict=True):
         for output, other in zip(outputs, expected, strict=True):
             assert abs(output.value - other.value) <= max(1e-5, 4 * case.tolerance), output

@@ -20,10 +20,9 @@ from osucaffe.comm.job.job import Job
 from osucaffe.comm.job.topology import discover
 from osucaffe.parallel.config import ParallelConfig
 from osucaffe.parallel.data_parallel import DataParallel
-from osucaffe.proto import NetParameter, SolverParameter, parse_text
 from osucaffe.solvers import Solver
 
-from .equivalence import BATCH, FEW, NET, OTHER, ROUNDING, SGD, flatten, job_with_data, weights
+from .equivalence import BATCH, FEW, ROUNDING, SGD, flatten, job_with_data, make_solver, weights
 
 CLIPPED, TWICE = SGD + " clip_gradients: 0.5", SGD + " iter_size: 2"
 BOTH = TWICE + " clip_gradients: 0.5"
@@ -72,10 +71,7 @@ TURNS = [
 def train(
     source: Path, batch: int, settings: str, gpu: int, iterations: int, **options: Any
 ) -> Solver:
-    param = parse_text(OTHER + settings, SolverParameter)
-    net = parse_text(NET.format(source=source, batch=batch), NetParameter)
-    param.net_param.CopyFrom(net)
-    solver = Solver(param, Cuda(gpu, "fp32"), file="solver.prototxt", **options)
+    solver = make_solver(source, batch, settings, Cuda(gpu, "fp32"), **options)
     solver.step(iterations)
     return solver
 

@@ -1,4 +1,4 @@
-"""Runs `osucaffe train` as several ranks, and reads what it leaves."""
+"""Runs `osucaffe train` as several ranks, in folders with small data, and reads what it leaves."""
 
 from __future__ import annotations
 
@@ -6,6 +6,15 @@ from pathlib import Path
 
 from osucaffe.proto import read_weights
 from tests.comm.ranks import mpiexec
+
+from .equivalence import NET, make_data
+
+
+def write_run(folder: Path, solver: str, batch: int = 12) -> None:
+    """Data, net.prototxt, and solver.prototxt with this text."""
+    source = make_data(folder)
+    (folder / "net.prototxt").write_text(NET.format(source=source, batch=batch))
+    (folder / "solver.prototxt").write_text(solver)
 
 
 def train(folder: Path, ranks: int, *options: str) -> str:

@@ -14,8 +14,7 @@ from osucaffe.cli import _parser
 from tests.comm.ranks import mpiexec, needs_mpi
 from tests.forked import run
 
-from .equivalence import NET, make_data
-from .program import saved
+from .program import saved, write_run
 
 pytestmark = needs_mpi
 
@@ -27,9 +26,7 @@ lr_policy: "fixed" display: 5 max_iter: 20 random_seed: 1 snapshot: 10 snapshot_
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    source = make_data(tmp_path)
-    (tmp_path / "net.prototxt").write_text(NET.format(source=source, batch=12))
-    (tmp_path / "solver.prototxt").write_text(SOLVER)
+    write_run(tmp_path, SOLVER)
     return tmp_path
 
 

@@ -46,21 +46,32 @@ def build(*params: str) -> Net:
     return build_net(text, Cpu(threads=1, onednn=False), phase="TRAIN")
 
 
-def test_one_for_each_parameter() -> None:
-    net = build("", "", "")
-    buckets = find_buckets(net, 0, frozen=False)
-    assert [each.layer for each in buckets] == [3, 2, 1]
-    assert [each.start for each in buckets] == [0, 112, 224]
-    assert buckets[-1].stop == len(net.arena)
+FROZEN, SHARED = "param { lr_mult: 0 }", 'param { name: "w" }'
 
 
-@pytest.mark.parametrize(("nbytes", "count"), [(448, 3), (449, 2), (10**9, 1)])
-def test_they_are_at_least_as_large_as_asked(nbytes: int, count: int) -> None:
-    net = build("", "", "")
-    buckets = find_buckets(net, nbytes, frozen=False)
-    assert len(buckets) == count
-    assert buckets[-1].layer == 1
-    assert sum(each.stop - each.start for each in buckets) == len(net.arena)
+@pytest.mark.parametrize(
+    ("params", "nbytes", "frozen", "buckets"),
+    [
+        (["", "", ""], 0, False, [(0, 112, 3), (112, 224, 2), (224, 336, 1)]),
+        (["", "", ""], 448, False, [(0, 112, 3), (112, 224, 2), (224, 336, 1)]),
+        (["", "", ""], 449, False, [(0, 224, 2), (224, 336, 1)]),
+        (["", "", ""], 10**9, False, [(0, 336, 1)]),
+        # Frozen parameters are behind the others.
+        (["", FROZEN, ""], 10**9, False, [(0, 224, 1)]),
+        (["", FROZEN, ""], 10**9, True, [(0, 336, 1)]),
+        (["", FROZEN, ""], 0, True, [(0, 112, 3), (112, 224, 1), (224, 336, 1)]),
+        ([FROZEN, FROZEN], 0, False, []),
+        # A shared parameter is complete with its lowest layer; what is behind it waits for it.
+        ([SHARED, "", SHARED], 0, False, [(0, 112, 2), (112, 224, 1)]),
+        (["", SHARED, SHARED, ""], 0, False, [(0, 112, 4), (112, 224, 2), (224, 336, 1)]),
+    ],
+)
+def test_buckets(params: list[str], nbytes: int, frozen: bool, buckets: list[Any]) -> None:
+    net = build(*params)
+    assert find_buckets(net, nbytes, frozen=frozen) == buckets
+    assert net.arena.learned == 112 * len({*filter(None, params)} - {FROZEN}) + 112 * params.count(
+        ""
+    )
 
 
 def test_the_last_one_is_small() -> None:
@@ -74,31 +85,10 @@ def test_the_last_one_is_small() -> None:
     assert sizes(19, 19 * 448) == [19]
 
 
-def test_frozen_parameters_lie_behind_the_others_and_stay_unless_wanted() -> None:
-    net = build("", "param { lr_mult: 0 }", "")
-    assert net.arena.learned == 224
-    assert find_buckets(net, 10**9, frozen=False) == [Bucket(0, 224, 1)]
-    assert find_buckets(net, 10**9, frozen=True) == [Bucket(0, 336, 1)]
-    assert find_buckets(net, 0, frozen=True)[-1] == Bucket(224, 336, 1)
-    assert find_buckets(build(*["param { lr_mult: 0 }"] * 2), 0, frozen=False) == []
-
-
 def test_statistics_between_weights_do_not_cut_buckets() -> None:
     net: Any = Sketch(read_net("models/resnet50/train_val.prototxt"))
     sizes = [each.nbytes >> 20 for each in find_buckets(net, 16 << 20, frozen=False)]
     assert sizes == [20, 17, 17, 17, 17, 7, 0]
-
-
-def test_a_shared_parameter_is_complete_with_its_lowest_layer() -> None:
-    net = build('param { name: "w" }', "", 'param { name: "w" }')
-    buckets = find_buckets(net, 0, frozen=False)
-    assert [each.layer for each in buckets] == [2, 1]
-
-
-def test_what_lies_behind_a_shared_parameter_waits_for_it() -> None:
-    net = build("", 'param { name: "w" }', 'param { name: "w" }', "")
-    layers = [each.layer for each in find_buckets(net, 0, frozen=False)]
-    assert layers == sorted(layers, reverse=True)
 
 
 def test_aligned_buckets_hold_the_same_elements() -> None:

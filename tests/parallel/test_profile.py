@@ -33,8 +33,7 @@ from osucaffe.solvers import Solver
 from tests.comm.ranks import mpiexec, needs_mpi
 from tests.comm.test_profile import Silent
 
-from .equivalence import NET, make_data
-from .program import saved, train
+from .program import saved, train, write_run
 
 SOLVER = """
 net: "net.prototxt" base_lr: 0.05 momentum: 0.9 lr_policy: "fixed" display: 0 max_iter: 7
@@ -158,17 +157,14 @@ def test_options_are_left_as_they_were(tmp_path: Path) -> None:
 @needs_mpi
 def test_a_run(tmp_path: Path) -> None:
     design = ["--propagation", "overlapped", "--bucket_mb", "0"]
-    source = make_data(tmp_path)
-    (tmp_path / "net.prototxt").write_text(NET.format(source=source, batch=12))
-    found: dict[str, Any] = {}
     for prefix, more in (("plain", []), ("noted", ["--comm_profile", "out.json"])):
-        (tmp_path / "solver.prototxt").write_text(SOLVER.format(prefix=prefix))
+        write_run(tmp_path, SOLVER.format(prefix=prefix))
         log = train(tmp_path, 2, "--ranks", "2", *design, *more)
         assert ("Communication of 4 iterations on 2 ranks" in log) == (prefix == "noted")
     assert saved(tmp_path / "plain_iter_7.caffemodel") == saved(
         tmp_path / "noted_iter_7.caffemodel"
     )
-    found = json.loads((tmp_path / "out.json").read_text())
+    found: dict[str, Any] = json.loads((tmp_path / "out.json").read_text())
     assert sum(found["parts_ms"].values()) == pytest.approx(found["wall_ms"], rel=0.02)
     rows, calls = found["operations"], Counter[str]()
     for row in rows:
@@ -188,9 +184,7 @@ def test_a_run(tmp_path: Path) -> None:
 
 @needs_mpi
 def test_one_rank_is_refused(tmp_path: Path) -> None:
-    source = make_data(tmp_path)
-    (tmp_path / "net.prototxt").write_text(NET.format(source=source, batch=12))
-    (tmp_path / "solver.prototxt").write_text(SOLVER.format(prefix="alone"))
+    write_run(tmp_path, SOLVER.format(prefix="alone"))
     # Not forked: mpiexec passes on another exit code of a fork that aborts.
     start = "from osucaffe.cli import main; main()"
     command = ["-c", start, "train", "--solver", "solver.prototxt"]

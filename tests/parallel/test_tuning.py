@@ -29,7 +29,7 @@ from osucaffe.predict.sketch import Sketch
 from osucaffe.proto import read_net
 from tests.comm.ranks import all_say, mpiexec, needs_mpi
 
-from .equivalence import NET, make_data
+from .program import write_run
 from .test_exchange import build
 
 MB = 1 << 20
@@ -111,12 +111,11 @@ def test_the_fastest_is_told_and_what_is_about_as_fast() -> None:
 
 @needs_mpi
 def test_all_are_tried_on_a_net_that_is_tested_too(tmp_path: Path) -> None:
-    source = make_data(tmp_path)
-    (tmp_path / "net.prototxt").write_text(NET.format(source=source, batch=6))
-    (tmp_path / "solver.prototxt").write_text(
+    solver = (
         'net: "net.prototxt" base_lr: 0.01 lr_policy: "fixed" max_iter: 9 snapshot_prefix: "run" '
         "test_iter: 2 test_interval: 1 display: 1 snapshot: 1"
     )
+    write_run(tmp_path, solver, 6)
     tune = ["-m", "osucaffe", "tune", "--designs", "solver.prototxt", "--seconds", "0"]
     done = mpiexec(2, *tune, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

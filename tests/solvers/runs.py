@@ -36,6 +36,17 @@ layer { name: "loss" type: "SoftmaxWithLoss" bottom: "score" bottom: "label" top
 """
 
 
+REGRESSION = """
+name: "tiny"
+layer { name: "data" type: "DummyData" top: "x" top: "y" dummy_data_param {
+  shape { dim: 4 dim: 5 } shape { dim: 4 dim: 2 }
+  data_filler { type: "gaussian" } data_filler { type: "gaussian" } } }
+layer { name: "ip" type: "InnerProduct" bottom: "x" top: "z"
+  inner_product_param { num_output: 2 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "EuclideanLoss" bottom: "z" bottom: "y" top: "loss" }
+"""
+
+
 class Unclean(Cpu):
     """Its memory is full of NaN at first: who reads what nobody wrote is found out."""
 

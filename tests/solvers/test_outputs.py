@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.solvers import outputs
+from osucaffe.solvers import testing
 from osucaffe.solvers.observer import Observer, TestResult
 from osucaffe.solvers.report import read_outputs
 
@@ -33,7 +33,7 @@ def test_sums_are_those_of_outputs_read_one_by_one(
     )
     found = []
     for rows in 0, 3, 128:
-        monkeypatch.setattr(outputs, "_ROWS", rows)
+        monkeypatch.setattr(testing, "_ROWS", rows)
         results = Results()
         text = settings(tmp_path, more="test_iter: 7 test_interval: 4 test_compute_loss: true")
         run = solver(text, LMDB_NET, observers=[results])
@@ -49,7 +49,7 @@ def test_sums_are_those_of_outputs_read_one_by_one(
 def test_rows_that_hold_no_outputs_are_not_converted(tmp_path: Path) -> None:
     run = solver(settings(tmp_path, more="test_iter: 7 test_interval: 4"), LMDB_NET)
     run.step(1)
-    kept = outputs.OutputBuffer(run.test_nets[0])
+    kept = testing.OutputBuffer(run.test_nets[0])
     signaling = 0x7FA00000  # a NaN whose conversion NumPy warns of
     for tensor in kept._buffers:
         tensor.array.reshape(-1).view(np.uint32)[:] = signaling
@@ -63,9 +63,9 @@ def test_rows_that_hold_no_outputs_are_not_converted(tmp_path: Path) -> None:
 def test_the_loss_stands_behind_the_outputs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
-    monkeypatch.setattr(outputs, "_ROWS", rows)
+    monkeypatch.setattr(testing, "_ROWS", rows)
     net = solver(settings(tmp_path, more="test_iter: 7 test_interval: 4"), LMDB_NET).test_nets[0]
-    kept = outputs.OutputBuffer(net, loss=True)
+    kept = testing.OutputBuffer(net, loss=True)
     expected = []
     for _ in range(3):
         assert not kept.full

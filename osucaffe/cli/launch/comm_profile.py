@@ -131,9 +131,7 @@ def _events(records: Sequence[Records]) -> Iterator[dict[str, Any]]:
             }  # fmt: skip
 
         for one in rank.passes[-_TRACED:]:
-            cuts = (one.begin, one.forward, one.middle, one.backward, one.end)
-            names = ("data", "forward", "backward", "update")
-            for name, begin, end in zip(names, cuts, cuts[1:], strict=False):
+            for name, begin, end in one.spans():
                 yield event(name, 0, begin, end)
             for operation in operations_in(rank, one):
                 for wait in operation.waits:
@@ -181,8 +179,6 @@ def _draw_timeline(axes: Any, rank: Records) -> None:
     from ...parallel.profile import format_size, operations_in
 
     last = next(one for one in reversed(rank.passes) if one.update)
-    cuts = (last.begin, last.forward, last.middle, last.backward, last.end)
-    names = ("data", "forward", "backward", "update")
 
     def bar(
         track: int, begin: float, end: float, colour: str, label: str = "", ink: str = "black"
@@ -193,9 +189,8 @@ def _draw_timeline(axes: Any, rank: Records) -> None:
             middle = start + width / 2
             axes.text(middle, track, label, ha="center", va="center", fontsize=8, color=ink)
 
-    for name, begin, end, colour in zip(
-        names, cuts, cuts[1:], (COLOURS[3], COLOURS[5], COLOURS[0], COLOURS[4]), strict=False
-    ):
+    colours = (COLOURS[3], COLOURS[5], COLOURS[0], COLOURS[4])
+    for (name, begin, end), colour in zip(last.spans(), colours, strict=True):
         bar(2, begin, end, colour, name, "white" if name == "backward" else "black")
     for operation in operations_in(rank, last):
         for message in operation.messages:

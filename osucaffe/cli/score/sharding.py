@@ -17,7 +17,7 @@ from ...comm.job.job import Job, find_job
 from ...errors import UserError
 from ...layers.reading.feed import Feed
 from ...net import Net
-from ...solvers.outputs import OutputBuffer
+from ...solvers.testing import OutputBuffer
 from ..launch import ranks
 
 T = TypeVar("T")

@@ -99,11 +99,7 @@ class Adaptive(Channel):
         self._look(seconds)
 
     def buffer(self, count: int, dtype: str = "float32") -> np.ndarray:
-        memory = self._registered.allocate(count * np.dtype(dtype).itemsize)
-        if self._fabric is not None and memory.size:
-            with self._lock:
-                self._fabric.register(memory)
-        return memory.view(dtype)
+        return self._registered.allocate(count * np.dtype(dtype).itemsize).view(dtype)
 
     def _look(self, seconds: float) -> None:
         """Send what can be sent, and receive what has arrived, or arrives within this time."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from ...errors import UserError
 from ..job.links import Gather
-from .channel import Channel, Run, lost, unlike, views_of
+from .channel import Channel, Request, lost, unlike, views_of
 
 OPTIONS = [
     ("grpc.max_send_message_length", -1),
@@ -50,17 +50,6 @@ def is_of_job(context: Any, token: str) -> dict[str, Any]:
     return metadata
 
 
-class Awaited(Run):
-    """A message that is to come, or one that has been handed over. size: its bytes."""
-
-    __slots__ = ("done", "size", "source")
-
-    def __init__(self, views: Sequence[memoryview], source: int) -> None:
-        self.size = sum(map(len, views))
-        super().__init__(views, self.size)
-        self.source, self.done = source, False
-
-
 class GrpcStream(Channel):
     """Messages over streams of gRPC. All ranks make one together.
 
@@ -77,7 +66,7 @@ class GrpcStream(Channel):
         token = gather(secrets.token_hex(32))[0]
         self._lock = threading.Lock()
         self._arrival = threading.Event()
-        self._posted: defaultdict[tuple[int, int], deque[Awaited]] = defaultdict(deque)
+        self._posted: defaultdict[tuple[int, int], deque[Request]] = defaultdict(deque)
         self._early: defaultdict[tuple[int, int], deque[memoryview]] = defaultdict(deque)
         self._lost: dict[int, str] = {}
         self._server = grpc.server(ThreadPoolExecutor(size), options=OPTIONS)
@@ -109,29 +98,26 @@ class GrpcStream(Channel):
                 self._links[other], self._queues[other] = link, items
                 self._streams[other] = stream
 
-    def send(self, arrays: Sequence[np.ndarray], to: int, tag: int) -> Awaited:
+    def send(self, arrays: Sequence[np.ndarray], to: int, tag: int) -> Request:
         self._queues[to].put(b"".join([_HEADER.pack(tag), *views_of(arrays)]))
-        request = Awaited((), to)
+        request = Request((), tag)
         request.done = True  # it is copied
         return request
 
-    def receive(self, arrays: Sequence[np.ndarray], source: int, tag: int) -> Awaited:
-        request = Awaited(views_of(arrays), source)
+    def receive(self, arrays: Sequence[np.ndarray], source: int, tag: int) -> Request:
+        request = Request(arrays, tag)
         with self._lock:
-            early = self._early[source, tag]
-            if early:
-                self._fill(request, early.popleft())
-            else:
-                self._posted[source, tag].append(request)
+            self._posted[source, tag].append(request)
+            self._match(source, tag)
         return request
 
-    def complete(self, requests: Sequence[Awaited]) -> list[int]:
+    def complete(self, requests: Sequence[Request]) -> list[int]:
         completed = [index for index, request in enumerate(requests) if request.done]
         if self._lost and len(completed) < len(requests):
-            for request in requests:
-                why = self._lost.get(request.source)
-                if why is not None and not request.done:
-                    raise lost(request.source, why)
+            with self._lock:
+                for (source, _), posted in self._posted.items():
+                    if source in self._lost and any(request in requests for request in posted):
+                        raise lost(source, self._lost[source])
         return completed
 
     def idle(self, seconds: float) -> None:
@@ -143,19 +129,20 @@ class GrpcStream(Channel):
         tag = _HEADER.unpack_from(message)[0]
         payload = memoryview(message)[_HEADER.size :]
         with self._lock:
-            posted = self._posted[source, tag]
-            if posted:
-                self._fill(posted.popleft(), payload)
-            else:
-                self._early[source, tag].append(payload)
+            self._early[source, tag].append(payload)
+            self._match(source, tag)
         self._arrival.set()
 
-    def _fill(self, request: Awaited, payload: memoryview) -> None:
-        if request.size != len(payload):
-            self._lost[request.source] = unlike(len(payload), request.size)
-            return
-        request.fill(payload)
-        request.done = True
+    def _match(self, source: int, tag: int) -> None:
+        """Fill the first posted receive with the first message, if both are here."""
+        posted, early = self._posted[source, tag], self._early[source, tag]
+        if posted and early:
+            if posted[0].size != len(early[0]):
+                self._lost[source] = unlike(len(early[0]), posted[0].size)
+                return
+            request = posted.popleft().in_parts()
+            request.fill(early.popleft())
+            request.done = True
 
     def _lose(self, source: int, why: str) -> None:
         self._lost.setdefault(source, why)

@@ -12,7 +12,7 @@ import functools
 import os
 import sys
 from collections.abc import Mapping
-from ctypes import c_int, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
+from ctypes import c_char_p, c_int, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
 from ctypes import c_int8 as c_status
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,6 @@ NO_ERRORS, PEER_ERRORS = 0, 1
 CALLBACK, USER_DATA, DATATYPE, RECEIVE_INFO = 1 << 1, 1 << 2, 1 << 3, 1 << 7
 BYTES, PIECES = 1 << 3, 2
 """Types of what is sent: so many bytes, or so many `Piece`s."""
-MEMORY_ADDRESS, MEMORY_LENGTH = 1 << 0, 1 << 1
 
 
 class Params(ctypes.Structure):
@@ -90,46 +89,42 @@ class Piece(ctypes.Structure):
     _fields_ = (("buffer", c_void_p), ("length", c_size_t))
 
 
-class MemoryParams(ctypes.Structure):
-    """ucp_mem_map_params_t, up to its length."""
-
-    _fields_ = (("field_mask", c_uint64), ("address", c_void_p), ("length", c_size_t))
-
-
 # A status (ucs_status_t) is one byte: the other bytes of its register may hold anything.
 SENT = ctypes.CFUNCTYPE(None, c_void_p, c_status, c_size_t)
 """ucp_send_nbx_callback_t: request, status, user data."""
 RECEIVED = ctypes.CFUNCTYPE(None, c_void_p, c_status, ctypes.POINTER(ReceiveInfo), c_size_t)
 """ucp_tag_recv_nbx_callback_t."""
 
-_FUNCTIONS: dict[str, tuple[Any, ...]] = {
-    "ucp_init_version": (c_uint, c_uint, c_void_p, c_void_p, c_void_p),
-    "ucp_config_read": (c_void_p, c_void_p, c_void_p),
-    "ucp_config_modify": (c_void_p, ctypes.c_char_p, ctypes.c_char_p),
-    "ucp_worker_create": (c_void_p, c_void_p, c_void_p),
-    "ucp_worker_get_address": (c_void_p, c_void_p, c_void_p),
-    "ucp_worker_get_efd": (c_void_p, c_void_p),
-    "ucp_worker_arm": (c_void_p,),
-    "ucp_ep_create": (c_void_p, c_void_p, c_void_p),
-    "ucp_request_check_status": (c_void_p,),
-    "ucp_mem_map": (c_void_p, c_void_p, c_void_p),
-    "ucp_mem_unmap": (c_void_p, c_void_p),
+c_pointer = c_size_t
+"""A request, or a status instead: see `status_of`."""
+_FUNCTIONS: dict[Any, dict[str, tuple[Any, ...]]] = {
+    c_status: {
+        "ucp_init_version": (c_uint, c_uint, c_void_p, c_void_p, c_void_p),
+        "ucp_config_read": (c_void_p, c_void_p, c_void_p),
+        "ucp_config_modify": (c_void_p, c_char_p, c_char_p),
+        "ucp_worker_create": (c_void_p, c_void_p, c_void_p),
+        "ucp_worker_get_address": (c_void_p, c_void_p, c_void_p),
+        "ucp_worker_get_efd": (c_void_p, c_void_p),
+        "ucp_worker_arm": (c_void_p,),
+        "ucp_ep_create": (c_void_p, c_void_p, c_void_p),
+        "ucp_request_check_status": (c_void_p,),
+    },
+    c_pointer: {
+        "ucp_tag_send_nbx": (c_void_p, c_void_p, c_size_t, c_uint64, c_void_p),
+        "ucp_tag_recv_nbx": (c_void_p, c_void_p, c_size_t, c_uint64, c_uint64, c_void_p),
+        "ucp_ep_close_nbx": (c_void_p, c_void_p),
+    },
+    c_uint: {"ucp_worker_progress": (c_void_p,)},
+    c_char_p: {"ucs_status_string": (c_status,)},
+    None: {
+        "ucp_worker_release_address": (c_void_p, c_void_p),
+        "ucp_config_release": (c_void_p,),
+        "ucp_request_free": (c_void_p,),
+        "ucp_worker_destroy": (c_void_p,),
+        "ucp_cleanup": (c_void_p,),
+    },
 }
-"""What returns a status."""
-_POINTERS: dict[str, tuple[Any, ...]] = {
-    "ucp_tag_send_nbx": (c_void_p, c_void_p, c_size_t, c_uint64, c_void_p),
-    "ucp_tag_recv_nbx": (c_void_p, c_void_p, c_size_t, c_uint64, c_uint64, c_void_p),
-    "ucp_ep_close_nbx": (c_void_p, c_void_p),
-}
-"""These return a request, or a status instead."""
-_OTHERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "ucp_worker_progress": (c_uint, (c_void_p,)),
-    "ucp_worker_release_address": (None, (c_void_p, c_void_p)),
-    "ucp_config_release": (None, (c_void_p,)),
-    "ucp_request_free": (None, (c_void_p,)),
-    "ucp_worker_destroy": (None, (c_void_p,)),
-    "ucp_cleanup": (None, (c_void_p,)),
-}
+"""By what they return, and their arguments."""
 
 
 @functools.cache
@@ -147,19 +142,11 @@ def library() -> Any:
             f"--channel ucx: there is no UCX here ({why}). MPICH's wheel brings it, as "
             "`osucaffe[mpi]` installs it; else install your system's (Debian: libucx0)"
         )
-    for name, arguments in _FUNCTIONS.items():
-        _declare(ucx, name, c_status, arguments)
-    for name, arguments in _POINTERS.items():
-        _declare(ucx, name, c_size_t, arguments)
-    for name, (result, arguments) in _OTHERS.items():
-        _declare(ucx, name, result, arguments)
-    ucx.ucs_status_string.restype, ucx.ucs_status_string.argtypes = ctypes.c_char_p, (c_status,)
+    for result, functions in _FUNCTIONS.items():
+        for name, arguments in functions.items():
+            function = getattr(ucx, name)
+            function.restype, function.argtypes = result, arguments
     return ucx
-
-
-def _declare(ucx: Any, name: str, result: Any, arguments: tuple[Any, ...]) -> None:
-    function = getattr(ucx, name)
-    function.restype, function.argtypes = result, arguments
 
 
 def check(status: int, what: str) -> None:

@@ -107,7 +107,6 @@ class Ucx:
         self._number = 0
         self._problem: UserError | None = None
         self._closed = False
-        self._registered: list[c_void_p] = []
         # What C calls must live as long as this.
         self._sent, self._received = ucp.SENT(self._end), ucp.RECEIVED(self._end_receive)
         common = ucp.CALLBACK | ucp.USER_DATA | ucp.DATATYPE
@@ -241,18 +240,6 @@ class Ucx:
         """Whether there is nothing to do until `event_fd` is readable."""
         return bool(self._ucx.ucp_worker_arm(self._worker) == ucp.OK)
 
-    def register(self, memory: np.ndarray) -> None:
-        """Register memory for messages with the adapters."""
-        params = ucp.MemoryParams(
-            field_mask=ucp.MEMORY_ADDRESS | ucp.MEMORY_LENGTH,
-            address=_address_of(memory),
-            length=memory.nbytes,
-        )
-        handle = c_void_p()
-        mapped = self._ucx.ucp_mem_map(self._context, byref(params), byref(handle))
-        ucp.check(mapped, "register memory")
-        self._registered.append(handle)
-
     def close(self) -> None:
         """Free everything, once all sends have completed."""
         if self._closed:
@@ -271,8 +258,6 @@ class Ucx:
                     self._ucx.ucp_request_free(pointer)
                     closing.remove(pointer)
         if not closing:
-            for handle in self._registered:
-                self._ucx.ucp_mem_unmap(self._context, handle)
             self._ucx.ucp_worker_destroy(self._worker)
             self._ucx.ucp_cleanup(self._context)
 

@@ -36,7 +36,10 @@ class Topology:
     @property
     def hosts(self) -> list[list[Location]]:
         """The ranks of each host."""
-        return _grouped(self.ranks, lambda peer: peer.host)
+        groups: dict[int, list[Location]] = {}
+        for peer in self.ranks:
+            groups.setdefault(peer.host, []).append(peer)
+        return list(groups.values())
 
     @property
     def local_rank(self) -> int:
@@ -87,10 +90,3 @@ def _host_leader(job: Job) -> int:
     leader: int = node.bcast(job.rank)
     node.Free()
     return leader
-
-
-def _grouped(ranks: Sequence[Location], key: Any) -> list[list[Location]]:
-    groups: dict[Hashable, list[Location]] = {}
-    for peer in ranks:
-        groups.setdefault(key(peer), []).append(peer)
-    return list(groups.values())

@@ -10,14 +10,13 @@ from .editing import (
     Programs,
     Users,
     fuse,
-    give,
     is_call,
     is_plain_sum,
-    key,
-    pairs,
+    neighbours,
     reads,
     reads_view,
     replace_read,
+    set_operand,
     writes,
 )
 
@@ -44,17 +43,15 @@ def skip_copies(calls: list[Call]) -> None:
     """Let what is copied, because an in-place layer is about to overwrite it, be written to where
     the copy would be."""
     users = Users([calls])
-    place = {id(call): index for index, call in enumerate(calls)}
-    for call in [each for each in calls if each.name == "copy"]:
+    for call in [call for call in calls if call.name == "copy"]:
         x, copy = call.reads["x"], call.writes["y"]
-        those = [each for each in users.of(x) if each in calls]
-        before = [each for each in those if place[id(each)] < place[id(call)]]
-        after = [each for each in those if place[id(each)] > place[id(call)]]
-        if not before or not after or copy.persistent or x.base or copy.base:
+        there = [user for user in users.of(x) if user in calls]
+        index = there.index(call)
+        if not 0 < index < len(there) - 1 or copy.persistent or x.base or copy.base:
             continue
-        maker = before[-1]
+        maker, following = there[index - 1], there[index + 1]
         names = [name for name, tensor in maker.writes.items() if tensor is x]
-        if names and maker.name != "host" and writes(after[0], x) and not reads(after[0], x):
+        if names and maker.name != "host" and writes(following, x) and not reads(following, x):
             maker.writes[names[0]] = copy
             calls.remove(call)
 
@@ -64,12 +61,11 @@ def join_scale(programs: Programs) -> None:
     (a Scale layer) behind it, in all programs."""
     users = Users(programs)
     forward, *backward = programs
-    for norm, scale in pairs(forward):
-        if norm is None or not is_call(norm, "batch_norm", scale=None, bias=None, addend=None):
-            continue
+    for norm, scale in neighbours(forward, {"batch_norm"}):
         between = norm.writes["y"]
         if (
-            "mean" not in norm.reads
+            not is_call(norm, "batch_norm", scale=None, bias=None, addend=None)
+            or "mean" not in norm.reads
             or norm.settings["relu"]
             or not is_call(scale, "batch_norm", mean=None, rate=None, x=between)
         ):
@@ -89,7 +85,7 @@ def join_scale(programs: Programs) -> None:
 
 def _take_statistics(scale: Call, norm: Call) -> None:
     for name in "x", "mean", "rate":
-        give(scale.reads, scale, name, norm.reads[name])
+        set_operand(scale.reads, scale, name, norm.reads[name])
 
 
 def _backward_pair(calls: Sequence[Call], norm: Call, scale: Call) -> list[Call] | None:
@@ -132,27 +128,29 @@ def _join_backward(calls: list[Call], norm: Call, scale: Call, inner: Call | Non
 def join_sum(programs: Programs) -> None:
     """Let a batch normalization add what the sum directly behind it adds."""
     users, forward = Users(programs), programs[0]
-    for norm, total in pairs(forward):
-        if norm is None or not is_call(norm, "batch_norm", addend=None) or norm.settings["relu"]:
-            continue
-        if not is_plain_sum(total, 2) or norm.writes["y"].shape != total.writes["y"].shape:
+    for norm, total in neighbours(forward, {"batch_norm"}):
+        if "addend" in norm.reads or norm.settings["relu"] or not is_plain_sum(total, 2):
             continue
         y, terms = norm.writes["y"], total.reads["xs"]
-        others = [term for term in terms if key(term) != key(y)]
-        if len(others) == 1 and (total.writes["y"] is y or users.only(y, norm, total)):
-            give(norm.reads, norm, "addend", others[0])
+        others = [term for term in terms if term.owner is not y.owner]
+        if (
+            len(others) == 1
+            and y.shape == total.writes["y"].shape
+            and (total.writes["y"] is y or users.only(y, norm, total))
+        ):
+            set_operand(norm.reads, norm, "addend", others[0])
             norm.writes["y"] = total.writes["y"]
             fuse(forward, norm, total)
 
 
 def join_relu(calls: list[Call]) -> None:
     """Let a batch normalization apply the in-place ReLU that follows it."""
-    for norm, relu in pairs(calls):
-        if norm is not None and norm.name == "batch_norm" and not norm.settings["relu"]:
-            y = norm.writes["y"]
-            if is_call(relu, "relu", x=y, y=y) and relu.settings["slope"] == 0:
-                norm.settings["relu"] = True
-                fuse(calls, norm, relu)
+    for norm, relu in neighbours(calls, {"batch_norm"}):
+        y = norm.writes["y"]
+        in_place = is_call(relu, "relu", x=y, y=y)
+        if in_place and relu.settings["slope"] == 0 and not norm.settings["relu"]:
+            norm.settings["relu"] = True
+            fuse(calls, norm, relu)
 
 
 # -- backward --------------------------------------------------------------------------------------
@@ -160,9 +158,9 @@ def join_relu(calls: list[Call]) -> None:
 
 def share_gradients(calls: list[Call]) -> None:
     """Drop copies of gradients (the sum of a residual block makes them), where neither the copy
-    nor the original changes while the copy is wanted: its readers read the original. One that is
-    read through a view stays: whose rows a view counts lies row-major, the original may not."""
-    for call in [each for each in calls if is_plain_sum(each, 1)]:
+    nor the original changes while the copy is live: its readers read the original. One that is read
+    through a view stays: what is viewed is row-major, the original may not be."""
+    for call in [call for call in calls if is_plain_sum(call, 1)]:
         (x,), y = call.reads["xs"], call.writes["y"]
         if x.base or y.base or y.persistent or x is y:
             continue
@@ -190,13 +188,12 @@ def _readers_of_copy(calls: Sequence[Call], x: Tensor, y: Tensor) -> list[Call] 
 
 def join_relu_backward(calls: list[Call], forward: Sequence[Call]) -> None:
     """Let the backward pass of a batch normalization do that of its ReLU, directly before it."""
-    makers = {id(call.writes["y"]): call for call in forward if call.name == "batch_norm"}
-    for relu, norm in pairs(calls):
-        if relu is None or norm.name != "batch_norm_backward" or relu.name != "relu_backward":
-            continue
-        dy, maker = relu.writes["dx"], makers.get(id(relu.reads["x"]))
+    makers = {call.writes["y"]: call for call in forward if call.name == "batch_norm"}
+    for relu, norm in neighbours(calls, {"relu_backward"}):
+        dy, maker = relu.writes["dx"], makers.get(relu.reads["x"])
         if (
-            maker is None
+            norm.name != "batch_norm_backward"
+            or maker is None
             or not maker.settings["relu"]
             or any(maker.reads.get(n) is not norm.reads.get(n) for n in ("x", "mean", "scale"))
             or relu.reads["dy"] is not dy
@@ -206,7 +203,7 @@ def join_relu_backward(calls: list[Call], forward: Sequence[Call]) -> None:
             continue
         norm.settings["relu"] = True
         if "addend" in maker.reads:
-            give(norm.reads, norm, "relu_output", relu.reads["x"])
+            set_operand(norm.reads, norm, "relu_output", relu.reads["x"])
         _keep_gradient(calls, norm, dy)
         fuse(calls, norm, relu)
 
@@ -214,23 +211,23 @@ def join_relu_backward(calls: list[Call], forward: Sequence[Call]) -> None:
 def join_sum_backward(calls: list[Call]) -> None:
     """Let the backward pass of a batch normalization add the two gradients that are added directly
     before it."""
-    for total, norm in pairs(calls):
-        if total is None or norm.name != "batch_norm_backward" or not is_plain_sum(total, 2):
-            continue
+    for total, norm in neighbours(calls, {"sum"}):
         dy = total.writes["y"]
-        if norm.reads["dys"] != [dy]:
-            continue
-        norm.reads["dys"] = total.reads["xs"]
-        _keep_gradient(calls, norm, dy)
-        fuse(calls, norm, total)
+        if (
+            norm.name == "batch_norm_backward"
+            and is_plain_sum(total, 2)
+            and norm.reads["dys"] == [dy]
+        ):
+            norm.reads["dys"] = total.reads["xs"]
+            _keep_gradient(calls, norm, dy)
+            fuse(calls, norm, total)
 
 
 def _keep_gradient(calls: Sequence[Call], norm: Call, dy: Tensor) -> None:
-    """Let norm write dy, which is not made before it, if it is read later, before it is written
-    anew."""
+    """Let norm write dy, which nothing writes before it any more, if it is read later."""
     if norm.writes.get("dx") is dy:
         return
     behind = calls[calls.index(norm) + 1 :]
     first = next((call for call in behind if reads(call, dy) or writes(call, dy)), None)
     if first is not None and reads(first, dy):
-        give(norm.writes, norm, "dy", dy)
+        set_operand(norm.writes, norm, "dy", dy)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable
 from ...backends.backend import Backend
 from ...backends.primitives import Program
 from ...backends.tensor import Call, Step, Tensor
-from .editing import key, operands
+from .editing import operands, owners
 
 
 class Constants:
@@ -21,10 +21,10 @@ class Constants:
         """Whether the parameters have changed since the calls ran last."""
         self.new: list[Call] = []
         """Calls that have no step yet."""
-        self._parameters = {key(tensor) for tensor in parameters}
+        self._parameters = owners(parameters)
         self._made: dict[Hashable, tuple[Tensor, ...]] = {}
         self._prepared: list[tuple[Call, Step]] = []
-        self._last_use: dict[int, int] = {}
+        self._last_use: dict[Tensor, int] = {}
         """Of what is no result: the number of the last call that uses it."""
 
     def __bool__(self) -> bool:
@@ -37,7 +37,7 @@ class Constants:
 
     def is_parameter(self, tensor: Tensor) -> bool:
         """Whether it is a parameter, or a view of one."""
-        return key(tensor) in self._parameters
+        return tensor.owner in self._parameters
 
     def get(
         self, name: Hashable, record: Callable[[Program], tuple[Tensor, ...]], *first: Call
@@ -57,18 +57,14 @@ class Constants:
 
     def prepared(self, backend: Backend, steps: Iterable[Step]) -> None:
         """Take the steps of the new calls, and give their results memory."""
-        results = {key(tensor) for made in self._made.values() for tensor in made}
+        results = owners(tensor for made in self._made.values() for tensor in made)
         for call, step in zip(self.new, steps, strict=True):
             self._prepared.append((call, step))
-            for tensor in call.written_tensors():
-                whole = tensor.owner
-                if id(whole) not in results:
-                    self._last_use[id(whole)] = len(self._prepared)
-                elif whole.array is None:
-                    backend.give_memory(whole)
-            for tensor in call.read_tensors():
-                if key(tensor) in self._last_use:
-                    self._last_use[key(tensor)] = len(self._prepared)
+            for tensor in owners(operands(call)) - self._parameters:
+                if tensor not in results:
+                    self._last_use[tensor] = len(self._prepared)
+                elif tensor.array is None:
+                    backend.give_memory(tensor)
         self.new = []
 
     def run(self, backend: Backend) -> None:
@@ -79,7 +75,7 @@ class Constants:
                     backend.give_memory(tensor.owner)
             step()
             for tensor in operands(call):
-                if self._last_use.get(key(tensor)) == number:
+                if self._last_use.get(tensor.owner) == number:
                     tensor.owner.array = None
             for scratch in call.scratch:
                 scratch.array = None

@@ -3,7 +3,8 @@ that all passes are made of. Programs are changed in place."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 from ...backends.tensor import Call, Tensor
@@ -12,12 +13,12 @@ Programs = list[list[Call]]
 """Forward, and the forms of backward."""
 
 
-# -- who uses a tensor -----------------------------------------------------------------------------
+# -- who uses a tensor: views count as the tensor that has the memory ------------------------------
 
 
-def key(tensor: Tensor) -> int:
-    """What a tensor and its views have in common."""
-    return id(tensor.owner)
+def owners(tensors: Iterable[Tensor]) -> set[Tensor]:
+    """The tensors whose memory these are, or view."""
+    return {tensor.owner for tensor in tensors}
 
 
 def operands(call: Call) -> Iterator[Tensor]:
@@ -28,17 +29,17 @@ def operands(call: Call) -> Iterator[Tensor]:
 
 def reads(call: Call, tensor: Tensor) -> bool:
     """Whether a call reads the tensor, or a view of the same memory."""
-    return any(key(each) == key(tensor) for each in call.read_tensors())
+    return tensor.owner in owners(call.read_tensors())
 
 
 def writes(call: Call, tensor: Tensor) -> bool:
     """Whether a call writes the tensor, or a view of the same memory."""
-    return any(key(each) == key(tensor) for each in call.written_tensors())
+    return tensor.owner in owners(call.written_tensors())
 
 
 def reads_view(call: Call, tensor: Tensor) -> bool:
     """Whether a call reads the tensor's memory as another tensor: under another shape."""
-    return any(each.base is tensor for each in call.read_tensors())
+    return any(read.base is tensor for read in call.read_tensors())
 
 
 def timelines(programs: Programs) -> Programs:
@@ -47,25 +48,24 @@ def timelines(programs: Programs) -> Programs:
 
 
 class Users:
-    """The calls of some programs, as they are now, by the tensors that they touch."""
+    """The calls of some programs, as they are now, by the tensors that they use."""
 
     def __init__(self, programs: Sequence[Sequence[Call]]) -> None:
-        self._calls: dict[int, dict[int, Call]] = {}
+        self._calls: dict[Tensor, dict[Call, None]] = {}
         for call in (call for program in programs for call in program):
             for tensor in operands(call):
-                self._calls.setdefault(key(tensor), {})[id(call)] = call
+                self._calls.setdefault(tensor.owner, {})[call] = None
 
     def of(self, tensor: Tensor) -> list[Call]:
-        """Those that touch the tensor (or a view of it)."""
-        return list(self._calls.get(key(tensor), {}).values())
+        """Those that use the tensor (or a view of it)."""
+        return list(self._calls.get(tensor.owner, ()))
 
     def only(self, tensor: Tensor, *calls: Call) -> bool:
-        """Whether nothing but these calls touches the tensor, and no user may look at it."""
-        known = set(map(id, calls))
-        return not tensor.persistent and all(id(call) in known for call in self.of(tensor))
+        """Whether nothing but these calls uses the tensor, and no user may look at it."""
+        return not tensor.persistent and set(self.of(tensor)) <= set(calls)
 
     def other(self, tensor: Tensor, user: Call, names: Collection[str]) -> Call | None:
-        """The only call but `user` that touches a tensor, if it is of one of these primitives: what
+        """The only call but `user` that uses a tensor, if it is of one of these primitives: what
         makes it, where `user` reads it."""
         others = [call for call in self.of(tensor) if call is not user]
         return others[0] if len(others) == 1 and others[0].name in names else None
@@ -74,10 +74,9 @@ class Users:
 # -- what a call computes --------------------------------------------------------------------------
 
 
-def pairs(calls: Sequence[Call]) -> Iterator[tuple[Call | None, Call]]:
-    """Each call with the one before it, as the program is now."""
-    now = list(calls)
-    return zip([None, *now], now, strict=False)
+def neighbours(calls: Sequence[Call], first: Collection[str]) -> Iterator[tuple[Call, Call]]:
+    """The calls of some primitives, each with the next call, as the program is now."""
+    return ((call, following) for call, following in pairwise(list(calls)) if call.name in first)
 
 
 def is_plain_sum(call: Call, terms: int) -> bool:
@@ -91,12 +90,10 @@ def is_plain_sum(call: Call, terms: int) -> bool:
     )
 
 
-def is_call(call: Call | None, name: str, **arguments: Any) -> bool:
+def is_call(call: Call, name: str, **arguments: Any) -> bool:
     """Whether it is a call of this primitive with these tensors (None: without) and settings."""
-    if call is None or call.name != name:
-        return False
     given = call.settings | call.reads | call.writes
-    return all(given.get(argument) is value for argument, value in arguments.items())
+    return call.name == name and all(given.get(n) is value for n, value in arguments.items())
 
 
 # -- changes ---------------------------------------------------------------------------------------
@@ -109,15 +106,12 @@ def fuse(calls: list[Call], into: Call, *gone: Call) -> None:
         calls.remove(call)
 
 
-def give(side: dict[str, Any], call: Call, name: str, tensor: Tensor) -> None:
-    """Let one side of a call (its reads or writes) have a tensor, which may have been None."""
-    call.settings.pop(name, None)
-    side[name] = tensor
-
-
-def take(side: dict[str, Any], call: Call, *names: str) -> None:
-    """Let one side of a call do without tensors: they become None."""
-    for name in names:
+def set_operand(side: dict[str, Any], call: Call, name: str, tensor: Tensor | None) -> None:
+    """Set an operand of one side of a call (its reads or writes); None: it goes without."""
+    if tensor is not None:
+        call.settings.pop(name, None)
+        side[name] = tensor
+    else:
         side.pop(name, None)
         call.settings[name] = None
 
@@ -138,6 +132,6 @@ def replace_written(call: Call, old: Tensor, new: Tensor) -> None:
 def _replace(side: dict[str, Any], old: Tensor, new: Tensor) -> None:
     for name, value in side.items():
         if isinstance(value, list):
-            side[name] = [new if each is old else each for each in value]
+            side[name] = [new if tensor is old else tensor for tensor in value]
         elif value is old:
             side[name] = new

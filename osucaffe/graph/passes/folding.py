@@ -6,12 +6,12 @@ of them. What computes it goes from the program to the `Constants`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ...backends.primitives import Program
 from ...backends.tensor import Call, Tensor
 from .constants import Constants
-from .editing import Users, fuse, give, key, reads, take, writes
+from .editing import Users, fuse, reads, set_operand, writes
 
 MADE_OF_WEIGHTS = {"convolution", "inner_product"}
 """Primitives that are linear in their weights."""
@@ -74,7 +74,7 @@ def _linear_maker(
         maker is None
         or x.base
         or x.viewed
-        or ("addend" in norm.reads and key(norm.reads["addend"]) == key(x))
+        or ("addend" in norm.reads and norm.reads["addend"].owner is x.owner)
     ):
         return None
     weights = [maker.reads[name] for name in ("w", "b") if name in maker.reads]
@@ -93,46 +93,42 @@ def _linear_maker(
     return maker
 
 
-def _name(norm: Call, *others: Call) -> tuple[object, ...]:
-    """What names the constants of a normalization: its place in the net, and the parameters."""
-    tensors = [tensor for call in others for tensor in call.read_tensors()]
-    own = [norm.reads.get(name) for name in ("scale", "bias")]
-    return norm.position, *(key(each) for each in [*tensors, *own] if each is not None)
+def _statistics(norm: Call) -> dict[str, Tensor | None]:
+    """What a normalization is made of, by the names of its operands."""
+    return {name: norm.reads.get(name) for name in ("mean", "rate", "scale", "bias")}
+
+
+def _parameters(norm: Call, makers: Sequence[Call]) -> list[Tensor]:
+    """The parameters that the constants of a normalization are made of: they name these."""
+    own = [norm.reads[name] for name in ("scale", "bias") if name in norm.reads]
+    return [t.owner for t in (*(t for call in makers for t in call.read_tensors()), *own)]
 
 
 def _make_affine(norm: Call, makers: Sequence[Call], constants: Constants) -> None:
     """Let a normalization multiply by one constant and add another."""
-    statistics = {name: norm.reads.get(name) for name in ("mean", "rate", "scale", "bias")}
 
     def record(program: Program) -> tuple[Tensor, ...]:
-        return _affine(program, norm.reads["x"].shape[1], **statistics, b=None)
+        return _affine(program, norm.reads["x"].shape[1], _statistics(norm))
 
-    scale, bias = constants.get((*_name(norm, *makers), "affine"), record, *makers)
+    name = (norm.position, *_parameters(norm, makers), "affine")
+    scale, bias = constants.get(name, record, *makers)
     norm.trade(*makers)
-    take(norm.reads, norm, "mean", "rate")
-    give(norm.reads, norm, "scale", scale)
-    give(norm.reads, norm, "bias", bias)
+    for operand, tensor in (("mean", None), ("rate", None), ("scale", scale), ("bias", bias)):
+        set_operand(norm.reads, norm, operand, tensor)
 
 
 def _affine(
-    program: Program,
-    channels: int,
-    mean: Tensor | None,
-    rate: Tensor | None,
-    scale: Tensor | None,
-    bias: Tensor | None,
-    b: Tensor | None,
+    program: Program, channels: int, given: Mapping[str, Tensor | None]
 ) -> tuple[Tensor, Tensor]:
-    """Record factor and offset (channels,): those of (x + b - mean) * rate * scale + bias."""
+    """Record factor and offset (channels,): those of (x + before - mean) * rate * scale + bias."""
     factor, offset = Tensor((channels,), name="factor"), Tensor((channels,), name="offset")
-    given = {"mean": mean, "rate": rate, "scale": scale, "bias": bias, "before": b}
-    inputs = {n: t.view((channels,)) for n, t in given.items() if t is not None}
+    inputs = {name: t.view((channels,)) for name, t in given.items() if t is not None}
     letters = dict(zip(inputs, "abcde", strict=False))
     factors = [letters[name] for name in ("rate", "scale") if name in letters]
     product = " * ".join(factors) or "1"
     shift = letters.get("before", "0")
-    shift += f" - {letters['mean']}" if mean is not None else ""
-    end = f" + {letters['bias']}" if bias is not None else ""
+    shift += f" - {letters['mean']}" if "mean" in letters else ""
+    end = f" + {letters['bias']}" if "bias" in letters else ""
     formula = f"y = {product}; z = ({shift}) * {product}{end}"
     program.broadcast(list(inputs.values()), [factor, offset], formula=formula)
     return factor, offset
@@ -141,23 +137,23 @@ def _affine(
 def _fold(maker: Call, norm: Call, makers: Sequence[Call], constants: Constants) -> None:
     """Let what makes the normalization's input have weights into which it is folded. The
     normalization keeps its addend and its ReLU."""
-    w, b = maker.reads["w"], maker.reads.get("b")
-    statistics = {name: norm.reads.get(name) for name in ("mean", "rate", "scale", "bias")}
-    transposed = maker.settings.get("transpose", False)
-    outputs = w.shape[-1] if transposed else w.shape[0]
+    w = maker.reads["w"]
+    channels = -1 if maker.settings.get("transpose", False) else 0
 
     def record(program: Program) -> tuple[Tensor, ...]:
-        factor, offset = _affine(program, outputs, **statistics, b=b)
+        given = _statistics(norm) | {"before": maker.reads.get("b")}
+        factor, offset = _affine(program, w.shape[channels], given)
         shape = [1] * len(w.shape)
-        shape[-1 if transposed else 0] = outputs
+        shape[channels] = w.shape[channels]
         product = Tensor(w.shape, name=f"{w.name} scaled")
         folded = Tensor(w.shape, name=f"{w.name} folded", flexible=True)
         program.broadcast([w, factor.view(tuple(shape))], [product], formula="y = a * b")
         program.copy(product, folded)
         return folded, offset
 
-    name = (*_name(norm, maker, *makers)[:1], key(w), *_name(norm, *makers)[1:], "folded")
+    name = (norm.position, w.owner, *_parameters(norm, makers), "folded")
     folded, offset = constants.get(name, record, *makers)
     maker.reads["w"] = folded
-    give(maker.reads, maker, "b", offset)
-    take(norm.reads, norm, "mean", "rate", "scale", "bias")
+    set_operand(maker.reads, maker, "b", offset)
+    for operand in _statistics(norm):
+        set_operand(norm.reads, norm, operand, None)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection
 
 from ...backends.tensor import Call, Tensor
-from .editing import Programs, Users, fuse, key, pairs
+from .editing import Programs, Users, fuse, neighbours
 
 _LINEAR = {"convolution", "inner_product"}
 
@@ -17,10 +17,10 @@ def relu_before_pooling(programs: Programs) -> None:
     nothing: a ReLU keeps the order of values, so that the maximum is the same.
 
     Only where nothing but the pooling reads the convolution's output, whose values change: no
-    other call, through a view either, and no user (what is kept may be looked at).
+    other call, through a view either, and no user (who may look at a persistent tensor).
     """
     readers = Counter(
-        key(tensor) for calls in programs for call in calls for tensor in call.read_tensors()
+        tensor.owner for calls in programs for call in calls for tensor in call.read_tensors()
     )
     forward = programs[0]
     for index in range(2, len(forward)):
@@ -34,7 +34,7 @@ def relu_before_pooling(programs: Programs) -> None:
             and call.reads["x"] is call.writes["y"] is pooling.writes["y"]
             and pooling.reads["x"] is convolution.writes["y"]
             and not pooling.reads["x"].persistent
-            and readers[key(pooling.reads["x"])] == 1
+            and readers[pooling.reads["x"].owner] == 1
         ):
             call.reads["x"] = call.writes["y"] = pooling.reads["x"]
             call.position = pooling.position
@@ -44,11 +44,9 @@ def relu_before_pooling(programs: Programs) -> None:
 
 def fuse_relu(calls: list[Call]) -> None:
     """Let a convolution or inner product apply the in-place ReLU that follows it."""
-    for before, call in pairs(calls):
+    for before, call in neighbours(calls, _LINEAR):
         if (
             call.name == "relu"
-            and before is not None
-            and before.name in _LINEAR
             and before.settings["relu"] is None
             and call.reads["x"] is call.writes["y"] is before.writes["y"]
         ):
@@ -60,12 +58,10 @@ def fuse_activations(calls: list[Call], formulas: Collection[str]) -> None:
     """Let what makes the input of an activation of one of these formulas apply it: its setting
     `activation` is that call, which then works in place on what its maker writes."""
     users = Users([calls])
-    for maker, call in pairs(calls):
+    for maker, call in neighbours(calls, _LINEAR):
         if (
             call.name not in ("elementwise", "broadcast")
             or call.settings["formula"] not in formulas
-            or maker is None
-            or maker.name not in _LINEAR
         ):
             continue
         x, y = call.reads["inputs"][0], call.writes["outputs"][0]
@@ -90,17 +86,23 @@ def fuse_relu_backward(programs: Programs, fuses: Collection[str]) -> None:
     fuses: the backend's primitives that can do that.
     """
     forward, *backward = programs
-    pooled = {id(call.writes.get("index")): call for call in forward if call.name == "max_pooling"}
+    pooled = {
+        call.writes["index"]: call
+        for call in forward
+        if call.name == "max_pooling" and "index" in call.writes
+    }
     for calls in backward:
         _fuse_relu_backward(calls, pooled, fuses)
 
 
-def _fuse_relu_backward(calls: list[Call], pooled: dict[int, Call], fuses: Collection[str]) -> None:
-    writer: dict[int, Call | None] = {}  # of each tensor; None when it was touched since
+def _fuse_relu_backward(
+    calls: list[Call], pooled: dict[Tensor, Call], fuses: Collection[str]
+) -> None:
+    writer: dict[Tensor, Call | None] = {}  # of each tensor; None when it was used since
     last: Call | None = None
     for call in list(calls):
         if call.name == "relu_backward" and call.settings["slope"] == 0:
-            before = writer.get(id(call.reads["dy"]))
+            before = writer.get(call.reads["dy"])
             if (
                 call.reads["dy"] is call.writes["dx"]
                 and before is not None
@@ -118,15 +120,15 @@ def _fuse_relu_backward(calls: list[Call], pooled: dict[int, Call], fuses: Colle
             fuse(calls, call, last)
         last = call
         for tensor in call.read_tensors():
-            writer[key(tensor)] = None
+            writer[tensor.owner] = None
         for tensor in call.written_tensors():
-            writer[key(tensor)] = None if tensor.base else call
+            writer[tensor.owner] = None if tensor.base else call
 
 
-def _stops_nothing_more(relu: Call, pooling: Call, pooled: dict[int, Call]) -> bool:
+def _stops_nothing_more(relu: Call, pooling: Call, pooled: dict[Tensor, Call]) -> bool:
     """Whether a backward ReLU of what was pooled can go, since the pooling notes the maxima that
     are not positive."""
-    maker = pooled.get(id(pooling.reads["index"]))
+    maker = pooled.get(pooling.reads["index"])
     if (
         maker is None
         or relu.name != "relu_backward"
@@ -139,13 +141,13 @@ def _stops_nothing_more(relu: Call, pooling: Call, pooled: dict[int, Call]) -> b
     return True
 
 
-def _fuse_mask(call: Call, x: Tensor, dx: Tensor, pooled: dict[int, Call]) -> bool:
-    """Whether the call could be told to zero dx, which it writes, where x is not positive."""
+def _fuse_mask(call: Call, x: Tensor, dx: Tensor, pooled: dict[Tensor, Call]) -> bool:
+    """Let the call zero dx, which it writes, where x is not positive; False: it cannot."""
     if call.accumulates:
         return False
     match call.name:
         case "max_pooling_backward":
-            maker = pooled.get(id(call.reads["index"]))
+            maker = pooled.get(call.reads["index"])
             if maker is None or maker.reads["x"] is not x:
                 return False
             maker.settings["behind_relu"] = True

@@ -4,6 +4,7 @@ constants of the parameters once."""
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import partial
 
 from ...backends.primitives import Program
 from ...backends.tensor import Call, Tensor
@@ -11,13 +12,12 @@ from .constants import Constants
 from .editing import (
     Users,
     fuse,
-    give,
     is_plain_sum,
-    key,
+    owners,
     reads,
     replace_read,
     replace_written,
-    take,
+    set_operand,
     writes,
 )
 from .folding import MADE_OF_WEIGHTS
@@ -27,18 +27,18 @@ _NOTES = {"lrn": "note", "max_pooling": "index"}
 
 
 def drop_copies(calls: list[Call]) -> None:
-    """Let who reads a copy read the original, where neither changes any more (a Dropout layer with
-    a top of its own makes one)."""
-    for call in [each for each in calls if each.name == "copy"]:
+    """Let calls that read a copy read the original, where neither changes any more (a Dropout layer
+    that does not work in place makes one)."""
+    for call in [call for call in calls if call.name == "copy"]:
         x, y = call.reads["x"], call.writes["y"]
         if y.persistent or y.base or y.viewed or x.dtype != y.dtype or x.shape != y.shape:
             continue
-        others = [each for each in calls if each is not call]
+        others = [other for other in calls if other is not call]
         later = calls[calls.index(call) + 1 :]
-        if any(writes(each, y) for each in others) or any(writes(each, x) for each in later):
+        if any(writes(other, y) for other in others) or any(writes(other, x) for other in later):
             continue
-        for each in others:
-            replace_read(each, y, x)
+        for other in others:
+            replace_read(other, y, x)
         calls.remove(call)
 
 
@@ -49,48 +49,46 @@ def drop_notes(calls: list[Call]) -> None:
         name = _NOTES.get(call.name, "")
         note = call.writes.get(name)
         if note is not None and users.only(note, call):
-            take(call.writes, call, name)
+            set_operand(call.writes, call, name, None)
 
 
 def drop_unread(calls: list[Call], constants: Constants) -> None:
     """Leave out calls whose results nobody reads."""
-    read: set[int] = set()
+    read: set[Tensor] = set()
     for call in reversed(list(calls)):
-        written = [tensor.owner for tensor in call.written_tensors()]
-        if (
-            call.name == "host"
-            or any(tensor.persistent or tensor.array is not None for tensor in written)
-            or any(id(tensor) in read or constants.is_parameter(tensor) for tensor in written)
+        if call.name == "host" or any(
+            tensor in read
+            or tensor.persistent
+            or tensor.array is not None
+            or constants.is_parameter(tensor)
+            for tensor in owners(call.written_tensors())
         ):
-            read.update(map(key, call.read_tensors()))
+            read |= owners(call.read_tensors())
         else:
             calls.remove(call)
 
 
 def pack_weights(calls: Sequence[Call], constants: Constants) -> None:
-    """Let convolutions and inner products read copies of weights that must lie row-major (another
-    net's, say): they lie, and are, as the backend wants it."""
+    """Let convolutions and inner products read copies of weights that must be row-major (another
+    net's, say): the copies have the layout and the type that the backend wants."""
     for call in calls:
         w = call.reads.get("w")
         if call.name not in MADE_OF_WEIGHTS or w is None or w.layout is not None:
             continue
         if constants.is_parameter(w) and not w.is_open:
-            call.reads["w"] = _packed(call, w, constants)
+            name = (call.position, w.owner, w.shape, "packed")
+            (call.reads["w"],) = constants.get(name, partial(_record_packed, w))
 
 
-def _packed(call: Call, w: Tensor, constants: Constants) -> Tensor:
-    def record(program: Program) -> tuple[Tensor, ...]:
-        packed = Tensor(w.shape, name=f"{w.name} packed", flexible=True)
-        program.copy(w, packed)
-        return (packed,)
-
-    (packed,) = constants.get((call.position, key(w), w.shape, "packed"), record)
-    return packed
+def _record_packed(w: Tensor, program: Program) -> tuple[Tensor, ...]:
+    packed = Tensor(w.shape, name=f"{w.name} packed", flexible=True)
+    program.copy(w, packed)
+    return (packed,)
 
 
 def add_in_place(calls: list[Call], adds: Collection[str]) -> None:
     """Let a convolution add the other term of a residual sum, in that term's memory, and apply the
-    ReLU behind it, where nobody wants that term any more.
+    ReLU behind it, where nothing uses that term any more.
 
     adds: the backend's primitives that can add a tensor to what they compute.
     """
@@ -98,24 +96,24 @@ def add_in_place(calls: list[Call], adds: Collection[str]) -> None:
         terms = _sum_of_two(total)
         if not terms:
             continue
-        users, place, y = Users([calls]), calls.index(total), total.writes["y"]
-        later = calls[place + 1 :]
+        users, index, y = Users([calls]), calls.index(total), total.writes["y"]
+        later = calls[index + 1 :]
         for term, other in terms:
-            maker = _adding_maker(term, other, total, calls[:place], users, adds)
-            if maker is None or any(reads(each, other) for each in later):
+            maker = _adding_maker(term, other, total, calls[:index], users, adds)
+            if maker is None or any(reads(call, other) for call in later):
                 continue
             if y.viewed or y.persistent:
                 continue
-            give(maker.reads, maker, "addend", other)
+            set_operand(maker.reads, maker, "addend", other)
             maker.writes["y"] = other
             maker.settings["relu"] = 0.0 if total.settings.get("relu") else None
             maker.position = total.position  # it runs in the sum's turn, also layer by layer
             calls.remove(maker)
-            calls.insert(place, maker)  # behind the sum, which goes
+            calls.insert(index, maker)  # behind the sum, which goes
             fuse(calls, maker, total)
-            for each in later:
-                replace_read(each, y, other)
-                replace_written(each, y, other)
+            for call in later:
+                replace_read(call, y, other)
+                replace_written(call, y, other)
             break
 
 

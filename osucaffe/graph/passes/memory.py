@@ -1,7 +1,7 @@
-"""Owns the memory plan: tensors whose lives do not overlap share memory.
+"""Owns the memory plan: tensors whose live ranges do not overlap share memory.
 
-A tensor lives from the first call that touches it to the last. Offsets are chosen greedily, large
-tensors first, each at the lowest place that is free during its life (Pisarchyk & Lee 2020,
+A tensor is live from the first call that uses it to the last. Offsets are chosen greedily, large
+tensors first, each the lowest that is free during its live range (Pisarchyk & Lee 2020,
 arXiv 2001.03288, section 5).
 """
 
@@ -14,6 +14,7 @@ from typing import Any
 
 from ...backends.backend import Backend
 from ...backends.tensor import Call, Tensor
+from .editing import owners
 
 ALIGNMENT = 256
 """Tensors begin at multiples of this many bytes, as cuBLAS wants it of its scratch memory."""
@@ -33,7 +34,7 @@ class MemoryPlan:
 
 
 @dataclass
-class Life:
+class LiveRange:
     """A tensor with the first and the last time at which it is needed."""
 
     tensor: Tensor
@@ -41,54 +42,53 @@ class Life:
     last: int
 
 
-def lives(timelines: Iterable[Iterable[Call]]) -> dict[int, Life]:
-    """The lives, by id, of all tensors that the calls touch and that have no memory yet.
+def live_ranges(timelines: Iterable[Iterable[Call]]) -> dict[Tensor, LiveRange]:
+    """The live ranges of all tensors that the calls use and that have no memory yet.
 
     timelines: lists of calls that count time alike (call i of each runs "at time i").
     """
-    by_id: dict[int, Life] = {}
-    fed: set[int] = set()
+    ranges: dict[Tensor, LiveRange] = {}
+    fed: set[Tensor] = set()
     for calls in timelines:
         for time, call in enumerate(calls):
-            written = [tensor.owner for tensor in call.written_tensors()]
             if call.settings.get("feed"):
-                fed.update(id(tensor) for tensor in written)
+                fed |= owners(call.written_tensors())
             end = time + call.overlap
-            read = [tensor.owner for tensor in call.read_tensors()]
-            for tensor in (*written, *read, *call.scratch):
-                if tensor.array is None and id(tensor) not in fed:
-                    life = by_id.setdefault(id(tensor), Life(tensor, time, end))
-                    life.first, life.last = min(life.first, time), max(life.last, end)
-    return by_id
+            for tensor in (*call.written_tensors(), *call.read_tensors(), *call.scratch):
+                owner = tensor.owner
+                if owner.array is None and owner not in fed:
+                    live = ranges.setdefault(owner, LiveRange(owner, time, end))
+                    live.first, live.last = min(live.first, time), max(live.last, end)
+    return ranges
 
 
 def plan_memory(
     timelines: Iterable[Iterable[Call]], size_of: Callable[[Tensor], int], *, share: bool
 ) -> MemoryPlan:
-    """Plan the memory of every tensor that the calls touch and that has none yet.
+    """Plan the memory of every tensor that the calls use and that has none yet.
 
-    timelines: as for `lives`. size_of gives a tensor's bytes. share: False gives each tensor
+    timelines: as for `live_ranges`. size_of gives a tensor's bytes. share: False gives each tensor
     memory of its own.
     """
-    every = list(lives(timelines).values())
-    shared = [life for life in every if not life.tensor.persistent]
-    sizes = [-(-size_of(life.tensor) // ALIGNMENT) * ALIGNMENT for life in shared]
+    ranges = live_ranges(timelines).values()
+    shared = [live for live in ranges if not live.tensor.persistent]
+    sizes = [-(-size_of(live.tensor) // ALIGNMENT) * ALIGNMENT for live in shared]
     placed: list[tuple[int, int, int, int]] = []  # offset, end, first, last
     offsets: list[tuple[Tensor, int]] = []
     total = 0
-    for life, size in sorted(zip(shared, sizes, strict=True), key=lambda each: -each[1]):
+    for live, size in sorted(zip(shared, sizes, strict=True), key=lambda pair: -pair[1]):
         offset = total if not share else 0
         if share:
             for start, end, first, last in placed:
-                if last < life.first or life.last < first:
+                if last < live.first or live.last < first:
                     continue
                 if offset + size <= start:
                     break
                 offset = max(offset, end)
-        bisect.insort(placed, (offset, offset + size, life.first, life.last))
-        offsets.append((life.tensor, offset))
+        bisect.insort(placed, (offset, offset + size, live.first, live.last))
+        offsets.append((live.tensor, offset))
         total = max(total, offset + size)
-    persistent = [life.tensor for life in every if life.tensor.persistent]
+    persistent = [live.tensor for live in ranges if live.tensor.persistent]
     return MemoryPlan(offsets, total, sum(sizes), persistent)
 
 
@@ -109,12 +109,11 @@ class Pool:
         """Place a plan's tensors; when the pool must grow, all plans move to the new memory."""
         self._plans.append(plan)
         moved = [plan]
-        if (
-            self._memory is None or plan.size > self.size
-        ):  # a plan of empty tensors needs a place, too
+        # A plan of empty tensors needs memory, too.
+        if self._memory is None or plan.size > self.size:
             self.size = plan.size
             self._memory = self.backend.allocate(self.size)
             moved = self._plans
-        for each in moved:
-            for tensor, offset in each.offsets:
+        for moving in moved:
+            for tensor, offset in moving.offsets:
                 self.backend.place(tensor, self._memory, offset)

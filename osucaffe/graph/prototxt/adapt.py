@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ...errors import UserError
 from ...proto import TEST, TRAIN, caffe_pb2
-from .filter import filter_layers, net_state
+from .filter import filter_layers, net_state, with_layers
 
 _LOSSES = ("SoftmaxWithLoss", "HingeLoss", "MultinomialLogisticLoss", "InfogainLoss")
 _LEARNED = {"InnerProduct": "inner_product_param", "Convolution": "convolution_param"}
@@ -64,19 +64,19 @@ def begin_anew(
     net: caffe_pb2.NetParameter, names: Collection[str], taken: Collection[str]
 ) -> list[str]:
     """Let layers of these names begin anew, too, as `set_classes` does; return their new names."""
-    made = []
-    for layer in [each for each in net.layer if each.name in names and each.bottom]:
+    renamed = []
+    for layer in [layer for layer in net.layer if layer.name in names and layer.bottom]:
         _rename(net, layer, _new_name(layer.name, taken))
         if layer.type in _LEARNED:
             _let_learn(layer)
-        made.append(layer.name)
-    return made
+        renamed.append(layer.name)
+    return renamed
 
 
 def for_training(net: caffe_pb2.NetParameter, records: Records) -> caffe_pb2.NetParameter:
     """The net with data layers that read these, a loss, and accuracies that there can be."""
-    made, label = _with_layers(net, [layer for layer in net.layer if layer.bottom]), _label(net)
-    image = image_blob(net)
+    trained = with_layers(net, [layer for layer in net.layer if layer.bottom])
+    image, label = image_blob(net), _label(net)
     for phase, source, batch in zip((TRAIN, TEST), records.sources, records.batches, strict=True):
         layer = caffe_pb2.LayerParameter(name="data", type="Data", top=[image, label])
         layer.include.add(phase=phase)
@@ -85,38 +85,40 @@ def for_training(net: caffe_pb2.NetParameter, records: Records) -> caffe_pb2.Net
             layer.transform_param.ClearField("mirror")
         layer.data_param.source, layer.data_param.batch_size = source, batch
         layer.data_param.backend = caffe_pb2.DataParameter.LMDB
-        made.layer.insert(phase, layer)
+        trained.layer.insert(phase, layer)
     head = classifiers(net)[-1]
-    if not any(layer.type in _LOSSES for layer in made.layer):
+    if not any(layer.type in _LOSSES for layer in trained.layer):
         scores = _end(net)
-        made = _with_layers(made, [layer for layer in made.layer if layer.type != "Softmax"])
-        made.layer.add(name="loss", type="SoftmaxWithLoss", bottom=[scores, label], top=["loss"])
+        layers = [layer for layer in trained.layer if layer.type != "Softmax"]
+        trained = with_layers(trained, layers)
+        trained.layer.add(name="loss", type="SoftmaxWithLoss", bottom=[scores, label], top=["loss"])
     classes = getattr(head, _LEARNED[head.type]).num_output
-    made = _with_layers(made, [e for e in made.layer if e.accuracy_param.top_k < classes])
-    if not any(layer.type == "Accuracy" for layer in made.layer):
-        accuracy = made.layer.add(
+    layers = [layer for layer in trained.layer if layer.accuracy_param.top_k < classes]
+    trained = with_layers(trained, layers)
+    if not any(layer.type == "Accuracy" for layer in trained.layer):
+        accuracy = trained.layer.add(
             name="accuracy", type="Accuracy", bottom=[_end(net), label], top=["accuracy"]
         )
         accuracy.include.add(phase=TEST)
-    return made
+    return trained
 
 
 def for_prediction(net: caffe_pb2.NetParameter, shape: Sequence[int]) -> caffe_pb2.NetParameter:
     """The net between an input of this shape and the probabilities of the main classifier."""
     scores, image = _end(net), image_blob(net)
     tested = filter_layers(net, net_state(net, "TEST"))
-    made = caffe_pb2.NetParameter(name=net.name)
-    given = made.layer.add(name=image, type="Input", top=[image])
-    given.input_param.shape.add(dim=shape)
+    deployed = caffe_pb2.NetParameter(name=net.name)
+    data = deployed.layer.add(name=image, type="Input", top=[image])
+    data.input_param.shape.add(dim=shape)
     needed, chosen = {scores}, []
     ends = [*_LOSSES, "Accuracy", "Softmax"]
     for layer in reversed(tested.layer):
         if layer.bottom and layer.type not in ends and needed & set(layer.top):
             chosen.append(layer)
             needed.update(layer.bottom)
-    made.layer.extend(reversed(chosen))
-    made.layer.add(name="prob", type="Softmax", bottom=[scores], top=["prob"])
-    return made
+    deployed.layer.extend(reversed(chosen))
+    deployed.layer.add(name="prob", type="Softmax", bottom=[scores], top=["prob"])
+    return deployed
 
 
 def image_blob(net: caffe_pb2.NetParameter) -> str:
@@ -142,13 +144,15 @@ def crop_of(net: caffe_pb2.NetParameter) -> int:
 def learned_layers(net: caffe_pb2.NetParameter) -> list[str]:
     """The names of the convolutions and inner products that prediction takes."""
     shape = (1, 3, 1, 1)
-    return [each.name for each in for_prediction(net, shape).layer if each.type in _LEARNED]
+    layers = for_prediction(net, shape).layer
+    return [layer.name for layer in layers if layer.type in _LEARNED]
 
 
 def _ends(net: caffe_pb2.NetParameter) -> list[tuple[int, caffe_pb2.LayerParameter]]:
     """The losses, with their places; without any, the Softmax layers."""
-    losses = [(at, layer) for at, layer in enumerate(net.layer) if layer.type in _LOSSES]
-    return losses or [(at, each) for at, each in enumerate(net.layer) if each.type == "Softmax"]
+    layers = list(enumerate(net.layer))
+    losses = [(at, layer) for at, layer in layers if layer.type in _LOSSES]
+    return losses or [(at, layer) for at, layer in layers if layer.type == "Softmax"]
 
 
 def _end(net: caffe_pb2.NetParameter) -> str:
@@ -160,17 +164,6 @@ def _end(net: caffe_pb2.NetParameter) -> str:
 def _label(net: caffe_pb2.NetParameter) -> str:
     labels = [layer.bottom[1] for layer in net.layer if layer.type in _LOSSES]
     return labels[-1] if labels else "label"
-
-
-def _with_layers(
-    net: caffe_pb2.NetParameter, layers: Sequence[caffe_pb2.LayerParameter]
-) -> caffe_pb2.NetParameter:
-    """The net with these layers in place of its own."""
-    made = caffe_pb2.NetParameter()
-    made.CopyFrom(net)
-    del made.layer[:]
-    made.layer.extend(layers)
-    return made
 
 
 def _learned_before(
@@ -189,7 +182,7 @@ def _learned_before(
 def _new_name(name: str, taken: Collection[str]) -> str:
     plain = re.sub(r"_new\d*$", "", name)
     names = itertools.chain([f"{plain}_new"], (f"{plain}_new{n}" for n in itertools.count(2)))
-    return next(each for each in names if each not in taken)
+    return next(name for name in names if name not in taken)
 
 
 def _rename(net: caffe_pb2.NetParameter, layer: caffe_pb2.LayerParameter, name: str) -> None:
@@ -197,11 +190,11 @@ def _rename(net: caffe_pb2.NetParameter, layer: caffe_pb2.LayerParameter, name: 
     old, layer.name = layer.name, name
     if list(layer.top) != [old]:
         return
-    for each in net.layer:
-        for blobs in (each.bottom, each.top):
-            for place, blob in enumerate(blobs):
+    for user in net.layer:
+        for blobs in (user.bottom, user.top):
+            for index, blob in enumerate(blobs):
                 if blob == old:
-                    blobs[place] = name
+                    blobs[index] = name
 
 
 def _let_learn(layer: caffe_pb2.LayerParameter) -> None:
@@ -210,8 +203,8 @@ def _let_learn(layer: caffe_pb2.LayerParameter) -> None:
         layer.param.add(lr_mult=1, decay_mult=1)
         if settings.bias_term:
             layer.param.add(lr_mult=2, decay_mult=0)
-    for each in layer.param:
-        each.lr_mult = _FASTER * each.lr_mult
-        each.ClearField("name")
+    for spec in layer.param:
+        spec.lr_mult = _FASTER * spec.lr_mult
+        spec.ClearField("name")
     if not settings.HasField("weight_filler"):
         settings.weight_filler.type = "xavier"

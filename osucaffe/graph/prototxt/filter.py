@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ...errors import UserError
 from ...proto import caffe_pb2, title
@@ -22,20 +22,28 @@ def net_state(
 
 def filter_layers(net: caffe_pb2.NetParameter, state: caffe_pb2.NetState) -> caffe_pb2.NetParameter:
     """The net without the layers that their include and exclude rules leave out."""
-    filtered = caffe_pb2.NetParameter()
-    filtered.CopyFrom(net)
+    filtered = with_layers(net, [layer for layer in net.layer if _is_included(layer, state)])
     filtered.state.CopyFrom(state)
-    del filtered.layer[:]
-    for layer in net.layer:
-        if layer.include and layer.exclude:
-            raise UserError(f"{title(layer)}: give include rules or exclude rules, not both")
-        if layer.include:
-            included = any(_matches(rule, state) for rule in layer.include)
-        else:
-            included = not any(_matches(rule, state) for rule in layer.exclude)
-        if included:
-            filtered.layer.add().CopyFrom(layer)
     return filtered
+
+
+def with_layers(
+    net: caffe_pb2.NetParameter, layers: Sequence[caffe_pb2.LayerParameter] = ()
+) -> caffe_pb2.NetParameter:
+    """The net with copies of these layers instead of its own."""
+    other = caffe_pb2.NetParameter()
+    other.CopyFrom(net)
+    del other.layer[:]
+    other.layer.extend(layers)
+    return other
+
+
+def _is_included(layer: caffe_pb2.LayerParameter, state: caffe_pb2.NetState) -> bool:
+    if layer.include and layer.exclude:
+        raise UserError(f"{title(layer)}: give include rules or exclude rules, not both")
+    if layer.include:
+        return any(_matches(rule, state) for rule in layer.include)
+    return not any(_matches(rule, state) for rule in layer.exclude)
 
 
 def _matches(rule: caffe_pb2.NetStateRule, state: caffe_pb2.NetState) -> bool:

@@ -7,6 +7,7 @@ from collections import Counter
 
 from ...errors import UserError, listed
 from ...proto import caffe_pb2, title
+from .filter import with_layers
 
 _Top = tuple[int, int]  # (layer, index of its top)
 
@@ -24,10 +25,10 @@ def insert_splits(net: caffe_pb2.NetParameter) -> caffe_pb2.NetParameter:
     for i, layer in enumerate(net.layer):
         for j, name in enumerate(layer.bottom):
             if name not in producer:
-                made = listed(f'"{n}"' for n in producer) or "none"
+                tops = listed(f'"{n}"' for n in producer) or "none"
                 raise UserError(
                     f'{title(layer)}: no earlier layer makes its bottom "{name}"; blobs made so '
-                    f"far: {made}"
+                    f"far: {tops}"
                 )
             source[i, j] = producer[name]
             uses[producer[name]] += 1
@@ -39,9 +40,7 @@ def insert_splits(net: caffe_pb2.NetParameter) -> caffe_pb2.NetParameter:
                 uses[i, j] += 1
                 weight[i, j] = value
 
-    result = caffe_pb2.NetParameter()
-    result.CopyFrom(net)
-    del result.layer[:]
+    result = with_layers(net)
     given: Counter[_Top] = Counter()
     for i, layer in enumerate(net.layer):
         copy = result.layer.add()

@@ -8,7 +8,7 @@ them, regardless of blobs. So each server holds, receives and sends about the sa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ...arena import ALIGNMENT, Arena, Parameter
@@ -75,31 +75,21 @@ class Segment(NamedTuple):
     decay_mult: float
 
 
-@dataclass
-class Part:
-    """The description of a server's part: pieces by their tags, and the update.
-
-    formula, names, constants, histories: those of `Update`.
-    """
+class Part(NamedTuple):
+    """The description of a server's part: pieces by their tags, and the update."""
 
     pieces: dict[int, list[Segment]]
-    formula: str
-    names: tuple[str, ...]
-    constants: dict[str, float]
-    histories: int
-
-    @property
-    def update(self) -> Update:
-        """The update; workers send its learning rate, with all factors."""
-        return Update(
-            self.formula, self.names, self.constants, self.histories, lambda rate, iteration: rate
-        )
+    update: Update
 
 
 def describe_part(net: NetLayout, update: Update, pieces: Sequence[Piece], server: int) -> Part:
-    """The description to send to a server."""
+    """The description to send to a server. Workers send the learning rate, with all factors."""
     segments = {tag: _segments(net, p) for tag, p in enumerate(pieces) if p.server == server}
-    return Part(segments, update.formula, update.names, update.constants, update.histories)
+    return Part(segments, replace(update, rate=_rate_as_sent))
+
+
+def _rate_as_sent(rate: float, iteration: int) -> float:
+    return rate
 
 
 def _segments(net: NetLayout, piece: Piece) -> list[Segment]:

@@ -23,7 +23,6 @@ LAYOUT: dict[type[ctypes.Structure], dict[str, int]] = {
     },
     ucp.Piece: {"length": 8},
     ucp.ReceiveInfo: {"length": 8},
-    ucp.MemoryParams: {"address": 8, "length": 16},
 }  # fmt: skip
 
 

@@ -26,38 +26,26 @@ CASES = [
     *[("copy_engine", ["add"], {"PEERS": n}) for n in (1, 4, 15)],
     *[("ipc", ["one_shot", "two_shot", "spread"], IPC | {"RANKS": n}) for n in (2, 5, 16)],
 ]
+ALL = [
+    *[(*case, dtype, "H200") for case in CASES for dtype in kernels._TYPES],
+    *[(*case, "uint16", gpu) for case in CASES[1::3] for gpu in DEVICES],
+    *[
+        ("half_precision", ["narrow", "widen"], {}, kind.__name__, "H200")
+        for kind in TYPES.values()
+    ],
+]
 
 
-def check(
-    name: str, functions: list[str], dtype: str, macros: dict[str, int], capability: int = 90
+@pytest.mark.skipif(nvrtc() is None, reason="there is no NVRTC")
+@pytest.mark.parametrize(("name", "functions", "macros", "dtype", "gpu"), ALL)
+def test_compiles(
+    name: str, functions: list[str], macros: dict[str, int], dtype: str, gpu: str
 ) -> None:
-    options = ("-std=c++17", f"-arch=compute_{capability}")
+    options = ("-std=c++17", f"-arch=compute_{DEVICES[gpu].compute_capability}")
     text = compile_ptx(kernels._text(name, dtype, tuple(macros.items())), options)
     for function in functions:
         assert f".entry {function}" in text
     assert ".local" not in text, "an array of the kernel does not fit into registers"
-
-
-@pytest.mark.skipif(nvrtc() is None, reason="there is no NVRTC")
-@pytest.mark.parametrize("dtype", kernels._TYPES)
-@pytest.mark.parametrize(("name", "functions", "macros"), CASES)
-def test_compiles(name: str, functions: list[str], macros: dict[str, int], dtype: str) -> None:
-    check(name, functions, dtype, macros)
-
-
-@pytest.mark.skipif(nvrtc() is None, reason="there is no NVRTC")
-@pytest.mark.parametrize("gpu", DEVICES)
-@pytest.mark.parametrize(("name", "functions", "macros"), CASES[1::3])
-def test_compiles_for_every_gpu(
-    name: str, functions: list[str], macros: dict[str, int], gpu: str
-) -> None:
-    check(name, functions, "uint16", macros, DEVICES[gpu].compute_capability)
-
-
-@pytest.mark.skipif(nvrtc() is None, reason="there is no NVRTC")
-@pytest.mark.parametrize("kind", TYPES.values())
-def test_conversions_compile(kind: type) -> None:
-    check("half_precision", ["narrow", "widen"], kind.__name__, {})
 
 
 @needs_mpi

@@ -59,26 +59,20 @@ def test_the_drivers_errors_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
         peers.exchange(SimpleNamespace(ptr=9), [100], [])
 
 
-@pytest.mark.parametrize("able", [0, 1])
-def test_a_gpu_without_memory_operations_is_refused(
-    able: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("able", "call"), [(1, True), (0, True), (1, False)])
+def test_a_gpu_or_driver_without_memory_operations_is_refused(
+    able: int, call: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def attribute(value: Any, number: int, device: Any) -> int:
         value._obj.value = able if number == 122 else 0
         return 0
 
     calls = {"cuCtxGetDevice": lambda device: 0, "cuDeviceGetAttribute": attribute}
-    _use(monkeypatch, cuStreamBatchMemOp_v2=None, **calls)
-    if able:
+    _use(monkeypatch, **calls, **({"cuStreamBatchMemOp_v2": None} if call else {}))
+    if able and call:
         peers.require_flags()
         return
     with pytest.raises(UserError, match=r"no stream memory operations.*--comm nccl or ipc"):
-        peers.require_flags()
-
-
-def test_a_driver_without_them_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    _use(monkeypatch)
-    with pytest.raises(UserError, match="no stream memory operations"):
         peers.require_flags()
 
 

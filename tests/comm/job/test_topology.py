@@ -54,9 +54,6 @@ def test_hosts_can_be_cut_into_groups() -> None:
     assert cut.local.host == 4
     assert len(_cut(topology(*[(0, None)] * 2), 2).levels()) == 1
     assert _cut(topology(*[(0, None)] * 3), 0).levels() == [[0] * 3]
-
-
-def test_a_cut_keeps_hosts_and_gpus_apart() -> None:
     cut = _cut(topology((0, "a"), (1, "c"), (0, "a"), (1, "d"), (0, "b"), (1, "e")), 2)
     assert cut.levels() == [["a", "c", "a", "d", "b", "e"], [0, 1, 0, 1, 4, 5], [0] * 6]
 

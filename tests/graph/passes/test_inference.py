@@ -50,13 +50,20 @@ def norm(bottom: str, top: str, kind: str = "BatchNorm", settings: str = "") -> 
     return layer(f"norm_{bottom}_{top}", kind, bottom, top, settings)
 
 
+def relu(blob: str) -> str:
+    return layer(f"relu_{blob}", "ReLU", blob, blob)
+
+
+def added(bottoms: str, top: str) -> str:
+    return layer(f"sum_{top}", "Eltwise", bottoms, top)
+
+
+C, D = convolution("c", "x", "c"), convolution("d", "c", "d")
 SHARED = 'param { name: "w" } param { name: "b" }'
-NETS = {
+FILLERS = f"{NOISE} bias_filler {NOISE}"
+NETS: dict[str, tuple[str, dict[str, int] | None]] = {
     # name: the text behind the input, and which calls are left
-    "convolution, norm, scale, ReLU": (
-        branch("a", "x", relu=True),
-        {"convolution": 1},
-    ),
+    "convolution, norm, scale, ReLU": (branch("a", "x", relu=True), {"convolution": 1}),
     "each with its own top": (branch("a", "x", relu=True, place="_"), {"convolution": 1}),
     "norm without scale, with a bias before": (
         convolution("c", "x", "c", "group: 3") + norm("c", "n"),
@@ -67,23 +74,14 @@ NETS = {
         {"convolution": 1},
     ),
     "norm of its own scale and bias": (
-        convolution("c", "x", "c")
+        C
         + norm(
-            "c",
-            "c",
-            settings="batch_norm_param { scale_bias: true scale_filler "
-            f"{NOISE} bias_filler {NOISE} }}",
+            "c", "c", settings=f"batch_norm_param {{ scale_bias: true scale_filler {FILLERS} }}"
         ),
         {"convolution": 1},
     ),
     "BN of a fork": (
-        convolution("c", "x", "c")
-        + norm(
-            "c",
-            "n",
-            "BN",
-            f"bn_param {{ slope_filler {NOISE} bias_filler {NOISE} frozen: true }}",
-        ),
+        C + norm("c", "n", "BN", f"bn_param {{ slope_filler {FILLERS} frozen: true }}"),
         {"convolution": 1},
     ),
     "inner product": (
@@ -95,14 +93,11 @@ NETS = {
         {"inner_product": 1},
     ),
     "norm first": (
-        norm("x", "n")
-        + scale("n", "n")
-        + layer("r", "ReLU", "n", "n")
-        + convolution("c", "n", "c"),
+        norm("x", "n") + scale("n", "n") + relu("n") + convolution("c", "n", "c"),
         {"batch_norm": 1, "convolution": 1},
     ),
     "a blob with two readers": (
-        convolution("c", "x", "c") + norm("c", "n") + layer("s", "Eltwise", "c n", "s"),
+        C + norm("c", "n") + added("c n", "s"),
         {"batch_norm": 1, "convolution": 1},
     ),
     "weights of two convolutions": (
@@ -110,46 +105,37 @@ NETS = {
         + norm("c", "n")
         + convolution("d", "n", "d", options=SHARED)
         + norm("d", "e")
-        + layer("s", "Eltwise", "n e", "s"),
+        + added("n e", "s"),
         {"convolution": 2, "batch_norm": 1},  # the sum is an output
     ),
     "sum with a ReLU": (
-        convolution("c", "x", "c")
-        + layer("r", "ReLU", "c", "c")
+        C
+        + relu("c")
         + convolution("b", "c", "b")
         + convolution("d", "b", "d")
-        + layer("s", "Eltwise", "c d", "s")
-        + layer("q", "ReLU", "s", "s")
+        + added("c d", "s")
+        + relu("s")
         + convolution("e", "s", "e"),
         {"convolution": 4},
     ),
     "a convolution's input is the other term": (
-        convolution("c", "x", "c")
-        + convolution("d", "c", "d")
-        + layer("s", "Eltwise", "c d", "s")
-        + convolution("e", "s", "e"),
+        C + D + added("c d", "s") + convolution("e", "s", "e"),
         {"convolution": 3, "sum": 1},
     ),
     "the other term is wanted later": (
-        convolution("c", "x", "c")
-        + convolution("d", "c", "d")
-        + layer("s", "Eltwise", "d c", "s")
-        + layer("t", "Eltwise", "s c", "t"),
+        C + D + added("d c", "s") + added("s c", "t"),
         {"convolution": 2, "sum": 2},
     ),
     "Dropout with a top of its own": (
-        convolution("c", "x", "c")
-        + layer("d", "Dropout", "c", "d")
-        + layer("e", "ELU", "d", "d")
-        + product("p", "d", "p"),
+        C + layer("d", "Dropout", "c", "d") + layer("e", "ELU", "d", "d") + product("p", "d", "p"),
         {"convolution": 1, "copy": 1, "elementwise": 1, "inner_product": 1},
     ),
     "Dropout before an inner product": (
-        convolution("c", "x", "c") + layer("d", "Dropout", "c", "d") + product("p", "d", "p"),
+        C + layer("d", "Dropout", "c", "d") + product("p", "d", "p"),
         {"convolution": 1, "inner_product": 1},
     ),
     "LRN and pooling": (
-        convolution("c", "x", "c")
+        C
         + layer("l", "LRN", "c", "l", "lrn_param { local_size: 3 alpha: 0.1 }")
         + layer("m", "Pooling", "l", "m", "pooling_param { kernel_size: 3 stride: 2 }")
         + layer("w", "LRN", "m", "w", "lrn_param { local_size: 3 norm_region: WITHIN_CHANNEL }"),

@@ -17,7 +17,7 @@ def test_each_pass_reports_what_it_did(inspectable: bool) -> None:
     wanted = [
         each.name
         for each in pipeline.COMPILE + pipeline.PREPARE + pipeline.PLACE
-        if not each.inference and (each.looked_at or not inspectable)
+        if not each.inference and (each.inspectable or not inspectable)
     ]
     assert [each.name for each in net.passes] == wanted
     for one, following in zip(net.passes, net.passes[1:], strict=False):

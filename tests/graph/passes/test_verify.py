@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +28,8 @@ from osucaffe.graph.passes.verify import SWITCH, VerificationError
 from osucaffe.net import Net
 from tests.layers.nets import build
 
-from .test_batch_norm import NOISE, layer
+from .test_batch_norm import NOISE, branch, layer
+from .test_inference import convolution
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -43,23 +45,13 @@ def given(name: str, *shape: int) -> str:
     return layer(name, "Input", "", name, f"input_param {{ shape {{ {dims} }} }}")
 
 
-def convolution(name: str, bottom: str, top: str, more: str = "", outputs: int = 8) -> str:
-    settings = f"num_output: {outputs} kernel_size: 3 pad: 1 weight_filler {NOISE}"
-    return layer(name, "Convolution", bottom, top, f"convolution_param {{ {settings} }} {more}")
-
-
 def product(name: str, bottom: str, top: str, more: str = "", outputs: int = 5) -> str:
     settings = f"num_output: {outputs} weight_filler {NOISE}"
     return layer(name, "InnerProduct", bottom, top, f"inner_product_param {{ {settings} }} {more}")
 
 
 def normalized(name: str, bottom: str) -> str:
-    """A convolution, its normalization and scale in place."""
-    return (
-        convolution(name, bottom, name)
-        + layer(f"bn_{name}", "BatchNorm", name, name)
-        + layer(f"scale_{name}", "Scale", name, name, "scale_param { bias_term: true }")
-    )
+    return branch(name, bottom, relu=False)
 
 
 LOSS = layer("loss", "EuclideanLoss", "y t", "loss")
@@ -77,8 +69,8 @@ RESIDUAL = (
 )
 VIEWED = (
     given("x", 2, 4, 6, 6)
-    + given("t", 2, 4, 6, 6)
-    + convolution("c", "x", "c", outputs=4)
+    + given("t", 2, 6, 6, 6)
+    + convolution("c", "x", "c")
     + layer("s", "Scale", "c", "s")
     + layer("v", "ShuffleChannel", "s", "v", "shuffle_channel_param { group: 2 }")
     + layer("sum", "Eltwise", "s v", "y")
@@ -144,21 +136,41 @@ def find(program: list[Call], name: str, of: str = "") -> int:
     return next(i for i, each in enumerate(program) if each.name == name and of in ("", each.layer))
 
 
-def drop(program: int, name: str, of: str = "") -> Callable[[list[list[Call]]], None]:
-    def mutate(programs: list[list[Call]]) -> None:
-        del programs[program][find(programs[program], name, of)]
-
-    return mutate
+Edit = Callable[[list[Call], int], Any]
+"""Of a program, at the index of a call."""
 
 
-def swap(program: int, first: str, of: str, second: str, of2: str) -> Callable:
-    def mutate(programs: list[list[Call]]) -> None:
-        one, two = programs[program], programs[program]
-        i, j = find(one, first, of), find(two, second, of2)
-        one[i].position, one[j].position = one[j].position, one[i].position
-        one[i], one[j] = one[j], one[i]
+def at(where: str, program: int, name: str, of: str, edit: Edit) -> Plant:
+    """Plant an edit at a call of this primitive and layer."""
+    return change(where, lambda made: edit(made[program], find(made[program], name, of)))
 
-    return mutate
+
+def drop(program: int, name: str, of: str = "") -> Plant:
+    return at("fuse ReLU", program, name, of, lambda calls, index: calls.pop(index))
+
+
+def swap(where: str, program: int, first: str, of: str, second: str, of2: str) -> Plant:
+    def edit(calls: list[Call], i: int) -> None:
+        j = find(calls, second, of2)
+        calls[i].position, calls[j].position = calls[j].position, calls[i].position
+        calls[i], calls[j] = calls[j], calls[i]
+
+    return at(where, program, first, of, edit)
+
+
+def live(edit: Callable[[memory.LiveRange], Any]) -> Plant:
+    """Plant an edit of each live range."""
+
+    def edited(timelines):
+        ranges = live_ranges(timelines)
+        for each in ranges.values():
+            edit(each)
+        return ranges
+
+    return replace(memory, "live_ranges", edited)
+
+
+live_ranges = memory.live_ranges
 
 
 # -- planted faults -------------------------------------------------------------------------------
@@ -184,32 +196,14 @@ def changed_addend(programs: list[list[Call]]) -> None:
     ].reads["x"]
 
 
-def early_end(timelines):
-    found = memory_lives(timelines)
-    for each in found.values():
-        each.last = max(each.first, each.last - 1)
-    return found
-
-
-def late_begin(timelines):
-    found = memory_lives(timelines)
-    for each in found.values():
-        each.first = min(each.last, each.first + 1)
-    return found
-
-
 def forward_alone(timelines):
     """Lives that end with forward, though backward reads."""
     forward = [[call for call in calls if not call.name.endswith("_backward")]
                for calls in timelines]  # fmt: skip
-    found = memory_lives(timelines)
-    short = memory_lives(forward)
-    for identity, each in short.items():
-        found[identity].last = each.last
+    found = live_ranges(timelines)
+    for tensor, each in live_ranges(forward).items():
+        found[tensor].last = each.last
     return found
-
-
-memory_lives = memory.lives
 
 
 def longer(calls_, names, size_of):
@@ -227,27 +221,14 @@ def beside_all(calls_, names, size_of):
             call.overlap = len(calls_) - index - 1
 
 
-def double_gradient(programs):
-    backward = programs[1]
-    where = find(backward, "convolution_backward_filter", "c2")
-    backward.insert(where, dataclasses.replace(backward[where]))
+def gradient(edit: Edit) -> Plant:
+    return at("fuse ReLU", 1, "convolution_backward_filter", "c2", edit)
 
 
 def begun_gradient(programs):
     backward = programs[1]
     second = [each for each in backward if each.name == "inner_product_backward_filter"][1]
     second.accumulates = frozenset()
-
-
-def adding_gradient(programs):
-    backward = programs[1]
-    call = backward[find(backward, "convolution_backward_filter", "c2")]
-    call.accumulates = frozenset(call.writes)
-
-
-def late_gradient(programs):
-    backward = programs[1]
-    backward.append(backward.pop(find(backward, "convolution_backward_filter", "c2")))
 
 
 def wrong_layer(programs: list[list[Call]]) -> None:
@@ -277,11 +258,6 @@ def other_blob(programs):
     forward = programs[0]
     lrn = forward[find(forward, "lrn")]
     forward[find(forward, "convolution", "c2")].reads["x"] = lrn.reads["x"]
-
-
-def turned_terms(programs):
-    call = programs[0][find(programs[0], "sum", "sum")]
-    call.reads["xs"] = call.reads["xs"][::-1]
 
 
 def scratch_over_operands(patch: pytest.MonkeyPatch) -> None:
@@ -369,9 +345,9 @@ class NumPyOnly(Cpu):
         super().__init__(onednn=False)
 
 
-def lost_bias(program, channels, mean, rate, scale, bias, b):
+def lost_bias(program, channels, given):
     """Folds a normalization without the bias of its scale."""
-    return folding_affine(program, channels, mean, rate, scale, None, b)
+    return folding_affine(program, channels, given | {"bias": None})
 
 
 folding_affine = folding._affine
@@ -425,25 +401,19 @@ SEEN = {
     "a copy goes, its readers stay": Fault(
         replace(inference, "replace_read", lambda call, old, new: None), DEPLOYED, TEST
     ),
-    "an activation is lost": Fault(change("fuse ReLU", drop(0, "dropout"))),
-    "a layer's forward is lost": Fault(change("fuse ReLU", drop(0, "lrn"))),
-    "a gradient is lost": Fault(
-        change("fuse ReLU", drop(1, "convolution_backward_filter", "c2"))
-    ),
-    "a gradient of data is lost": Fault(
-        change("fuse ReLU", drop(1, "convolution_backward_data", "c2"))
-    ),
-    "the accumulating form lacks a gradient": Fault(
-        change("fuse ReLU", drop(2, "convolution_backward_filter", "c1"))
-    ),
+    "an activation is lost": Fault(drop(0, "dropout")),
+    "a layer's forward is lost": Fault(drop(0, "lrn")),
+    "a gradient is lost": Fault(drop(1, "convolution_backward_filter", "c2")),
+    "a gradient of data is lost": Fault(drop(1, "convolution_backward_data", "c2")),
+    "the accumulating form lacks a gradient": Fault(drop(2, "convolution_backward_filter", "c1")),
     "layers in place change turns": Fault(
-        change("ReLU before pooling", swap(0, "relu", "r2", "dropout", "d2"))
+        swap("ReLU before pooling", 0, "relu", "r2", "dropout", "d2")
     ),
     "gradients in place change turns": Fault(
-        change("fuse ReLU", swap(1, "relu_backward", "r2", "dropout_backward", "d2"))
+        swap("fuse ReLU", 1, "relu_backward", "r2", "dropout_backward", "d2")
     ),
     "a call runs before its input is made": Fault(
-        change("fuse ReLU", swap(0, "lrn", "n1", "convolution", "c2"))
+        swap("fuse ReLU", 0, "lrn", "n1", "convolution", "c2")
     ),
     "what is added is another version": Fault(
         change("ReLU before pooling", changed_addend), RESIDUAL
@@ -451,9 +421,15 @@ SEEN = {
     "a sum is joined whose term others read": Fault(
         replace(batch_norm.Users, "only", alone), RESIDUAL + layer("look", "Power", "b", "look")
     ),
-    "memory is used again one call early": Fault(replace(memory, "lives", early_end)),
-    "memory is taken one call late": Fault(replace(memory, "lives", late_begin)),
-    "memory is used again that backward reads": Fault(replace(memory, "lives", forward_alone)),
+    "memory is used again one call early": Fault(
+        live(lambda each: setattr(each, "last", max(each.first, each.last - 1)))
+    ),
+    "memory is taken one call late": Fault(
+        live(lambda each: setattr(each, "first", min(each.last, each.first + 1)))
+    ),
+    "memory is used again that backward reads": Fault(
+        replace(memory, "live_ranges", forward_alone)
+    ),
     "half the memory is planned": Fault(half_the_size),
     "tensors are placed over each other": Fault(moved_late),
     "scratch memory lies over an operand": Fault(scratch_over_operands, backend=NumPyOnly),
@@ -467,18 +443,27 @@ SEEN = {
         backend=Overlapping,
     ),
     "what runs beside is looked for without views": Fault(
-        replace(overlap, "key", id),
+        replace(overlap, "owners", set),
         TIED.replace("{transpose}", "transpose: true"), backend=Overlapping,
     ),
-    "a gradient is computed twice": Fault(change("fuse ReLU", double_gradient)),
+    "a gradient is computed twice": Fault(
+        gradient(lambda calls, index: calls.insert(index, dataclasses.replace(calls[index])))
+    ),
     "a second gradient of shared weights overwrites the first": Fault(
         change("fuse ReLU", begun_gradient)
     ),
-    "a first gradient is added to what was there": Fault(change("fuse ReLU", adding_gradient)),
-    "a gradient comes behind its hook": Fault(change("fuse ReLU", late_gradient)),
+    "a first gradient is added to what was there": Fault(
+        gradient(lambda calls, i: setattr(calls[i], "accumulates", frozenset(calls[i].writes)))
+    ),
+    "a gradient comes behind its hook": Fault(
+        gradient(lambda calls, index: calls.append(calls.pop(index)))
+    ),
     "a view is left behind": Fault(change("fuse batch norm", wrong_view), VIEWED),
     "another blob is read": Fault(change("ReLU before pooling", other_blob)),
-    "terms are turned": Fault(change("ReLU before pooling", turned_terms), RESIDUAL),
+    "terms are turned": Fault(
+        at("ReLU before pooling", 0, "sum", "sum", lambda calls, i: calls[i].reads["xs"].reverse()),
+        RESIDUAL,
+    ),
     "a sum runs out of its turn": Fault(change("add in place", wrong_layer), BRANCHES, TEST),
     "a sum is added in memory that is still read": Fault(
         replace(inference, "reads", lambda call, tensor: False),
@@ -517,25 +502,22 @@ def test_a_planted_fault_is_found(name: str, monkeypatch: pytest.MonkeyPatch) ->
         build(fault.text, fault.backend(), **fault.options)
 
 
-def lost_relu(programs: list[list[Call]]) -> None:
-    """A convolution that is said to apply a ReLU, and does not."""
-    call = programs[0][find(programs[0], "convolution", "c2")]
-    call.settings["relu"] = None
+def slope(value: float | None) -> Plant:
+    """A convolution that is said to apply a ReLU applies one of this slope, or none."""
+    return at(
+        "fuse ReLU", 0, "convolution", "c2", lambda calls, i: calls[i].settings.update(relu=value)
+    )
 
 
-def lost_slope(programs: list[list[Call]]) -> None:
-    call = programs[0][find(programs[0], "convolution", "c2")]
-    call.settings["relu"] = 0.5
-
-
-def swapped(program, channels, mean, rate, scale, bias, b):
+def swapped(program, channels, given):
     """Folds a normalization with its mean and its bias in each other's place."""
-    return folding_affine(program, channels, bias, rate, scale, mean, b)
+    exchanged = {"mean": given["bias"], "bias": given["mean"]}
+    return folding_affine(program, channels, given | exchanged)
 
 
 NOT_SEEN = {
-    "a fused ReLU is not applied": Fault(change("fuse ReLU", lost_relu)),
-    "a fused ReLU has another slope": Fault(change("fuse ReLU", lost_slope)),
+    "a fused ReLU is not applied": Fault(slope(None)),
+    "a fused ReLU has another slope": Fault(slope(0.5)),
     "a folded mean is added": Fault(replace(folding, "_affine", swapped), DEPLOYED, TEST),
 }  # fmt: skip
 """What a fused call computes: this shows in values only, beside those of a net without passes."""

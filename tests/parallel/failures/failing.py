@@ -19,6 +19,7 @@ from osucaffe.parallel.config import ParallelConfig
 from osucaffe.parallel.data_parallel import DataParallel
 from osucaffe.proto import NetParameter, SolverParameter, parse_text
 from osucaffe.solvers import Solver
+from tests.solvers.runs import REGRESSION
 
 SETTINGS = (
     'base_lr: 0.1 lr_policy: "fixed" random_seed: 1 max_iter: 50 snapshot: 10 display: 1 '
@@ -26,15 +27,6 @@ SETTINGS = (
 )
 FOREVER = 600.0
 """Seconds: what hangs is ended by the watchdog long before."""
-NET = """
-name: "tiny"
-layer { name: "data" type: "DummyData" top: "x" top: "y" dummy_data_param {
-  shape { dim: 4 dim: 5 } shape { dim: 4 dim: 2 }
-  data_filler { type: "gaussian" } data_filler { type: "gaussian" } } }
-layer { name: "ip" type: "InnerProduct" bottom: "x" top: "z"
-  inner_product_param { num_output: 2 weight_filler { type: "xavier" } } }
-layer { name: "loss" type: "EuclideanLoss" bottom: "z" bottom: "y" top: "loss" }
-"""
 
 
 def fail(mode: str, solver: Solver, folder: Path) -> None:
@@ -83,7 +75,8 @@ def main() -> None:
         comm_config = CommConfig(timeout={"hang": 1.0, "stuck": 3.0}.get(mode, 60.0))
         group = DataParallel(job, discover(job), comm_config, ParallelConfig())
         param = parse_text(SETTINGS.format(folder=folder), SolverParameter)
-        net = NET.replace("xavier", "gaussian") if mode == "differ" and job.rank == 1 else NET
+        differs = mode == "differ" and job.rank == 1
+        net = REGRESSION.replace("xavier", "gaussian") if differs else REGRESSION
         param.net_param.CopyFrom(parse_text(net, NetParameter))
         current: list[Any] = []
 

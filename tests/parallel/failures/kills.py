@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.comm.ranks import command, mpiexec
 
-from ..equivalence import NET, make_data
+from ..program import write_run
 from ..servers.serving import KINDS_HERE
 
 RANKS, SERVERS, LAST = 4, 2, 60
@@ -32,13 +32,6 @@ def program(kind: str, *more: str) -> list[str]:
     """What each rank runs."""
     train = ["-m", "osucaffe", "train", "--solver", "solver.prototxt", "--servers", str(SERVERS)]
     return [*train, "--bucket_mb", "0.001", "--channel", kind, *more]
-
-
-def prepare(folder: Path) -> None:
-    """Data, net and solver."""
-    source = make_data(folder)
-    (folder / "net.prototxt").write_text(NET.format(source=source, batch=6))
-    (folder / "solver.prototxt").write_text(SOLVER)
 
 
 def result(folder: Path) -> list[bytes]:
@@ -99,7 +92,7 @@ def main(count: int, seed: int = 1) -> list[float]:
     times = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
-        prepare(folder)
+        write_run(folder, SOLVER, 6)
         expected: dict[str, list[bytes]] = {}
         for number in range(count):
             kind = KINDS_HERE[number % len(KINDS_HERE)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from pathlib import Path
 
 import numpy as np
 
@@ -19,10 +20,8 @@ from osucaffe.parallel.config import ParallelConfig
 from osucaffe.parallel.servers import shards
 from osucaffe.parallel.servers.shards import Consistency
 from osucaffe.parallel.servers.training import Served, assign_roles
-from osucaffe.proto import SolverParameter, parse_text
-from osucaffe.solvers import Solver
 
-from ..equivalence import BATCH, OTHER, job_with_data, read_net, weights
+from ..equivalence import BATCH, assert_near, job_with_data, make_solver, weights
 from .serving import ITERATIONS, SETTINGS
 
 CASES = [
@@ -37,7 +36,7 @@ CASES = [
 
 def case(
     job: MpiJob,
-    source: object,
+    source: Path,
     servers: int,
     name: str,
     kind: str,
@@ -55,13 +54,8 @@ def case(
         roles.serve(Cpu(threads=1, onednn=False))
         return
 
-    def solver(batch: int, group: Served | None = None) -> Solver:
-        param = parse_text(OTHER + SETTINGS[name], SolverParameter)
-        param.net_param.CopyFrom(read_net(source, batch))
-        return Solver(param, Cuda(0, precision), file="solver.prototxt", group=group)
-
     group = Served(roles, discover(roles.part, *identify(0)), CommConfig(), design)
-    together = solver(BATCH, group)
+    together = make_solver(source, BATCH, SETTINGS[name], Cuda(0, precision), group=group)
     together.step(ITERATIONS)
     together.test_all()
     group.synchronize_weights(history=True)
@@ -75,11 +69,11 @@ def case(
             want = from_bfloat16(to_bfloat16(values.ravel())).reshape(values.shape)
             assert (copy == want).all(), f"{where}: {parameter.name}"
     elif consistency == "sync" and not group.rank:
-        alone = solver(BATCH * roles.workers)
+        batch = BATCH * roles.workers
+        alone = make_solver(source, batch, SETTINGS[name], Cuda(0, precision))
         alone.step(ITERATIONS)
-        for parameter, mine, want in zip(together.net.parameters, got, weights(alone), strict=True):
-            error = np.linalg.norm(mine - want) / (np.linalg.norm(want) or 1)
-            assert error <= 1e-5, f"{where}: {parameter.name} is off by {error:.2g}"
+        names = [f"{where}: {parameter.name}" for parameter in together.net.parameters]
+        assert_near(names, got, weights(alone))
     together.close()
     if consistency == "ssp:1":
         assert len(group.lags) <= 2, where

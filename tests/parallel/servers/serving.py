@@ -9,8 +9,6 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
-
 from osucaffe.backends.cpu import Cpu
 from osucaffe.comm.channels import KINDS
 from osucaffe.comm.channels.create import make_channel
@@ -24,7 +22,7 @@ from osucaffe.parallel.servers.server import Server
 from osucaffe.parallel.servers.shards import Consistency
 from osucaffe.parallel.servers.training import Served, assign_roles
 
-from ..equivalence import BATCH, SGD, job_with_data, make_solver, weights
+from ..equivalence import BATCH, SGD, assert_near, job_with_data, make_solver, weights
 
 FIXED = ' lr_policy: "fixed"'
 SETTINGS = {
@@ -70,14 +68,10 @@ def sync(job: MpiJob, source: Path, servers: int) -> None:
         if not group.rank:
             alone = make_solver(source, BATCH * roles.workers, settings)
             alone.step(ITERATIONS)
-            names = [each.name for each in together.net.parameters]
-            for which, got, want in zip(names, weights(together), weights(alone), strict=True):
-                error, size = np.linalg.norm(got - want), np.linalg.norm(want)
-                assert error <= 1e-5 * size, f"{name}, {which}: off by {error / size:.2g}"
+            names = [f"{name}, {each.name}" for each in together.net.parameters]
+            assert_near(names, weights(together), weights(alone))
             found, expected = together.optimizer.read_history(), alone.optimizer.read_history()
-            for got, want in zip(found, expected, strict=True):
-                error, size = np.linalg.norm(got - want), np.linalg.norm(want)
-                assert error <= 1e-4 * size, f"{name}: history off by {error / size:.2g}"
+            assert_near([f"history of {name}"] * len(found), found, expected, 1e-4)
         together.close()
         assert len(group.lags) == 1
 

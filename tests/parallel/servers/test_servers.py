@@ -14,9 +14,8 @@ from osucaffe.proto import read_state
 from tests.comm.hosts import hosts
 from tests.comm.ranks import all_say, mpiexec, needs_mpi
 
-from ..equivalence import NET, make_data
 from ..failures import kills
-from ..program import saved, train
+from ..program import saved, train, write_run
 
 SOLVER = """
 net: "net.prototxt" test_iter: 3 test_interval: 10 base_lr: 0.01 type: "Adam" momentum: 0.9
@@ -100,9 +99,7 @@ def test_all_end_with_the_one_that_fails(mode: str, told: str, tmp_path: Path) -
 
 @needs_mpi
 def test_the_state_is_in_the_snapshots_and_goes_on_bit_for_bit(tmp_path: Path) -> None:
-    source = make_data(tmp_path)
-    (tmp_path / "net.prototxt").write_text(NET.format(source=source, batch=6))
-    (tmp_path / "solver.prototxt").write_text(SOLVER)
+    write_run(tmp_path, SOLVER, 6)
     options = ["--servers", "1", "--bucket_mb", "0.001"]
     log = train(tmp_path, 3, *options)
     assert "12 records an update (6 records on each of 2 ranks)" in log
@@ -133,9 +130,7 @@ def test_the_state_is_in_the_snapshots_and_goes_on_bit_for_bit(tmp_path: Path) -
     ],
 )
 def test_refusals(options: list[str], message: str, tmp_path: Path) -> None:
-    source = make_data(tmp_path)
-    (tmp_path / "net.prototxt").write_text(NET.format(source=source, batch=6))
-    (tmp_path / "solver.prototxt").write_text(SOLVER)
+    write_run(tmp_path, SOLVER, 6)
     command = ["-m", "osucaffe", "train", "--solver", "solver.prototxt", *options]
     done = mpiexec(2, *command, cwd=tmp_path, timeout=60)
     assert done.returncode != 0

@@ -77,7 +77,7 @@ def test_what_is_computed_next_has_the_weights_of_what_was_computed_last(
     stream = deferred.Stream()
     channel, pieces = Server(), divide(BUCKETS, 1)
     pushing = Pushing(channel, [1], BUCKETS, pieces, *tensors)
-    part = Part({tag: [] for tag in range(len(pieces))}, "", (), {}, 0)
+    part = Part({tag: [] for tag in range(len(pieces))}, None)
     pushing.set_up(0, part, tensors[:1])
     assert deferred.allocated == ([first.nbytes] * 2 if device else [])
 

@@ -15,16 +15,11 @@ from osucaffe.solvers import Solver
 from osucaffe.solvers.snapshots import snapshot
 from osucaffe.solvers.snapshots.snapshot import SnapshotWriter
 
-SOLVER = """
-net_param {
-  layer { name: "x" type: "DummyData" top: "x" top: "t"
-    dummy_data_param { shape { dim: 4 dim: 3 } shape { dim: 4 dim: 2 }
-      data_filler { type: "gaussian" } data_filler { type: "gaussian" } } }
-  layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y"
-    inner_product_param { num_output: 2 weight_filler { type: "xavier" } } }
-  layer { name: "loss" type: "EuclideanLoss" bottom: "y" bottom: "t" top: "loss" }
-}
-base_lr: 0.1 lr_policy: "fixed" max_iter: 6 snapshot: 2 random_seed: 1 snapshot_prefix: "%s"
+from ..runs import REGRESSION
+
+SOLVER = f"""
+net_param {{ {REGRESSION} }} base_lr: 0.1 lr_policy: "fixed" max_iter: 6 snapshot: 2 random_seed: 1
+snapshot_prefix: "%s"
 """
 
 
