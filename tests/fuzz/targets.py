@@ -13,7 +13,6 @@ import itertools
 import os
 import pkgutil
 import shutil
-import sys
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -292,11 +291,3 @@ def warm() -> None:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # no child goes through all this to look for what is gone
-
-
-def silence() -> None:
-    """Let what the program tells go nowhere."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    for stream in sys.stdout, sys.stderr:
-        stream.flush()
-        os.dup2(null, stream.fileno())
