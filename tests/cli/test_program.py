@@ -219,26 +219,9 @@ def test_a_command_may_end_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert not capsys.readouterr().err
 
 
-def test_results_as_json(ready: Cli) -> None:
-    assert ready("train", "--solver=solver.prototxt", "--log_dir=logs", "--quiet").err == ""
+def test_quiet_leaves_the_log_file_whole(ready: Cli) -> None:
+    assert ready.ok("train", "--solver=solver.prototxt", "--log_dir=logs", "--quiet").err == ""
     assert "Optimization Done." in (ready.folder / "logs" / "osucaffe.INFO").read_text()
-    words = ["--model=net.prototxt", "--weights=run_iter_10.caffemodel", "--iterations=2"]
-    done = ready("test", *words, "--json")
-    found = json.loads(done.out)
-    values = {each["name"]: each["value"] for each in found["outputs"]}
-    assert found["iterations"] == 2
-    assert values.keys() == {"accuracy", "loss"}
-    assert f"accuracy = {values['accuracy']:g}" in done.err
-    assert found["loss"] == pytest.approx(values["loss"])
-    found = json.loads(ready("time", "--model=net.prototxt", "--iterations=1", "--json").out)
-    rows = {row["name"]: row for row in found["layers"]}
-    assert rows["ip"]["forward"]["flops"] == 8 * 10 * (2 * 784 + 1)
-    assert rows["ip"]["forward"]["milliseconds"] > 0
-    assert found["memory"]["parameters"] >= 4 * 7850
-    found = json.loads(ready("parse_log", "logs/osucaffe.INFO", "--json").out)
-    assert [row["NumIters"] for row in found["train"]] == [0, 2, 4, 6, 8]
-    assert [row["NumIters"] for row in found["tests"]["0"]] == [0, 5, 10]
-    assert "FOLDER" in ready("parse_log", "logs/osucaffe.INFO").err
 
 
 def test_the_machine_and_the_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,17 +15,16 @@ from osucaffe.data.databases.database import open_database, record_key, write_da
 from osucaffe.data.databases.datum import make_datum, parse_datum, pixels
 from osucaffe.data.pictures.image import resize
 from osucaffe.proto import Datum, read_mean, read_net
+from tests.data.records import read_images, read_records
 
 from ..conftest import ROOT, Cli
 
 
 def records(path: Path) -> dict[str, tuple[Datum, np.ndarray]]:
     """The records by key: the message, and its pixels."""
-    database = open_database(path)
-    found = database.read(0, len(database))
     return {
-        bytes(key).decode(): (Datum.FromString(value), pixels(parse_datum(value)).copy())
-        for key, value in found
+        key.decode(): (Datum.FromString(value), pixels(parse_datum(memoryview(value))))
+        for key, value in read_records(path)
     }
 
 
@@ -208,12 +207,6 @@ def test_bad_cifar_files(cli: Cli) -> None:
     assert "3000 bytes are not records of 3073" in cli("convert_cifar", ".", "out").err
 
 
-def read(cli: Cli, path: str) -> tuple[list[int], np.ndarray]:
-    database = open_database(cli.folder / path)
-    found = [parse_datum(value) for _, value in database.read(0, len(database))]
-    return [each.label for each in found], np.array([pixels(each) for each in found])
-
-
 def test_cifar10(cli: Cli) -> None:
     rng = np.random.default_rng(0)
     for name in [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]:
@@ -224,7 +217,7 @@ def test_cifar10(cli: Cli) -> None:
     for layer in read_net(ROOT / "models" / "cifar10_quick" / "train_val.prototxt").layer[:2]:
         assert open_database(cli.folder / layer.data_param.source)
         mean = read_mean(cli.folder / layer.transform_param.mean_file)
-    _, images = read(cli, "data/cifar10/cifar10_train_lmdb")
+    _, images, _ = read_images(cli.folder / "data" / "cifar10" / "cifar10_train_lmdb")
     np.testing.assert_allclose(mean, images.mean(0), rtol=1e-6)
     labels = (cli.folder / "data" / "cifar10" / "labels.txt").read_text().splitlines()
     assert (labels[0], labels[9]) == ("airplane", "truck")
@@ -244,7 +237,7 @@ def test_fashion_mnist(cli: Cli) -> None:
     done = cli.ok("data", "fashion_mnist", "--files=.", "--out=out")
     assert "out/fashion_mnist_train_lmdb: 6 images" in done.out
     for part, name in (("train", "train"), ("t10k", "test")):
-        labels, found = read(cli, f"out/fashion_mnist_{name}_lmdb")
-        assert labels == list(range(len(labels)))
+        _, found, labels = read_images(cli.folder / "out" / f"fashion_mnist_{name}_lmdb")
+        assert labels.tolist() == list(range(len(labels)))
         np.testing.assert_array_equal(found[:, 0], images[part])
     assert (cli.folder / "out" / "labels.txt").read_text().endswith("\nAnkle boot\n")

@@ -19,9 +19,10 @@ from osucaffe.data.databases.datum import parse_datum, pixels
 from osucaffe.errors import UserError
 from osucaffe.proto import write_mean
 from osucaffe.pycaffe.image_input import ImageInput
+from tests.data.records import read_records
 
 from ..conftest import DEPLOY
-from .test_extract_features import prepare, records
+from .test_extract_features import prepare
 
 LOG = re.compile(r"[IW]\d{4} \d\d:\d\d:\d\d\.\d{6} +\d+ \w+\.py:\d+\] ")
 NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
@@ -366,4 +367,4 @@ def test_two_ranks_extract_what_one_does(cli) -> None:
         first, second = databases.split(",")
         assert done.out == f"wrote {first}: 24 x ip\nwrote {second}: 24 x data\n"
     for one, other in ("a", "c"), ("b", "d"):
-        assert records(cli.folder / one) == records(cli.folder / other)
+        assert read_records(cli.folder / one) == read_records(cli.folder / other)

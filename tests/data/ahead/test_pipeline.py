@@ -63,19 +63,15 @@ def test_more_threads_than_batches_share_them():
     pipeline.close()
 
 
-def test_a_batch_stays_until_the_next_is_taken():
-    pipeline = Pipeline(count_up, SHAPES, depth=2, threads=2)
+def test_a_batch_stays_until_the_next_is_taken_in_few_buffers():
+    pipeline = Pipeline(count_up, SHAPES, depth=3, threads=2)
+    addresses = set()
     for step in range(30):
         data, labels = pipeline.next()
+        addresses.add(data.address)
         time.sleep(0.001)  # time for the threads to spoil it
         assert labels.array.tolist() == list(range(4 * step, 4 * step + 4))
         assert (data.array == labels.array[:, None]).all()
-    pipeline.close()
-
-
-def test_buffers_are_few_and_reused():
-    pipeline = Pipeline(count_up, SHAPES, depth=3)
-    addresses = {pipeline.next()[0].address for _ in range(20)}
     assert len(addresses) == 4
     pipeline.close()
 

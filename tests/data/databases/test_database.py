@@ -15,14 +15,7 @@ import pytest
 from osucaffe.data.databases.database import open_database, record_key, write_database
 from osucaffe.data.databases.lmdb_database import LmdbDatabase
 from osucaffe.errors import UserError
-
-FORMATS = Path(__file__).parents[2] / "fixtures" / "formats"
-
-
-def read_all(path):
-    database = open_database(path)
-    records = database.read(0, len(database))
-    return [(bytes(key), bytes(value)) for key, value in records]
+from tests.data.records import FORMATS, read_records
 
 
 @pytest.fixture
@@ -33,9 +26,9 @@ def many(tmp_path):
 
 
 def test_reads_what_caffe_wrote_in_key_order():
-    keys = [key for key, _ in read_all(FORMATS / "mnist200_lmdb")]
+    keys = [key for key, _ in read_records(FORMATS / "mnist200_lmdb")]
     assert keys == [record_key(i) for i in range(200)]
-    keys = [key for key, _ in read_all(FORMATS / "raw6_lmdb")]
+    keys = [key for key, _ in read_records(FORMATS / "raw6_lmdb")]
     assert keys == [record_key(i, f"{i}.jpg") for i in range(6)]
 
 
@@ -55,7 +48,7 @@ def test_single_values_are_views_of_the_file(name, many):
     """Small values and large ones, which LMDB keeps in pages of their own."""
     path = many[0] if name == "many" else FORMATS / name
     database = open_database(path)
-    records = read_all(path)
+    records = read_records(path)
     assert list(database.keys()) == [key for key, _ in records]
     for number in (0, len(records) - 1, 3):
         assert (database.key(number), database.value(number)) == records[number]
@@ -66,7 +59,7 @@ def test_writing_replaces_a_database_and_nothing_else(many, tmp_path):
     path, _ = many
     old = open_database(path)
     assert write_database(path, [(b"a", b"1"), (b"b", b"2")]) == 2
-    assert read_all(path) == [(b"a", b"1"), (b"b", b"2")]
+    assert read_records(path) == [(b"a", b"1"), (b"b", b"2")]
     [(_, value)] = old.read(999, 1000)  # who has the old one open still reads the old one
     assert bytes(value) == b"999" * 6
     (tmp_path / "mine").mkdir()
@@ -142,7 +135,7 @@ def test_pages_that_hold_nothing_may_lack_at_the_end(tmp_path, value_size):
         struct.pack_into("<Q", content, meta + 136, last_page + 3)
     file.unlink()
     file.write_bytes(content)
-    records = read_all(path)
+    records = read_records(path)
     assert [key for key, _ in records] == [record_key(i) for i in range(2000)]
     assert all(len(value) == value_size for _, value in records)
     for cut in (4096, 3 * 4096, len(content) // 2):

@@ -9,13 +9,13 @@ import pytest
 from osucaffe.data.ahead.parallel_map import BadRecords
 from osucaffe.data.ahead.pipeline import Pipeline
 from osucaffe.data.databases.database import open_database
-from osucaffe.data.databases.datum import make_datum, parse_datum, pixels
+from osucaffe.data.databases.datum import make_datum
 from osucaffe.data.pictures.transform import record_draws
 from osucaffe.data.streams.order import records_at
 from osucaffe.data.streams.source import DatumSource
 from osucaffe.errors import UserError
 from osucaffe.proto import caffe_pb2
-from tests.data.records import FORMATS, transform, write_records
+from tests.data.records import FORMATS, read_images, transform, write_records
 
 
 def source(path, phase="TRAIN", *, seed=1, rand_skip=0, **settings):
@@ -29,13 +29,6 @@ def take(made, position, count):
     return data, labels
 
 
-def everything(path):
-    database = open_database(path)
-    records = database.read(0, len(database))
-    data = [parse_datum(value) for _, value in records]
-    return np.array([pixels(each) for each in data]), np.array([each.label for each in data])
-
-
 @pytest.fixture
 def database(tmp_path):
     def make(values):
@@ -46,7 +39,7 @@ def database(tmp_path):
 
 def test_mnist_batches_hold_the_records_in_key_order_over_and_over():
     path = FORMATS / "mnist200_lmdb"
-    images, wanted = everything(path)
+    _, images, wanted = read_images(path)
     made = source(path, scale=0.00390625)
     assert made.shape == (1, 28, 28)
     assert not made.encoded
@@ -62,7 +55,7 @@ def test_mnist_batches_hold_the_records_in_key_order_over_and_over():
 
 def test_caffes_mean_file():
     path = FORMATS / "mnist200_lmdb"
-    images, _ = everything(path)
+    _, images, _ = read_images(path)
     made = source(path, mean_file=str(FORMATS / "mnist200_mean.binaryproto"))
     data, _ = take(made, 0, 200)
     assert np.abs(data - (images - images.mean(axis=0, dtype=np.float64))).max() < 1e-4
@@ -95,7 +88,7 @@ def test_records_of_equal_length_but_other_shape_are_noticed(database):
 
 
 def test_jpeg_records(database):
-    images, wanted = everything(FORMATS / "jpeg6_lmdb")
+    _, images, wanted = read_images(FORMATS / "jpeg6_lmdb")
     made = source(FORMATS / "jpeg6_lmdb", mean_value=[104, 117, 123])
     assert made.encoded
     assert made.shape == (3, 64, 96)
@@ -115,7 +108,7 @@ def test_the_augmentation_of_a_record_depends_on_seed_epoch_and_record_only():
         assert (take(made, position, count)[0] == whole[position : position + count]).all()
     assert (whole[:6] != whole[6:12]).any(axis=(1, 2, 3)).all()  # another epoch, another crop
     assert (take(source(path, seed=6, **settings), 0, 24)[0] != whole).any()
-    images, _ = everything(path)
+    _, images, _ = read_images(path)
     [draw] = record_draws(5, np.array([2]), np.array([3])).tolist()
     single = np.empty(made.shape, np.float32)
     made._transform.apply(images[3], single, draw)
@@ -124,7 +117,7 @@ def test_the_augmentation_of_a_record_depends_on_seed_epoch_and_record_only():
 
 def test_rand_skip_is_below_its_bound_and_the_seeds_choice():
     path = FORMATS / "mnist200_lmdb"
-    _, wanted = everything(path)
+    _, _, wanted = read_images(path)
     starts = set()
     for seed in range(40):
         found = take(source(path, seed=seed, rand_skip=4), 0, 50)[1]
@@ -200,7 +193,7 @@ def test_skipped_records_are_counted_and_the_next_good_one_takes_their_place(dat
 
 def test_shuffled_blocks():
     path = FORMATS / "mnist200_lmdb"
-    images, wanted = everything(path)
+    _, images, wanted = read_images(path)
     made = DatumSource(open_database(path), transform(), seed=3, block=16)
     data, labels = take(made, 0, 400)
     _, order = records_at(np.arange(400), 200, block=16, seed=3)
