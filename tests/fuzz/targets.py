@@ -184,6 +184,13 @@ def _read_all(path: Path) -> None:
 
 @_written("db/data.mdb")
 def _lmdb(path: Path) -> None:
+    database = open_database(path.parent)
+    database.value(len(database) - 1)
+    for start in range(0, min(len(database), 1000), 64):
+        stop = min(start + 64, len(database))
+        assert len(database.read(start, stop)) == stop - start
+        database.rows(start, stop)
+    assert len(list(database.keys())) == len(database)
     _read_all(path.parent)
 
 

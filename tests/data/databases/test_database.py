@@ -3,7 +3,6 @@ signal, a hang or another traceback."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import struct
 from collections.abc import Callable
@@ -153,41 +152,6 @@ def make(path: Path, kind: str) -> bytes:
     lengths = [SIZES[kind] or (60, 3000, 12)[i % 3] for i in range(700)]
     write_database(path, [(record_key(i), bytes([i % 251]) * n) for i, n in enumerate(lengths)])
     return (path / "data.mdb").read_bytes()
-
-
-def use(path: Path) -> bool:
-    """Read all of it in every way. False where it was refused with a message."""
-    with contextlib.suppress(UserError):
-        database = open_database(path)
-        for start in range(0, len(database), 64):
-            stop = min(start + 64, len(database))
-            assert len(database.read(start, stop)) == stop - start
-            database.rows(start, stop)
-        database.value(len(database) - 1)
-        return len(list(database.keys())) == len(database)
-    return False
-
-
-@pytest.mark.parametrize("kind", SIZES)
-def test_any_damage_is_a_message(kind: str, tmp_path: Path) -> None:
-    whole = make(tmp_path / "x_lmdb", kind)
-    assert use(tmp_path / "x_lmdb")
-    random = np.random.default_rng(1)
-    refused = 0
-    for _ in range(150):
-        damaged = bytearray(whole)
-        page = 4096 * int(random.integers(len(whole) // 4096))
-        for _ in range(int(random.integers(1, 9))):  # mostly what says where things lie
-            at = page + int(random.choice([random.integers(64), random.integers(4096)]))
-            damaged[at] = int(random.choice([0, 1, 2, 4, 0x7F, 0x80, 0xFF, damaged[at] ^ 1]))
-        if random.random() < 0.2:
-            del damaged[int(random.integers(len(whole))) :]
-        elif random.random() < 0.2:  # a page in the place of another
-            other = 4096 * int(random.integers(len(whole) // 4096))
-            damaged[page : page + 4096] = whole[other : other + 4096]
-        (tmp_path / "x_lmdb" / "data.mdb").write_bytes(damaged)
-        refused += not use(tmp_path / "x_lmdb")
-    assert 15 < refused < 150
 
 
 def test_branches_that_lead_in_a_circle(tmp_path: Path) -> None:
