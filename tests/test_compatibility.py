@@ -10,6 +10,7 @@ import ast
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from osucaffe.layer import layer_types, messages_of
 from osucaffe.proto import LayerParameter, SolverParameter
 from osucaffe.solvers import Observer, TestResult
 
-from .layers.nets import build, inputs
+from .layers.nets import build, inputs, one_layer
 from .layers.test_fixtures import Fixture
 from .layers.test_gradients import CASES
 from .layers.test_values import VALUES
@@ -160,48 +161,43 @@ def test_every_command_and_flag_of_caffe_has_a_row() -> None:
 # What follows shows claims of the page that no other test does.
 
 
-def test_batch_reindex_picks_items() -> None:
-    net = build(
-        inputs({"x": (3, 2), "i": (5,)})
-        + 'layer { name: "op" type: "BatchReindex" bottom: "x" bottom: "i" top: "y" }',
-        Cpu(),
-    )
-    x = random.random((3, 2), np.float32)
-    net.write("x", x)
-    net.write("i", np.array([2, 0, 0, 1, 2]))
-    net.forward()
-    np.testing.assert_array_equal(net.read("y"), x[[2, 0, 0, 1, 2]])
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
 
 
-def test_swish() -> None:
-    net = build(
-        inputs({"x": (4, 5)})
-        + 'layer { name: "op" type: "Swish" bottom: "x" top: "y" swish_param { beta: 1.5 } }',
-        Cpu(),
-    )
-    x = random.standard_normal((4, 5))
-    net.write("x", x)
-    net.forward()
-    np.testing.assert_allclose(net.read("y"), x / (1 + np.exp(-1.5 * x)), rtol=1e-5)
-
-
-def test_lstm_unit_is_a_step_of_the_cell() -> None:
+def step_of_the_cell(c: np.ndarray, gates: np.ndarray, keep: np.ndarray) -> list[np.ndarray]:
     """Input, forget and output gates and the candidate, in this order; keep 0: a new sequence."""
-    net = build(
-        inputs({"c": (1, 2, 3), "gates": (1, 2, 12), "keep": (1, 2)})
-        + 'layer { name: "op" type: "LSTMUnit" bottom: "c" bottom: "gates" bottom: "keep" '
-        'top: "next" top: "h" }',
-        Cpu(),
-    )
-    c, gates = random.standard_normal((1, 2, 3)), random.standard_normal((1, 2, 12))
-    keep = np.array([[1.0, 0.0]])
-    for name, value in (("c", c), ("gates", gates), ("keep", keep)):
-        net.write(name, value)
-    net.forward()
-    i, f, o = (1 / (1 + np.exp(-gates[..., 3 * n : 3 * n + 3])) for n in range(3))
+    i, f, o = (sigmoid(gates[..., 3 * n : 3 * n + 3]) for n in range(3))
     following = keep[..., None] * f * c + i * np.tanh(gates[..., 9:])
-    np.testing.assert_allclose(net.read("next"), following, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(net.read("h"), o * np.tanh(following), rtol=1e-5, atol=1e-6)
+    return [following, o * np.tanh(following)]
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "expected"),
+    [
+        (
+            'type: "BatchReindex"',
+            [random.random((3, 2)), np.array([2, 0, 0, 1, 2])],
+            lambda x, i: [x[i]],
+        ),
+        (
+            'type: "Swish" swish_param { beta: 1.5 }',
+            [random.standard_normal((4, 5))],
+            lambda x: [x * sigmoid(1.5 * x)],
+        ),
+        (
+            'type: "LSTMUnit"',
+            [random.standard_normal((1, 2, n)) for n in (3, 12)] + [np.array([[1.0, 0.0]])],
+            step_of_the_cell,
+        ),
+    ],
+)
+def test_layers_that_have_a_formula(text: str, given: list[np.ndarray], expected: Any) -> None:
+    wanted = expected(*given)
+    tops = "".join(f'top: "y{n}" ' for n in range(len(wanted)))
+    net = one_layer(f"{text} {tops}", {f"x{n}": each for n, each in enumerate(given)})
+    for n, values in enumerate(wanted):
+        np.testing.assert_allclose(net.read(f"y{n}"), values, rtol=1e-5, atol=1e-6)
 
 
 def test_a_parameter_is_a_top() -> None:
@@ -228,18 +224,11 @@ def test_a_window_outside_the_image_is_refused() -> None:
 
 @pytest.mark.parametrize("engine", ["CAFFE", "CUDNN"])
 def test_engines_change_nothing(engine: str) -> None:
-    x = random.standard_normal((2, 3, 6, 6))
-    found = []
-    for extra in ("", f"engine: {engine} force_nd_im2col: true"):
-        net = build(
-            inputs({"x": x.shape})
-            + 'layer { name: "conv" type: "Convolution" bottom: "x" top: "y" convolution_param { '
-            f'num_output: 2 kernel_size: 3 weight_filler {{ type: "xavier" }} {extra} }} }}',
-            Cpu(),
-        )
-        net.write("x", x)
-        net.forward()
-        found.append(net.read("y"))
+    text = 'type: "Convolution" top: "y" convolution_param { num_output: 2 kernel_size: 3 %s }'
+    filler = 'weight_filler { type: "xavier" }'
+    given = {"x": random.standard_normal((2, 3, 6, 6))}
+    settings = filler, f"{filler} engine: {engine} force_nd_im2col: true"
+    found = [one_layer(text % each, given).read("y") for each in settings]
     assert found[0].any()
     np.testing.assert_array_equal(*found)
 

@@ -30,6 +30,15 @@ def loss(bottom: str, more: str = "") -> str:
     )
 
 
+def two(first: str = "", second: str = "", *, outputs: int = 3) -> str:
+    """Two inner products, a and b, one on the other, with these settings, and a loss."""
+    return INPUT + ip("a", "x", "h", outputs, first) + ip("b", "h", "y", 3, second) + loss("y")
+
+
+NAMED = 'param { name: "w" } param { name: "b" }'
+FROZEN = "param { lr_mult: 0 } param { lr_mult: 0 }"
+
+
 def build(text: str, **options) -> Net:
     return nets.build(text, **{"phase": "TRAIN"} | options)
 
@@ -159,25 +168,22 @@ def test_gradients_of_two_losses_add_up():
 
 
 def test_a_shared_parameter_gets_both_gradients():
-    named = 'param { name: "w" } param { name: "b" }'
-    text = INPUT + ip("one", "x", "h", 3, named) + ip("two", "h", "y", 3, named) + loss("y")
-    net = build(text)
+    net = build(two(NAMED, NAMED))
     assert [p.name for p in net.parameters] == ["w", "b"]
     shared = gradients(net)
-    apart = build(INPUT + ip("one", "x", "h") + ip("two", "h", "y") + loss("y"))
+    apart = build(two())
     values = [net.backend.read(p.blob.data) for p in net.parameters]
     for parameter in apart.parameters:
         apart.backend.write(parameter.blob.data, values[parameter.index])
     split = gradients(apart)
-    np.testing.assert_allclose(shared["w"], split["one/0"] + split["two/0"], rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(shared["b"], split["one/1"] + split["two/1"], rtol=1e-4, atol=1e-6)
+    for index, name in enumerate("wb"):
+        wanted = split[f"a/{index}"] + split[f"b/{index}"]
+        np.testing.assert_allclose(shared[name], wanted, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("suffix", ["caffemodel", "caffemodel.h5"])
 def test_shared_parameters_are_saved_and_loaded(suffix, tmp_path):
-    named = 'param { name: "w" } param { name: "b" }'
-    text = INPUT + ip("one", "x", "h", 3, named) + ip("two", "h", "y", 3, named) + loss("y")
-    saved, fresh = build(text), build(text, seed=5)
+    saved, fresh = build(two(NAMED, NAMED)), build(two(NAMED, NAMED), seed=5)
     write_weights(tmp_path / f"model.{suffix}", saved.to_proto())
     fresh.load(read_weights(tmp_path / f"model.{suffix}"))
     for one, other in zip(saved.parameters, fresh.parameters, strict=True):
@@ -202,44 +208,22 @@ def test_permissive_sharing_needs_equal_counts_only():
 
 
 def test_users_of_a_shared_parameter_must_agree_on_its_multipliers():
-    def text(second: float) -> str:
-        one = 'param { name: "w" lr_mult: 2 }'
-        two = f'param {{ name: "w" lr_mult: {second} }}'
-        return INPUT + ip("a", "x", "h", 3, one) + ip("b", "h", "y", 3, two) + loss("y")
-
-    assert build(text(2)).parameters[0].lr_mult == 2
+    spec = 'param { name: "w" lr_mult: %d }'
+    assert build(two(spec % 2, spec % 2)).parameters[0].lr_mult == 2
     with pytest.raises(UserError, match=r'"b".*lr_mult 2, not 3'):
-        build(text(3))
+        build(two(spec % 2, spec % 3))
 
 
-def test_a_frozen_layer_gets_no_gradient_but_passes_it_on():
-    frozen = "param { lr_mult: 0 } param { lr_mult: 0 }"
-    net = build(INPUT + ip("a", "x", "h") + ip("b", "h", "y", 3, frozen) + loss("y"))
-    found = gradients(net)
+def test_which_layers_get_gradients_and_pass_them_on():
+    found = gradients(build(two("", FROZEN)))
     assert np.abs(found["a/0"]).max() > 0
     assert np.abs(found["b/0"]).max() == np.abs(found["b/1"]).max() == 0
-
-
-def test_layers_above_all_learning_are_not_run_backward():
-    frozen = "param { lr_mult: 0 } param { lr_mult: 0 }"
-    net = build(INPUT + ip("a", "x", "h", 3, frozen) + ip("b", "h", "y") + loss("y"))
+    net = build(two(FROZEN))  # what stands above all that learns is not run backward
     assert [node.layer.name for node in net.nodes if node.backward] == ["b", "loss_y"]
-    forced = build(
-        "force_backward: true "
-        + INPUT
-        + ip("a", "x", "h", 3, frozen)
-        + ip("b", "h", "y")
-        + loss("y")
-    )
+    forced = build("force_backward: true " + two(FROZEN))
     assert all(node.backward for node in forced.nodes)
     assert np.abs(gradients(forced)["a/0"]).max() > 0
-
-
-def test_propagate_down_false_stops_the_gradient():
-    net = build(
-        INPUT + ip("a", "x", "h") + ip("b", "h", "y", 3, "propagate_down: false") + loss("y")
-    )
-    found = gradients(net)
+    found = gradients(build(two("", "propagate_down: false")))
     assert np.abs(found["a/0"]).max() == 0
     assert np.abs(found["b/0"]).max() > 0
 
@@ -258,22 +242,26 @@ def test_a_test_net_shares_weights_and_memory():
 
 
 def test_parameters_lie_in_backward_order():
-    net = build(INPUT + ip("a", "x", "h") + ip("b", "h", "y") + loss("y"))
+    net = build(two())
     assert [p.name for _, _, p in net.arena.segments] == ["b/1", "b/0", "a/1", "a/0"]
     stops = [stop for _, stop, _ in net.arena.segments]
     assert [start for start, _, _ in net.arena.segments] == [0, *stops[:-1]]
+    feed(net).forward()
+    seen: list[str] = []
+    net.backward(after=lambda index: seen.append(net.layer_names[index]))
+    assert [name for name in seen if name in "ab"] == ["b", "a"]
 
 
 def test_weights_are_copied_by_layer_name():
-    source = build(INPUT + ip("a", "x", "h") + ip("b", "h", "y") + loss("y"))
-    target = build(INPUT + ip("a", "x", "h") + ip("new", "h", "y", 3) + loss("y"), seed=7)
+    source = build(two())
+    target = build(two().replace('name: "b"', 'name: "new"'), seed=7)
     before = target.backend.read(target.layers[3].parameters[0].data)
     target.load(source.to_proto())
     copied = target.backend.read(target.layers[2].parameters[0].data)
     assert np.array_equal(copied, source.backend.read(source.layers[2].parameters[0].data))
     assert np.array_equal(before, target.backend.read(target.layers[3].parameters[0].data))
     with pytest.raises(UserError, match=r'"a".*\(5, 3\).*\(3, 3\).*rename'):
-        build(INPUT + ip("a", "x", "h", 5)).load(source.to_proto())
+        build(two(outputs=5)).load(source.to_proto())
 
 
 def test_accumulating_backward_adds():
@@ -284,14 +272,6 @@ def test_accumulating_backward_adds():
     for parameter in net.parameters:
         twice = net.backend.read(parameter.blob.diff)
         np.testing.assert_allclose(twice, 2 * once[parameter.name], rtol=1e-5)
-
-
-def test_after_names_the_layers_in_backward_order():
-    net = feed(build(INPUT + ip("a", "x", "h") + ip("b", "h", "y") + loss("y")))
-    net.forward()
-    seen: list[str] = []
-    net.backward(after=lambda index: seen.append(net.layer_names[index]))
-    assert [name for name in seen if name in "ab"] == ["b", "a"]
 
 
 BODY = f"""

@@ -1,14 +1,17 @@
-"""Workers take turns and report; results are written as JSON and as a table."""
+"""What is measured: nets, workers that take turns, rows of ranks; written as JSON and tables."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from benchmarks import bench_cpu, measure, results
+from benchmarks import bench_cpu, measure, nets, results
 from benchmarks.measure import Worker, alternate
+from benchmarks.rows import rows_of_ranks
+from tests.comm.ranks import needs_mpi
 
 
 def test_workers_take_turns() -> None:
@@ -87,3 +90,58 @@ def test_results(tmp_path: Path) -> None:
     lines = [line for line in path.read_text().splitlines() if line.startswith("| lenet")]
     start = "| lenet 64, training | 20.0 | 40.0 | 0.50 | 10.0 | 50% | 25% | 9 / 9 | 3 / 3 |"
     assert lines == [f"{start} 28 |", f"{start} – |"]
+
+
+def test_training_net_reads_inputs() -> None:
+    net = nets.training_net("alexnet", 16)
+    data = [layer for layer in net.layer if not layer.bottom]
+    assert [layer.type for layer in data] == ["Input"]
+    shapes = [tuple(shape.dim) for shape in data[0].input_param.shape]
+    assert shapes == [(16, 3, 227, 227), (16,)]
+    assert "Accuracy" not in {layer.type for layer in net.layer}
+
+
+def test_with_inputs_keeps_phases_and_batch_sizes() -> None:
+    original = nets.read_net("lenet", "train_val")
+    before = original.SerializeToString()
+    changed = nets.with_inputs(original, {"data": (1, 28, 28)})
+    assert original.SerializeToString() == before
+    inputs = [layer for layer in changed.layer if layer.type == "Input"]
+    assert [layer.input_param.shape[0].dim[0] for layer in inputs] == [64, 100]
+    assert all(len(layer.include) == 1 for layer in inputs)
+
+
+def test_deploy_net_with_loss() -> None:
+    net = nets.deploy_net_with_loss("googlenet", 3)
+    assert list(net.layer[0].top) == ["data", "label"]
+    assert net.layer[0].input_param.shape[0].dim[0] == 3
+    assert net.layer[-1].type == "SoftmaxWithLoss"
+    assert list(net.layer[-1].bottom) == ["loss3/classifier", "label"]
+
+
+def test_synthetic_batch() -> None:
+    batch = nets.synthetic_batch(nets.training_net("lenet", 5))
+    assert batch["data"].shape == (5, 1, 28, 28)
+    assert batch["data"].dtype == batch["label"].dtype == np.float32
+    assert set(batch["label"]) <= set(range(10))
+    again = nets.synthetic_batch(nets.training_net("lenet", 5))
+    assert all(np.array_equal(batch[name], again[name]) for name in batch)
+
+
+pytestmark = needs_mpi
+
+
+def test_rows_come_back(capfd: pytest.CaptureFixture[str]) -> None:
+    # A line at a time: what two ranks write in pieces may come mixed.
+    statement = (
+        "import os, sys; threads = os.environ['OMP_NUM_THREADS'];"
+        "sys.stdout.write('ROW {\"threads\": %s}\\n' % threads); sys.stdout.flush()"
+    )
+    rows = list(rows_of_ranks(2, "timeit", "-n1", "-r1", statement, threads=3))
+    assert rows == [{"threads": 3}] * 2
+    assert "loop, best of" in capfd.readouterr().out
+
+
+def test_ranks_that_fail_are_told(capfd: pytest.CaptureFixture[str]) -> None:
+    assert list(rows_of_ranks(2, "osucaffe.nowhere")) == []
+    assert "2 ranks ended with " in capfd.readouterr().err

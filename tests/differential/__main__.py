@@ -4,8 +4,8 @@
     python -m tests.differential --nets 5000 --gpu --precision bf16
     python -m tests.differential --file net.prototxt      (such nets; --minimize: smaller ones)
 
-Net N of a seed is always the same. A worker is a process that may crash or hang: it is started
-again behind the net that it was at. What fails is made smaller and printed; exit code 1.
+Net N of a seed is always the same. It is checked in a child of this process, which may crash or
+hang. What fails is made smaller and printed; exit code 1.
 """
 
 from __future__ import annotations
@@ -16,20 +16,15 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before NumPy: there are as many processes
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import argparse
-import faulthandler
+import contextlib
 import gc
 import importlib.util
-import json
 import logging
-import re
-import select
-import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +32,17 @@ from google.protobuf import text_format
 
 from osucaffe.backends.backend import Backend
 from osucaffe.proto import caffe_pb2
+from tests.children import Ended, Limits, run_all
 
 from . import report, stored
 from .compare import CONFIGS, Result, check, chosen
 from .minimize import apart, minimize
 from .random_nets.generate import generate
 
-LONGEST = 120.0
+LIMITS = Limits(120.0, 120.0)
 """Seconds after which a net hangs."""
+BATCH = 100
+"""Nets that one child checks."""
 MOST_PRINTED = 20
 """Failures of different sorts that are made smaller."""
 
@@ -54,15 +52,15 @@ def has_reference() -> bool:
     return importlib.util.find_spec("torch") is not None
 
 
-def make_backend(args: argparse.Namespace) -> Backend:
-    """What the nets run on."""
+def make_backend(args: argparse.Namespace, number: int = 0) -> Backend:
+    """What the nets run on. number: of the child."""
     if args.gpu:
         from osucaffe.backends.cuda import Cuda
 
         from .untimed import UntimedTuner
 
         count = importlib.import_module("cupy").cuda.runtime.getDeviceCount()
-        backend = Cuda(args.first % count, args.precision)
+        backend = Cuda(number % count, args.precision)
         backend.tuner = UntimedTuner(backend, "none")
         return backend
     from osucaffe.backends.cpu import Cpu
@@ -70,83 +68,8 @@ def make_backend(args: argparse.Namespace) -> Backend:
     return Cpu()
 
 
-def work(args: argparse.Namespace) -> None:
-    """Check nets for the process that started this one: a line of JSON for each."""
-    logging.disable()
-    faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1, all_threads=True)
-    backend, step = make_backend(args), args.workers
-    for number in range(args.first, args.nets, step):
-        net = generate(args.seed, number)
-        try:
-            result = check(
-                net,
-                backend,
-                precision=args.precision,
-                configs=chosen(number) if args.quick else tuple(CONFIGS),
-                with_reference=has_reference() and not args.stored,
-                stored=number if args.stored else None,
-            )
-        except Exception as error:
-            text = f"{type(error).__name__}: {error}"
-            result = Result([("the comparison", "", text)], {}, {})  # type: ignore[list-item]
-        line = {
-            "number": number,
-            "types": sorted({layer.type for layer in net.layer}),
-            "differences": result.differences,
-            "compared": result.compared,
-            "explained": result.explained,
-        }
-        print(json.dumps(line), flush=True)
-        if number % 50 < step:
-            gc.collect()  # nets refer to themselves, and hold memory of a GPU
-
-
-class Worker:
-    """A process that checks every `workers`-th net from `first` on."""
-
-    def __init__(self, args: argparse.Namespace, first: int) -> None:
-        self.next = first
-        command = [sys.executable, "-m", "tests.differential", "--work", f"--first={first}"]
-        for name in "seed", "workers", "nets", "precision":
-            command.append(f"--{name}={getattr(args, name)}")
-        command += [f"--{name}" for name in ("gpu", "quick", "stored") if getattr(args, name)]
-        self._trace = tempfile.TemporaryFile()  # noqa: SIM115 (as long as the process)
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._trace)
-        assert self.process.stdout
-        self.pipe = self.process.stdout
-        self.since = time.monotonic()
-        self._rest = b""
-
-    def lines(self, step: int) -> list[dict[str, Any]]:
-        """What it has told since; to be called when the pipe is readable."""
-        self.since = time.monotonic()
-        content = os.read(self.pipe.fileno(), 1 << 16)
-        *lines, self._rest = (self._rest + content).split(b"\n")
-        found = [json.loads(line) for line in lines]
-        self.next += step * len(found)
-        if not content:
-            self.process.wait()
-        return found
-
-    def end(self) -> str:
-        """Kill it, if need be; how it ended, and where."""
-        hangs = self.process.returncode is None
-        if hangs:
-            self.process.send_signal(signal.SIGUSR1)  # which lets it tell where it is
-            time.sleep(0.5)
-            self.process.kill()
-        code = self.process.wait()
-        self.pipe.close()
-        self._trace.seek(0)
-        trace = self._trace.read().decode(errors="replace")
-        found = re.search(r'File ".*?/(osucaffe/\S+\.py)", line (\d+)', trace)
-        name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        return f"{'hang' if hangs else name}{f' at {found[1]}:{found[2]}' if found else ''}"
-
-
 class Search:
-    """Counts what has been tried, and what failed."""
+    """Checks nets; counts what has been tried, and what failed."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
@@ -160,34 +83,63 @@ class Search:
     def run(self) -> None:
         """Check nets until time is over."""
         args = self.args
-        end = time.monotonic() + args.seconds
-        workers = [Worker(args, first) for first in range(args.first, args.first + args.workers)]
-        while workers and time.monotonic() < end:
-            ready = select.select([worker.pipe for worker in workers], [], [], 1.0)[0]
-            for worker in list(workers):
-                hangs = time.monotonic() - worker.since > LONGEST
-                if worker.pipe in ready:
-                    for line in worker.lines(args.workers):
-                        self.count(line)
-                if worker.process.returncode is None and not hangs:
-                    continue
-                workers.remove(worker)
-                number, ended = worker.next, worker.end()
-                if number < args.nets:
-                    self.fail(number, ended, ended)
-                    workers.append(Worker(args, number + args.workers))
-        for worker in workers:
-            worker.end()
+        last = min(args.nets, sys.maxsize - BATCH)
+        batches = (range(n, min(n + BATCH, last)) for n in range(args.first, last, BATCH))
+        work, limits = {"nets": batches}, LIMITS
+        run_all(
+            self.begin,
+            work,
+            self.count,
+            processes=args.workers,
+            seconds=args.seconds,
+            limits=limits,
+        )
 
-    def count(self, line: dict[str, Any]) -> None:
-        """Take in what a worker tells of a net."""
+    @contextlib.contextmanager
+    def begin(self) -> Iterator[Callable[[int], dict[str, Any]]]:
+        """What children do: they check nets by number."""
+        logging.disable()
+        made: list[Backend] = []
+
+        def run(number: int) -> dict[str, Any]:
+            if not made:
+                made.append(make_backend(self.args, number // BATCH))
+            if number % 50 == 0:
+                gc.collect()  # nets refer to themselves, and hold memory of a GPU
+            return self.check(number, made[0])
+
+        yield run
+
+    def check(self, number: int, backend: Backend) -> dict[str, Any]:
+        """What becomes of a net."""
+        net = generate(self.args.seed, number)
+        try:
+            result = check(
+                net,
+                backend,
+                precision=self.args.precision,
+                configs=chosen(number) if self.args.quick else tuple(CONFIGS),
+                with_reference=has_reference() and not self.args.stored,
+                stored=number if self.args.stored else None,
+            )
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            result = Result([("the comparison", "", text)], {}, {})  # type: ignore[list-item]
+        return {"types": sorted({layer.type for layer in net.layer}), **result._asdict()}
+
+    def count(self, number: int, result: Any) -> None:
+        """Take in what became of a net."""
+        if isinstance(result, Ended):
+            text = f"{result.what} at {result.where or '?'}"
+            self.fail(number, text, text)
+            return
         self.nets += 1
-        self.types.update(line["types"])
-        self.compared.update(line["compared"])
-        self.explained.update(line["explained"])
-        if line["differences"]:
-            config, key, text = line["differences"][0]
-            self.fail(line["number"], _sort(config, key, text), f"{config}: {key}: {text}")
+        self.types.update(result["types"])
+        self.compared.update(result["compared"])
+        self.explained.update(result["explained"])
+        if result["differences"]:
+            config, key, text = result["differences"][0]
+            self.fail(number, _sort(config, key, text), f"{config}: {key}: {text}")
 
     def fail(self, number: int, sort: str, text: str) -> None:
         """Note a failure."""
@@ -259,17 +211,15 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="add the counts to benchmarks/results")
     parser.add_argument("--file", type=Path, nargs="+", help="check these nets only")
     parser.add_argument("--minimize", action="store_true", help="make it smaller")
-    parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.stored:
         args.seed, args.nets, args.quick = stored.SEED, min(args.nets, stored.COUNT), True
-    if args.work:
-        work(args)
-        return 0
     if args.file:
         return max(show_file(args, path) for path in args.file)
     if not has_reference() and not args.stored:
         print("without PyTorch: the configurations are compared with each other only")
+    elif not args.stored:
+        from .reference import run  # noqa: F401 (so that not each of the children has to)
     search, started = Search(args), time.monotonic()
     search.run()
     seconds = time.monotonic() - started

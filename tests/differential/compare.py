@@ -371,8 +371,7 @@ class Reference:
                     known[name] = Expected(exact, max(spread, distance(value, exact)))
 
     def _compute(self, group: str, eps: float, seed: int) -> dict[str, np.ndarray]:
-        from .reference.context import Context
-        from .reference.run import run
+        from .reference.run import Context, run
 
         subject = self.subject
         shapes = subject.other if "other" in group else subject.shapes

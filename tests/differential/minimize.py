@@ -2,53 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-import json
-import os
-import select
-import signal
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from osucaffe.proto import caffe_pb2
+from tests.children import Ended, Limits, run_apart
 
 Net = caffe_pb2.NetParameter
 Sorts = Callable[[Net], Iterable[str]]
 """How a net fails: what sorts of differences there are."""
 
-CRASH = "ends with signal"
-LONGEST = 60.0
+LIMITS = Limits(60.0, 60.0)
 
 
 def apart(function: Sorts, net: Net) -> set[str]:
     """What the function finds, in a child of this process: it may crash or hang."""
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.close(read)
-            os.write(write, json.dumps(sorted(function(net))).encode())
-        finally:
-            os._exit(0)
-    os.close(write)
-    content, hangs = b"", False
-    while chunk := _read(read):
-        content += chunk
-    hangs = chunk is None
-    os.close(read)
-    if hangs:
-        os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    if hangs:
-        return {"hangs"}
-    if os.WIFSIGNALED(status):
-        return {f"{CRASH} {signal.Signals(os.WTERMSIG(status)).name}"}
-    return set(json.loads(content or b"[]"))
 
+    @contextlib.contextmanager
+    def begin() -> Iterator[Callable[[Net], list[str]]]:
+        yield lambda net: sorted(function(net))
 
-def _read(pipe: int) -> bytes | None:
-    """What has come; nothing: it is closed; None: nothing has come for long."""
-    return os.read(pipe, 1 << 16) if select.select([pipe], [], [], LONGEST)[0] else None
+    found = run_apart(begin, net, LIMITS)
+    return {f"ends with {found.what}"} if isinstance(found, Ended) else set(found)
 
 
 def minimize(net: Net, fails: Callable[[Net], bool], tries: int = 400) -> Net:

@@ -1,6 +1,6 @@
 """Owns the search of the differential tests: random cases by number; what fails is made smaller.
 
-A case is a dict of settings; a setting that it lacks has its default. Case N of a seed is always
+A case is a dict of settings; one that it lacks has the kind's default. Case N of a seed is always
 the same, so a seed and a number are all that it takes to see a failure again.
 """
 
@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,16 +24,21 @@ Case = dict[str, Any]
 class Kind:
     """What is searched: its module's name, what draws a case, what raises if one is computed
     wrongly (its text up to a colon names the sort of failure), and what prints one as a user
-    would write it."""
+    would write it. The last two are given all settings."""
 
     module: str
     draw: Callable[[np.random.Generator], Case]
     check: Callable[[Case], None]
     show: Callable[[Case], str]
+    defaults: Case = field(default_factory=dict)
 
     def case(self, seed: int, number: int) -> Case:
         """Case `number` of a seed."""
         return self.draw(np.random.default_rng([seed, number]))
+
+    def run(self, case: Case) -> None:
+        """Raises if the case is computed wrongly."""
+        self.check(self.defaults | case)
 
 
 def today() -> int:
@@ -44,7 +49,7 @@ def today() -> int:
 def failure(kind: Kind, case: Case) -> tuple[str, str]:
     """What sort of failure a case is, and all that is known of it; empty if it is none."""
     try:
-        kind.check(dict(case))
+        kind.run(case)
     except Exception as error:
         sort = f"{type(error).__name__}: {str(error).partition(':')[0]}"
         return sort, "".join(traceback.format_exception(error))
@@ -84,7 +89,8 @@ def report(kind: Kind, seed: int, number: int) -> str:
         return ""
     smaller = minimize(kind, case)
     return (
-        f"{failure(kind, smaller)[1]}\nMade smaller: {smaller}\n{kind.show(smaller)}\n"
+        f"{failure(kind, smaller)[1]}\nMade smaller: {smaller}\n"
+        f"{kind.show(kind.defaults | smaller)}\n"
         f"Again: python -m {kind.module} --seed {seed} --first {number} --cases 1\n"
     )
 

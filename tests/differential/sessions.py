@@ -3,12 +3,10 @@ and with nets that compute everything each time. `python -m tests.differential.s
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ import numpy as np
 import osucaffe.pycaffe as caffe
 from osucaffe.pycaffe import settings
 
-from .search import fewest
+from .search import Case, Kind, main
 
 CHAIN = """
 input: "data" input_shape { dim: 2 dim: 3 dim: 6 dim: 7 }
@@ -109,7 +107,6 @@ HOLD = {
 """How a script may keep what `data` is, and how it gets at the numbers again."""
 
 Lines = list[str]
-Runner = Callable[[str, str, str], Any]
 
 
 class Session:
@@ -117,8 +114,8 @@ class Session:
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
-        self.text = self._random.choice(NETS)
-        net = caffe.Net(*_written(self.text))
+        self.net = self._random.randrange(len(NETS))
+        net = caffe.Net(*_written(NETS[self.net]))
         self._blobs, self._layers = list(net.blobs), list(net.params)
         self._layer_names = list(net._layer_names)
         self._shapes = {name: blob.shape for name, blob in net.blobs.items()}
@@ -287,25 +284,37 @@ def seen(
         names["see"] = lambda array: found.append(np.array(array))
         try:
             exec("\n".join([START, *lines]), names)
-        except Exception as error:  # what a minimised script lacks, say
+        except Exception as error:
             return f"{type(error).__name__}: {error}"
         return found
 
 
-def difference(text: str, lines: Sequence[str]) -> str:
-    """How what a script sees differs from what it should see, by more than ten times what inputs do
-    that are off by some roundings ("": it does not)."""
+def check(case: Case) -> None:
+    """AssertionError if what a script sees differs from what it should see, by more than ten times
+    what inputs do that are off by some roundings."""
+    text, lines = net_and_lines(case)
     wanted, found = (seen(text, lines, fast=fast) for fast in (False, True))
-    if isinstance(wanted, str) or isinstance(found, str):
-        return "" if wanted == found else f"{found}, not {wanted}"
+    if isinstance(wanted, str):  # what a smaller script lacks, say
+        return
+    assert not isinstance(found, str), f"it raises: {found}"
     if all(_near(one, other) for one, other in zip(found, wanted, strict=True)):
-        return ""
+        return
     about = seen(text, lines, fast=False, jitter=1e-6)
     assert isinstance(about, list)
     for number, (one, other, third) in enumerate(zip(found, wanted, about, strict=True)):
-        if not _near(one, other, 10 * abs(third - other)):
-            return f"array {number} that it sees is {one}, not {other}"
-    return ""
+        near = _near(one, other, 10 * abs(third - other))
+        assert near, f"it sees: array {number} is {one}, not {other}"
+
+
+def net_and_lines(case: Case) -> tuple[str, Lines]:
+    """The parts of a case: the number of its net ("net": the first), and lines by place."""
+    return NETS[case.get("net", 0)], [case[place] for place in sorted(case.keys() - {"net"})]
+
+
+def draw(random: np.random.Generator) -> Case:
+    """A session as a case."""
+    session = Session(int(random.integers(1 << 32)))
+    return {"net": session.net, **{f"{n:03}": line for n, line in enumerate(session.lines)}}
 
 
 def _near(one: np.ndarray, other: np.ndarray, more: Any = 0) -> bool:
@@ -314,17 +323,9 @@ def _near(one: np.ndarray, other: np.ndarray, more: Any = 0) -> bool:
     )
 
 
-def minimise(text: str, lines: Lines) -> Lines:
-    """The fewest lines of a script, one after another left out, that still go wrong."""
-
-    def fails(fewer: Lines) -> bool:
-        return isinstance(seen(text, fewer, fast=False), list) and bool(difference(text, fewer))
-
-    return fewest(lines, fails)
-
-
-def script(text: str, lines: Sequence[str]) -> str:
+def show(case: Case) -> str:
     """A Python program of a session; it prints what the script sees."""
+    text, lines = net_and_lines(case)
     begin = f'''import tempfile
 import osucaffe.pycaffe as caffe
 folder, see, jitter = tempfile.mkdtemp(), print, 0
@@ -344,29 +345,7 @@ def _written(text: str, folder: str | None = None) -> tuple[str, int]:
     return str(path), caffe.TEST
 
 
-def run(seconds: float, seed: int, most: int = 1 << 62) -> tuple[int, list[str]]:
-    """The number of sessions that were run, and the failures, each minimised and as a program."""
-    begin, count, failures = time.monotonic(), 0, []
-    while time.monotonic() < begin + seconds and count < most:
-        session = Session(seed + count)
-        if said := difference(session.text, session.lines):
-            lines = minimise(session.text, session.lines)
-            said = difference(session.text, lines)
-            failures.append(f"# session {seed + count}: {said}\n{script(session.text, lines)}")
-        count += 1
-    return count, failures
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--seed", type=int, default=int(time.time()))
-    args = parser.parse_args()
-    count, failures = run(args.seconds, args.seed)
-    print(*failures, sep="\n\n")
-    print(f"{count} sessions from seed {args.seed}, {len(failures)} failures")
-    return bool(failures)
-
+KIND = Kind("tests.differential.sessions", draw, check, show)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(KIND))

@@ -9,6 +9,7 @@ from osucaffe.pycaffe import forward_only
 from tests.pycaffe.nets import Device
 
 from . import sessions
+from .search import Case, check_cases, minimize
 
 
 @pytest.fixture(autouse=True)
@@ -18,29 +19,32 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sessions.settings._Settings, name, None)
 
 
-@pytest.mark.parametrize("seed", range(0, 60, 10))
-def test_sessions(seed: int) -> None:
-    count, failures = sessions.run(seconds=600, seed=seed, most=10)
-    assert count == 10
-    assert not failures, failures[0]
+@pytest.mark.parametrize("first", range(0, 60, 10))
+def test_sessions(first: int) -> None:
+    check_cases(sessions.KIND, 1, range(first, first + 10))
 
 
 def test_sessions_with_copies() -> None:
     sessions.settings.use(Device())
-    _, failures = sessions.run(seconds=600, seed=60, most=10)
-    assert not failures, failures[0]
+    check_cases(sessions.KIND, 1, range(60, 70))
+
+
+def case(*lines: str) -> Case:
+    """A script about the first net."""
+    return {f"{place:03}": line for place, line in enumerate(lines)}
 
 
 def test_a_copy_that_is_written_behind_a_late_look() -> None:
     sessions.settings.use(Device())
-    lines = [
-        "net.forward()",
-        'w = net.params["ip"][0].data',
-        "see(net.blobs['conv'].data)",
-        "w[...] *= 2",
-        "see(net.forward()['ip'])",
-    ]
-    assert not sessions.difference(sessions.CHAIN, lines)
+    sessions.check(
+        case(
+            "net.forward()",
+            'w = net.params["ip"][0].data',
+            "see(net.blobs['conv'].data)",
+            "w[...] *= 2",
+            "see(net.forward()['ip'])",
+        )
+    )
 
 
 def test_a_copy_from_before_sharing_is_not_written_into_what_is_shared() -> None:
@@ -57,7 +61,7 @@ def test_a_copy_from_before_sharing_is_not_written_into_what_is_shared() -> None
 
 def test_a_fault_is_found_and_made_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forward_only, "_different", lambda pairs: set())
-    lines = [
+    whole = case(
         "fill(other, 3)",
         "other.forward()",
         'w = net.params["ip"][0].data',
@@ -65,8 +69,7 @@ def test_a_fault_is_found_and_made_short(monkeypatch: pytest.MonkeyPatch) -> Non
         "w[...] *= 2",
         "see(net.forward()['ip'])",
         "see(other.blobs['conv'].data)",
-    ]
-    assert sessions.difference(sessions.CHAIN, lines)
-    short = sessions.minimise(sessions.CHAIN, lines)
-    assert short == lines[2:6]
-    compile(sessions.script(sessions.CHAIN, short), "script", "exec")
+    )
+    short = minimize(sessions.KIND, whole)
+    assert short == {place: whole[place] for place in ("002", "003", "004", "005")}
+    compile(sessions.show(short), "script", "exec")

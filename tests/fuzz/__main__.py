@@ -17,20 +17,19 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 import argparse
 import contextlib
 import functools
-import itertools
-import select
 import shutil
 import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+
+from tests.children import run_all
 
 from . import report
 from .inputs import Kind, make_input, make_kinds
-from .runner import Child, Outcome, minimize, run_apart
+from .runner import Input, Outcome, begin, minimize, run_apart
 from .targets import KINDS, TARGETS, prepare, warm
 
 BATCH = 200
@@ -39,25 +38,18 @@ _ROOM = 1 << 30
 """Bytes that inputs and what comes of them have in memory, if there are as many."""
 
 
-class Batch(NamedTuple):
-    """Inputs of a kind for one child: what each is called, and what makes it."""
-
-    kind: str
-    inputs: list[tuple[str, Callable[[], bytes]]]
-
-
-def batches(name: str, kind: Kind, seed: int, most: int) -> Iterator[Batch]:
+def batches(name: str, kind: Kind, seed: int, most: int) -> Iterator[list[Input]]:
     """Batches of a kind, until there were `most` inputs."""
+    make = functools.partial(make_input, kind, name, seed)
     for first in range(0, most, BATCH):
         numbers = range(first, min(first + BATCH, most))
-        make = functools.partial(make_input, kind, name, seed)
-        yield Batch(name, [(f"{seed}-{n}", functools.partial(make, n)) for n in numbers])
+        yield [Input(name, f"{seed}-{n}", functools.partial(make, n)) for n in numbers]
 
 
-def of_files(paths: list[Path]) -> Iterator[Batch]:
-    """Files' batches; a file's name begins with its kind's, and a dash."""
-    for kind, group in itertools.groupby(paths, key=lambda path: path.name.partition("-")[0]):
-        yield Batch(kind, [(path.name.partition("-")[2], path.read_bytes) for path in group])
+def of_files(paths: list[Path]) -> Iterator[list[Input]]:
+    """Files; their names begin with their kinds', and a dash."""
+    named = [(path.name.partition("-"), path) for path in paths]
+    yield [Input(kind, name, path.read_bytes) for (kind, _, name), path in named]
 
 
 class Fuzzer:
@@ -70,63 +62,28 @@ class Fuzzer:
         self.seconds: Counter[str] = Counter()
         self.found: dict[tuple[str, Outcome], Path] = {}
 
-    def run(self, work: dict[str, Iterator[Batch]], processes: int, seconds: float) -> None:
-        """Run all of the work, or begin none of it any more when so many seconds are over. Each
-        part of it has as much time as the others, as long as it has more to do."""
-        end = time.monotonic() + seconds
-        running: dict[Child, tuple[str, Batch]] = {}
-        while True:
-            while len(running) < processes and work and time.monotonic() < end:
-                least = min(work, key=lambda part: self._taken(part, running))
-                if (batch := next(work[least], None)) is None:
-                    del work[least]
-                else:
-                    running[Child(batch.kind, [make for _, make in batch.inputs])] = least, batch
-            if not running:
-                return
-            ready = select.select([child.pipe for child in running], [], [], 1.0)[0]
-            for child, (part, batch) in list(running.items()):
-                rest = self._watch(child, batch, child.pipe in ready)
-                if not child.pid:
-                    del running[child]
-                    self.seconds[part] += time.monotonic() - child.started
-                    if rest.inputs:
-                        work[part] = itertools.chain([rest], work.get(part, ()))
+    def run(self, work: dict[str, Iterator[list[Input]]], processes: int, seconds: float) -> None:
+        """Run all of the work, or begin none of it any more when so many seconds are over."""
+        self.seconds = run_all(begin, work, self.count, processes=processes, seconds=seconds)
 
-    def _taken(self, part: str, running: dict[Child, tuple[str, Batch]]) -> float:
-        now = time.monotonic()
-        since = sum(now - child.started for child, (name, _) in running.items() if name == part)
-        return self.seconds[part] + since
-
-    def _watch(self, child: Child, batch: Batch, is_ready: bool) -> Batch:
-        """Count what has come. Returns what the child has not begun."""
-        if is_ready:
-            for index, outcome in child.outcomes():
-                self._count(batch, index, outcome)
-        elif child.hangs():
-            outcome = child.hang()
-            alone = run_apart(batch.kind, batch.inputs[child.done - 1][1]())
-            if not alone.failed:  # it was the other programs of a busy machine
-                outcome = alone
-            self._count(batch, child.done - 1, outcome)
-        return Batch(batch.kind, batch.inputs[child.done :])
-
-    def _count(self, batch: Batch, index: int, outcome: Outcome) -> None:
-        name, (called, make) = batch.kind, batch.inputs[index]
+    def count(self, given: Input, result: Sequence[str]) -> None:
+        """Take in what became of an input."""
+        outcome = Outcome(*result)
+        if outcome.what == "hang" and not (alone := run_apart(given.kind, given.make())).failed:
+            outcome = alone  # it was the other programs of a busy machine
+        name, _, make = given
         self.counts[name][outcome.what] += 1
         if not outcome.failed or (name, outcome) in self.found:
             return
-        path = self.out / f"{name}-{called}"
+        path = self.out / f"{name}-{given.name}"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(make())
         self.found[name, outcome] = path
         print(f"{name}: {outcome.what} at {outcome.where or '?'}: {path}", flush=True)
         if (alone := run_apart(name, make())) == outcome:
             path.write_bytes(minimize(name, make(), outcome))
-        else:  # it takes what came before in the same child, whose first input is this batch's
-            print(
-                f"alone it is {alone.what}; before it came {batch.inputs[0][0]} and on", flush=True
-            )
+        else:  # it takes what came before in the same child
+            print(f"alone it is {alone.what}; it takes some of the {BATCH} before it", flush=True)
 
     def report(self, seconds: float) -> str:
         """The counts by kind, and how to run again what failed."""

@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osucaffe.data.databases.database import open_database
-from osucaffe.data.databases.datum import parse_datum, pixels
 from osucaffe.data.pictures.image import resize
 from osucaffe.data.sets.folder import find_photos, read_photo, split
 from osucaffe.data.streams.image_list import Entry
 from osucaffe.errors import UserError
 from osucaffe.proto import read_mean
+from tests.data.records import read_images
 
 from ..conftest import ROOT, Cli
 from ..photos import make_photos
@@ -29,13 +28,11 @@ def photos(cli: Cli) -> Path:
     return make_photos(cli.folder / "photos")
 
 
-def records(path: Path) -> list[tuple[str, int, np.ndarray]]:
-    database = open_database(path)
-    found = []
-    for key, value in database.read(0, len(database)):
-        datum = parse_datum(value)
-        found.append((bytes(key).decode()[9:], datum.label, pixels(datum).copy()))
-    return found
+def listed(path: Path) -> list[tuple[str, int, np.ndarray]]:
+    """Of each record the photograph, the label and the pixels."""
+    return [
+        (key[9:], int(label), image) for key, image, label in zip(*read_images(path), strict=True)
+    ]
 
 
 def test_folders_become_databases(cli: Cli, photos: Path) -> None:
@@ -43,7 +40,7 @@ def test_folders_become_databases(cli: Cli, photos: Path) -> None:
     assert "made/it: 90 images of 3 classes\n" in done.out
     out = cli.folder / "made" / "it"
     assert (out / "labels.txt").read_text() == "bird\ncat\ndog\n"
-    train, val = records(out / "train_lmdb"), records(out / "val_lmdb")
+    train, val = (listed(out / f"{name}_lmdb") for name in ("train", "val"))
     assert len(train) + len(val) == 90
     assert 8 <= len(val) <= 28
     for name, part in (("train", train), ("val", val)):
@@ -78,7 +75,7 @@ def test_lists_and_counts_hold_what_the_databases_hold(cli: Cli, photos: Path) -
     done = cli.ok("data", "folder", "photos", "--out=data", "--size=8", "--on_bad_record=skip")
     counts = []
     for name in ("train", "val"):
-        found = records(cli.folder / "data" / f"{name}_lmdb")
+        found = listed(cli.folder / "data" / f"{name}_lmdb")
         lines = (cli.folder / "data" / f"{name}.txt").read_text().splitlines()
         assert lines == [f"{photo} {label}" for photo, label, _ in found]
         counts.append([sum(label == each for _, label, _ in found) for each in range(3)])

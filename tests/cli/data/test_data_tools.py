@@ -1,7 +1,8 @@
-"""Tests of the commands that make databases and describe them."""
+"""The commands that make databases and describe them; CIFAR-10 and Fashion-MNIST."""
 
 from __future__ import annotations
 
+import gzip
 import pickle
 import shutil
 from pathlib import Path
@@ -13,18 +14,17 @@ import simplejpeg
 from osucaffe.data.databases.database import open_database, record_key, write_database
 from osucaffe.data.databases.datum import make_datum, parse_datum, pixels
 from osucaffe.data.pictures.image import resize
-from osucaffe.proto import Datum, read_mean
+from osucaffe.proto import Datum, read_mean, read_net
+from tests.data.records import read_images, read_records
 
-from ..conftest import Cli
+from ..conftest import ROOT, Cli
 
 
 def records(path: Path) -> dict[str, tuple[Datum, np.ndarray]]:
     """The records by key: the message, and its pixels."""
-    database = open_database(path)
-    found = database.read(0, len(database))
     return {
-        bytes(key).decode(): (Datum.FromString(value), pixels(parse_datum(value)).copy())
-        for key, value in found
+        key.decode(): (Datum.FromString(value), pixels(parse_datum(memoryview(value))))
+        for key, value in read_records(path)
     }
 
 
@@ -205,3 +205,39 @@ def test_bad_cifar_files(cli: Cli) -> None:
     assert "test_batch is not a file of CIFAR-10: it asks for pathlib" in done.err
     (cli.folder / "test_batch.bin").write_bytes(bytes(3000))
     assert "3000 bytes are not records of 3073" in cli("convert_cifar", ".", "out").err
+
+
+def test_cifar10(cli: Cli) -> None:
+    rng = np.random.default_rng(0)
+    for name in [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]:
+        rows = rng.integers(0, 256, (4, 3073), dtype=np.uint8)
+        rows[:, 0] %= 10
+        (cli.folder / f"{name}.bin").write_bytes(rows.tobytes())
+    cli.ok("data", "cifar10", "--files=.")
+    for layer in read_net(ROOT / "models" / "cifar10_quick" / "train_val.prototxt").layer[:2]:
+        assert open_database(cli.folder / layer.data_param.source)
+        mean = read_mean(cli.folder / layer.transform_param.mean_file)
+    _, images, _ = read_images(cli.folder / "data" / "cifar10" / "cifar10_train_lmdb")
+    np.testing.assert_allclose(mean, images.mean(0), rtol=1e-6)
+    labels = (cli.folder / "data" / "cifar10" / "labels.txt").read_text().splitlines()
+    assert (labels[0], labels[9]) == ("airplane", "truck")
+    assert "--files" in cli("data", "cifar10").err
+
+
+def test_fashion_mnist(cli: Cli) -> None:
+    rng = np.random.default_rng(0)
+    images = {}
+    for part, count in (("train", 6), ("t10k", 4)):
+        images[part] = rng.integers(0, 256, (count, 28, 28), dtype=np.uint8)
+        header = np.array([0x803, count, 28, 28], ">u4").tobytes()
+        content = gzip.compress(header + images[part].tobytes())
+        (cli.folder / f"{part}-images-idx3-ubyte.gz").write_bytes(content)
+        header = np.array([0x801, count], ">u4").tobytes()
+        (cli.folder / f"{part}-labels-idx1-ubyte").write_bytes(header + bytes(range(count)))
+    done = cli.ok("data", "fashion_mnist", "--files=.", "--out=out")
+    assert "out/fashion_mnist_train_lmdb: 6 images" in done.out
+    for part, name in (("train", "train"), ("t10k", "test")):
+        _, found, labels = read_images(cli.folder / "out" / f"fashion_mnist_{name}_lmdb")
+        assert labels.tolist() == list(range(len(labels)))
+        np.testing.assert_array_equal(found[:, 0], images[part])
+    assert (cli.folder / "out" / "labels.txt").read_text().endswith("\nAnkle boot\n")

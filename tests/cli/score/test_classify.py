@@ -1,19 +1,28 @@
-"""`osucaffe classify`: labels and scores, the picture, means, bad input."""
+"""osucaffe classify: labels and scores, the stream of files, means, pictures, ranks, bad input."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import simplejpeg
 
+from osucaffe.cli.score import classify_input, sharding
+from osucaffe.cli.score.classify_input import FileInput, ImageFiles
+from osucaffe.comm.job.job import Job
 from osucaffe.data.databases.database import open_database
 from osucaffe.data.databases.datum import parse_datum, pixels
+from osucaffe.errors import UserError
 from osucaffe.proto import write_mean
+from osucaffe.pycaffe.image_input import ImageInput
+from tests.data.records import read_records
 
 from ..conftest import DEPLOY
+from .test_extract_features import prepare
 
 LOG = re.compile(r"[IW]\d{4} \d\d:\d\d:\d\d\.\d{6} +\d+ \w+\.py:\d+\] ")
 NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
@@ -207,3 +216,155 @@ def test_a_folder_of_images_and_one_by_one_are_the_same(cli, classify, digits):
     assert whole == "".join(parts)
     (cli.folder / "none").mkdir()
     assert "there is no image in this folder" in message(classify(str(cli.folder / "none")))
+
+
+@pytest.fixture
+def entry() -> FileInput:
+    """Photographs enter as 3x8x10, the middle of 12x12."""
+    blob = SimpleNamespace(data=np.empty((1, 3, 8, 10), np.float32))
+    net = SimpleNamespace(inputs=["data"], blobs={"data": blob})
+    mean = np.array([104, 117, 123])
+    given = ImageInput(net, mean=mean, input_scale=0.5, raw_scale=255, channel_swap=(2, 1, 0))
+    return FileInput(given, (12, 12))
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> list[str]:
+    """Seven photographs of several sizes."""
+    random = np.random.default_rng(0)
+    for index in range(7):
+        pixels = random.integers(0, 256, (20 + index, 30, 3), dtype=np.uint8)
+        (tmp_path / f"{index}.jpg").write_bytes(simplejpeg.encode_jpeg(pixels))
+    return sorted(map(str, tmp_path.iterdir()))
+
+
+@pytest.mark.parametrize(
+    ("many", "crops"), [(1000, 1), (1000, 10), (1, 1)], ids=["threads", "crops", "processes"]
+)
+def test_files_come_in_their_order(
+    entry: FileInput, paths: list[str], many: int, crops: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(classify_input, "_MANY", many)
+    files = ImageFiles(paths, entry, oversample=crops == 10)
+    stream = files.stream((3, crops, 3, 8, 10), readers=2)
+    try:
+        found = np.concatenate([stream.next()[0].array.copy() for _ in range(3)])
+    finally:
+        stream.close()
+    expected = [entry.enter(path, crops == 10) for path in paths]
+    assert found.shape == (9, crops, 3, 8, 10)
+    np.testing.assert_allclose(found[:7], expected, rtol=0, atol=1e-4)
+    assert np.ptp(expected[0]) > 50
+    assert not found[7:].any()
+
+
+def test_a_bad_file_is_named(entry: FileInput, paths: list[str]) -> None:
+    Path(paths[4]).write_bytes(b"no image")
+    stream = ImageFiles(paths, entry, oversample=False).stream((3, 1, 3, 8, 10), readers=2)
+    try:
+        stream.next()
+        with pytest.raises(UserError, match=r"4\.jpg: "):
+            stream.next()
+    finally:
+        stream.close()
+
+
+def test_more_images_are_classified_at_a_time(cli, classify, digits) -> None:
+    """As many as are worth a pass, where the model says less and its layers can have more."""
+    names, _ = digits(20)
+    net = Path(cli.deploy).read_text().replace("dim: 64", "dim: 3")
+    cli.write("small.prototxt", net)
+    reshape = 'type: "Reshape" bottom: "data" top: "r" reshape_param { shape {'
+    layer = f'layer {{ name: "r" {reshape} dim: 3 dim: 1 dim: 28 dim: 28 }} }} }}\n'
+    head, conv1, rest = net.replace('bottom: "data"', 'bottom: "r"').partition(
+        'layer {\n  name: "c'
+    )
+    cli.write("fixed.prototxt", head + layer + conv1 + rest)
+    expected = scores(classify(*names, "--labels=labels.txt"))
+    for options, passes in {
+        ("--model", "small.prototxt"): True,
+        ("--model", "fixed.prototxt"): False,
+        ("--batch", "25", "--oversample"): True,
+    }.items():
+        done = classify(*names, "--labels=labels.txt", *options)
+        assert ("The net takes 3 images at a time: " in done.err) != passes, done.err
+        assert "All 20 images" in done.err
+        assert ("--oversample" in options) != (scores(done) == expected)
+
+
+@pytest.mark.gpu
+def test_a_gpu_finds_what_the_cpu_does(cli, classify, digits) -> None:
+    """Batches are sent to it beside the passes: each image has its own scores."""
+    names, _ = digits(150)
+    found = []
+    for device in (), ("--gpu", "0", "--precision", "fp32"):
+        done = classify(*names, "--top", "1", "--batch", "8", "--json", *device)
+        best = [each["labels"][0] for each in json.loads(scores(done))]
+        found.append(([each["label"] for each in best], [each["score"] for each in best]))
+    (labels, values), (expected, wanted) = found
+    assert labels == expected
+    assert len(labels) == 150
+    np.testing.assert_allclose(values, wanted, rtol=1e-4, atol=1e-6)
+
+
+ONE = ("--threads", "1")
+
+
+class Ranks(Job):
+    """A rank beside others, whose values are given."""
+
+    def __init__(self, size: int, others: list[object]) -> None:
+        self.size, self._others = size, others
+
+    def collect(self, value: object) -> list[object]:
+        return [value, *self._others]
+
+
+def test_batches_come_in_their_order() -> None:
+    made: list[int] = []
+
+    def make(batch: int) -> str:
+        made.append(batch)
+        return f"own {batch}"
+
+    found = list(sharding.in_turn(Ranks(3, ["a", "b"]), 7, make))
+    assert found == ["own 0", "a", "b", "own 3", "a", "b", "own 6"]
+    assert made == [0, 3, 6]
+    assert list(sharding.in_turn(Job(), 2, make)) == ["own 0", "own 1"]
+
+
+def lines(text: str) -> list[str]:
+    """What a log says, but for times."""
+    return [re.sub(r"^.*?\] ", "", line) for line in text.splitlines()]
+
+
+@pytest.mark.ranks
+def test_three_ranks_score_as_one(cli) -> None:
+    prepare(cli)
+    command = ("test", "--model=net.prototxt", "--weights=tiny.caffemodel", "--iterations=5", *ONE)
+    alone, shared = cli(*command), cli(*command, "--ranks=3")
+    assert alone.code == shared.code == 0, shared.err
+    found, expected = ([t for t in lines(done.err) if " = " in t] for done in (shared, alone))
+    assert found == expected
+    assert len(found) == 12
+
+
+@pytest.mark.ranks
+def test_two_ranks_classify_as_one(cli, classify, digits) -> None:
+    names, _ = digits(33)
+    alone, shared = classify(*names, *ONE), classify(*names, *ONE, "--ranks", "2")
+    assert alone.code == shared.code == 0, shared.err
+    assert shared.out == alone.out
+    assert len(alone.out.splitlines()) == 33 * 6
+
+
+@pytest.mark.ranks
+def test_two_ranks_extract_what_one_does(cli) -> None:
+    prepare(cli)
+    command = ("extract_features", "tiny.caffemodel", "net.prototxt", "ip,data")
+    for databases, ranks in ("a,b", "1"), ("c,d", "2"):
+        done = cli.ok(*command, databases, "3", *ONE, "--ranks", ranks)
+        first, second = databases.split(",")
+        assert done.out == f"wrote {first}: 24 x ip\nwrote {second}: 24 x data\n"
+    for one, other in ("a", "c"), ("b", "d"):
+        assert read_records(cli.folder / one) == read_records(cli.folder / other)

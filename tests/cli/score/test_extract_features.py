@@ -9,10 +9,10 @@ import pytest
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.cli.score import extract_features
-from osucaffe.data.databases.database import open_database
 from osucaffe.errors import UserError
 from osucaffe.net import Net
 from osucaffe.proto import Datum, read_net, read_weights, write_weights
+from tests.data.records import read_records
 
 from ..conftest import DEPLOY
 
@@ -31,22 +31,20 @@ def prepare(cli):
     return np.concatenate(scores), np.concatenate(data)
 
 
-def records(path):
-    database = open_database(path)
-    found = database.read(0, len(database))
-    return [(bytes(key), Datum.FromString(bytes(value))) for key, value in found]
+def datums(path):
+    return [(key, Datum.FromString(value)) for key, value in read_records(path)]
 
 
 def test_records(cli):
     scores, data = prepare(cli)
     done = cli.ok("extract_features", "tiny.caffemodel", "net.prototxt", "ip,data", "a,b", "2")
     assert done.out == "wrote a: 16 x ip\nwrote b: 16 x data\n"
-    found = records(cli.folder / "a")
+    found = datums(cli.folder / "a")
     assert [key for key, _ in found] == [b"%010d" % index for index in range(16)]
     for (_, datum), expected in zip(found, scores, strict=True):
         assert (datum.channels, datum.height, datum.width) == (10, 1, 1)
         np.testing.assert_allclose(datum.float_data, expected, rtol=1e-5, atol=1e-6)
-    for (_, datum), expected in zip(records(cli.folder / "b"), data, strict=True):
+    for (_, datum), expected in zip(datums(cli.folder / "b"), data, strict=True):
         assert (datum.channels, datum.height, datum.width) == expected.shape
         np.testing.assert_allclose(datum.float_data, expected.ravel(), rtol=1e-6)
 
@@ -56,7 +54,7 @@ def test_the_arguments_of_caffes_tool(cli):
     command = "extract_features", "tiny.caffemodel", "net.prototxt", "ip", "a", "1", "lmdb"
     for ending in (), ("CPU",):
         cli.ok(*command, *ending)
-    assert len(records(cli.folder / "a")) == 8
+    assert len(read_records(cli.folder / "a")) == 8
     assert "--gpu x: give" in cli.fails(*command, "GPU", "DEVICE_ID=x").err
 
 

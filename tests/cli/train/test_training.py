@@ -11,8 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osucaffe.proto import read_weights
-
 from ..conftest import Cli
 
 # What Caffe's parse_log.py looks for in a line, in turn.
@@ -44,6 +42,10 @@ def parse(log: str) -> dict[str, list[tuple[int, str, float]]]:
 def test_a_log_can_be_read_by_the_tools_of_caffe(ready: Cli) -> None:
     result = ready.ok("train", "-solver", "solver.prototxt", "--log_dir", "logs")
     assert result.out == ""
+    rows = json.loads(ready("parse_log", "logs/osucaffe.INFO", "--json").out)
+    assert [row["NumIters"] for row in rows["train"]] == [0, 2, 4, 6, 8]
+    assert [row["NumIters"] for row in rows["tests"]["0"]] == [0, 5, 10]
+    assert "FOLDER" in ready("parse_log", "logs/osucaffe.INFO").err
     found = parse(result.err)
     assert [value for value in found["rate"] if value[0] in (0, 4, 8)] == [
         (0, "lr", 0.1),
@@ -71,22 +73,20 @@ def test_a_log_can_be_read_by_the_tools_of_caffe(ready: Cli) -> None:
 
 
 def test_it_goes_on_from_a_snapshot_as_if_it_had_not_stopped(ready: Cli) -> None:
-    ready.ok("train", "--solver=solver.prototxt")
-    whole = read_weights(ready.folder / "run_iter_10.caffemodel")
-    ready.ok("train", "--solver=solver.prototxt", "--max_iter=6")
-    ready.ok("train", "--solver=solver.prototxt", "--snapshot=run_iter_6.solverstate")
-    resumed = read_weights(ready.folder / "run_iter_10.caffemodel")
-    assert [layer.blobs[0].data for layer in whole.layer if layer.blobs] == [
-        layer.blobs[0].data for layer in resumed.layer if layer.blobs
-    ]
-
-
-def test_snapshot_auto_takes_the_newest(ready: Cli) -> None:
     ready.write_solver("snapshot: 2")
-    ready.ok("train", "--solver=solver.prototxt", "--max_iter=6", "-snapshot=auto")
-    result = ready("train", "--solver=solver.prototxt", "--snapshot", "auto")
-    assert "run_iter_6.solverstate" in result.err
-    assert "Iteration 4," not in result.err
+    command = "train", "--solver=solver.prototxt"
+    ready.ok(*command)
+    whole = (ready.folder / "run_iter_10.caffemodel").read_bytes()
+    again = ready.ok(*command, "--snapshot=auto")
+    assert "already at iteration 10 of max_iter 10: there is nothing left to train" in again.err
+    assert "Optimization" not in again.err
+    for path in ready.folder.glob("run_iter_[81]*"):
+        path.unlink()
+    resumed = ready.ok(*command, "-snapshot=auto")  # the newest
+    assert "run_iter_6.solverstate" in resumed.err
+    assert "Iteration 4," not in resumed.err
+    assert (ready.folder / "run_iter_10.caffemodel").read_bytes() == whole
+    ready.ok(*command, "--snapshot=run_iter_10.solverstate", "--max_iter=12")
 
 
 def test_it_fine_tunes_from_several_files(ready: Cli) -> None:
@@ -103,14 +103,16 @@ def test_it_fine_tunes_from_several_files(ready: Cli) -> None:
 
 def test_test_prints_each_batch_and_the_means(ready: Cli) -> None:
     ready.ok("train", "--solver=solver.prototxt")
-    result = ready.ok(
-        "test", "-model", "net.prototxt", "-weights", "run_iter_10.caffemodel", "-iterations", "4"
-    )
+    words = "-model", "net.prototxt", "-weights", "run_iter_10.caffemodel", "-iterations", "4"
+    result = ready.ok("test", *words, "--json")
     batches = re.findall(r"\] Batch (\d), accuracy = (\S+)$", result.err, re.M)
     assert [number for number, _ in batches] == list("0123")
-    mean = re.search(r"\] accuracy = (\S+)$", result.err, re.M)
-    assert mean
-    assert float(mean[1]) == pytest.approx(np.mean([float(value) for _, value in batches]))
+    found = json.loads(result.out)
+    values = {each["name"]: each["value"] for each in found["outputs"]}
+    assert (found["iterations"], values.keys()) == (4, {"accuracy", "loss"})
+    assert values["accuracy"] == pytest.approx(np.mean([float(value) for _, value in batches]))
+    assert found["loss"] == pytest.approx(values["loss"])
+    assert f"] accuracy = {values['accuracy']:g}" in result.err
     assert re.search(r"\] Loss: \d", result.err)
     assert re.search(r"\] First two batches, with preparation: \S+ s$", result.err, re.M)
     assert re.search(r"\] All 4 batches: \S+ s$", result.err, re.M)
@@ -140,11 +142,16 @@ def test_layers_without_a_name_or_with_the_same_are_timed_and_scored(ready: Cli)
 
 
 def test_time_prints_every_layer(ready: Cli) -> None:
-    result = ready.ok("time", "--model=net.prototxt", "--iterations=2")
+    result = ready.ok("time", "--model=net.prototxt", "--iterations=2", "--json")
+    found = json.loads(result.out)
+    rows = {row["name"]: row for row in found["layers"]}
+    # 8 images of 784 values to 10 outputs, and the bias.
+    assert rows["ip"]["forward"]["flops"] == 8 * 10 * (2 * 784 + 1)
+    assert rows["ip"]["forward"]["milliseconds"] > 0
+    assert found["memory"]["parameters"] >= 4 * 7850
     for way in ("forward", "backward"):
         for layer in ("data", "ip", "loss"):
             assert re.search(rf"\] +{layer}\t{way}: \S+ ms\.", result.err)
-    # 8 images of 784 values to 10 outputs, and the bias.
     assert f"{(2 * 8 * 784 * 10 + 80) / 1e6:.3g} MFLOP" in result.err
     for phrase in ("Forward pass", "Backward pass", "Forward-Backward"):
         assert re.search(rf"\] Average {phrase}: \S+ ms\.", result.err)
@@ -192,15 +199,6 @@ def test_signals_do_what_the_flags_say(ready: Cli, signal_number: signal.Signals
     rest = program.communicate(timeout=300)[0] or ""
     assert program.returncode == 128 + signal_number
     assert list(ready.folder.glob("run_iter_*.solverstate")), rest
-
-
-def test_a_finished_run_has_nothing_left(ready: Cli) -> None:
-    command = "train", "--solver=solver.prototxt", "--snapshot=auto"
-    ready.ok(*command)
-    again = ready.ok(*command)
-    assert "already at iteration 10 of max_iter 10: there is nothing left to train" in again.err
-    assert "Optimization" not in again.err
-    ready.ok(*command, "--max_iter=12")
 
 
 def test_a_run_that_diverged_ends_with_3(ready: Cli) -> None:

@@ -1,12 +1,25 @@
-"""Tests of prefetching: order, ring of buffers, position, errors in threads, shutdown."""
+"""Prefetching: order, ring of buffers, position, errors in threads, shutdown; bad records, stalls,
+and decoded records that stay."""
 
+from __future__ import annotations
+
+import logging
+import pickle
+import subprocess
+import sys
 import threading
 import time
+from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from osucaffe.data.ahead.decoded_cache import DecodedCache
+from osucaffe.data.ahead.parallel_map import BadRecords
 from osucaffe.data.ahead.pipeline import Pipeline, allocate
+from osucaffe.data.ahead.stalls import StallMonitor
+from osucaffe.errors import UserError
 
 SHAPES = [(4, 3), (4,)]
 
@@ -50,19 +63,15 @@ def test_more_threads_than_batches_share_them():
     pipeline.close()
 
 
-def test_a_batch_stays_until_the_next_is_taken():
-    pipeline = Pipeline(count_up, SHAPES, depth=2, threads=2)
+def test_a_batch_stays_until_the_next_is_taken_in_few_buffers():
+    pipeline = Pipeline(count_up, SHAPES, depth=3, threads=2)
+    addresses = set()
     for step in range(30):
         data, labels = pipeline.next()
+        addresses.add(data.address)
         time.sleep(0.001)  # time for the threads to spoil it
         assert labels.array.tolist() == list(range(4 * step, 4 * step + 4))
         assert (data.array == labels.array[:, None]).all()
-    pipeline.close()
-
-
-def test_buffers_are_few_and_reused():
-    pipeline = Pipeline(count_up, SHAPES, depth=3)
-    addresses = {pipeline.next()[0].address for _ in range(20)}
     assert len(addresses) == 4
     pipeline.close()
 
@@ -140,3 +149,92 @@ def test_memory_is_aligned():
         assert buffer.array.shape == shape
         assert buffer.flat.shape == (buffer.array.size,)
         assert buffer.array.ctypes.data == buffer.address
+
+
+COUNT = 1000
+
+
+@pytest.mark.parametrize("good", [[0], [999], [3, 500]])
+def test_where_most_are_bad_each_is_tried_once(
+    good: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    tried: Counter[int] = Counter()
+
+    def read(number: int) -> str:
+        tried[number] += 1
+        if number not in good:
+            raise UserError(f"{number} is bad")
+        return f"record {number}"
+
+    bad = BadRecords(skip=True)
+    for number in [*range(COUNT), *range(COUNT)]:
+        after = [each for each in good if each >= number]
+        place = (after or good)[0]
+        assert bad.usable(number, COUNT, read, "none") == (f"record {place}", place)
+    assert {tried[number] for number in range(COUNT) if number not in good} == {1}
+    assert bad.count == COUNT - len(good)
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 10 + 7
+    assert lines[-1].startswith("Skipped: 640 records so far")
+
+
+def test_where_all_are_bad_that_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    def read(number: int) -> str:
+        raise UserError(f"{number} is bad")
+
+    caplog.set_level(logging.CRITICAL)
+    with pytest.raises(UserError, match="none is good"):
+        BadRecords(skip=True).usable(7, COUNT, read, "none is good")
+    with pytest.raises(UserError, match="7 is bad"):
+        BadRecords().usable(7, COUNT, read, "none is good")
+
+
+def log_of(caplog: pytest.LogCaptureFixture, waits: float, computes: float) -> str:
+    waiting, now = StallMonitor('layer "data" (Data), TRAIN', "--readers"), 100.0
+    with caplog.at_level(logging.INFO, "osucaffe"):
+        waiting.note(now, now + 60)  # the first batch does not count
+        now += 60
+        for _ in range(2000):
+            now += computes
+            waiting.note(now, now + waits)
+            now += waits
+    return caplog.text
+
+
+def test_it_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    text = log_of(caplog, waits=0.03, computes=0.01)
+    said = 'layer "data" (Data), TRAIN: the net waits for its records 75 % of the time'
+    assert text.count(said) == 1
+    assert "--readers" in text
+
+
+def test_nothing_is_said_where_it_is_little(caplog: pytest.LogCaptureFixture) -> None:
+    assert log_of(caplog, waits=0.001, computes=0.04) == ""
+
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_processes_share_them() -> None:
+    kept = DecodedCache(3, (2, 4, 5), interleaved=True)
+    image = np.arange(40, dtype=np.uint8).reshape(2, 4, 5)
+    kept.put(1, image, 7)
+    child = """
+import pickle, sys
+kept = pickle.load(sys.stdin.buffer)
+assert kept.has.tolist() == [False, True, False], kept.has
+kept.put(2, kept.images[1] + 1, int(kept.labels[1]) + 1)
+"""
+    content = pickle.dumps(kept)
+    assert len(content) < 1000  # what they hold is not sent
+    subprocess.run([sys.executable, "-c", child], input=content, check=True, cwd=ROOT)
+    assert kept.has.tolist() == [False, True, True]
+    assert kept.labels[2] == 8
+    assert np.array_equal(kept.images[2], image + 1)
+
+
+def test_others_are_not_kept() -> None:
+    kept = DecodedCache(2, (1, 2, 2), interleaved=False)
+    kept.put(0, np.zeros((1, 3, 2), np.uint8), 1)
+    kept.put(1, np.zeros((1, 2, 2), np.float32), 1)
+    assert not kept.has.any()

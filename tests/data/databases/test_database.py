@@ -1,20 +1,20 @@
-"""Tests of LMDB reading (also of what C++ Caffe wrote), of its checks, and of writing."""
+"""LMDBs: reading (also of what C++ Caffe wrote), checks, writing; damage is a message, never a
+signal, a hang or another traceback."""
 
+from __future__ import annotations
+
+import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from osucaffe.data.databases.database import open_database, record_key, write_database
+from osucaffe.data.databases.lmdb_database import LmdbDatabase
 from osucaffe.errors import UserError
-
-FORMATS = Path(__file__).parents[2] / "fixtures" / "formats"
-
-
-def read_all(path):
-    database = open_database(path)
-    records = database.read(0, len(database))
-    return [(bytes(key), bytes(value)) for key, value in records]
+from tests.data.records import FORMATS, read_records
 
 
 @pytest.fixture
@@ -25,9 +25,9 @@ def many(tmp_path):
 
 
 def test_reads_what_caffe_wrote_in_key_order():
-    keys = [key for key, _ in read_all(FORMATS / "mnist200_lmdb")]
+    keys = [key for key, _ in read_records(FORMATS / "mnist200_lmdb")]
     assert keys == [record_key(i) for i in range(200)]
-    keys = [key for key, _ in read_all(FORMATS / "raw6_lmdb")]
+    keys = [key for key, _ in read_records(FORMATS / "raw6_lmdb")]
     assert keys == [record_key(i, f"{i}.jpg") for i in range(6)]
 
 
@@ -47,7 +47,7 @@ def test_single_values_are_views_of_the_file(name, many):
     """Small values and large ones, which LMDB keeps in pages of their own."""
     path = many[0] if name == "many" else FORMATS / name
     database = open_database(path)
-    records = read_all(path)
+    records = read_records(path)
     assert list(database.keys()) == [key for key, _ in records]
     for number in (0, len(records) - 1, 3):
         assert (database.key(number), database.value(number)) == records[number]
@@ -58,7 +58,7 @@ def test_writing_replaces_a_database_and_nothing_else(many, tmp_path):
     path, _ = many
     old = open_database(path)
     assert write_database(path, [(b"a", b"1"), (b"b", b"2")]) == 2
-    assert read_all(path) == [(b"a", b"1"), (b"b", b"2")]
+    assert read_records(path) == [(b"a", b"1"), (b"b", b"2")]
     [(_, value)] = old.read(999, 1000)  # who has the old one open still reads the old one
     assert bytes(value) == b"999" * 6
     (tmp_path / "mine").mkdir()
@@ -134,7 +134,7 @@ def test_pages_that_hold_nothing_may_lack_at_the_end(tmp_path, value_size):
         struct.pack_into("<Q", content, meta + 136, last_page + 3)
     file.unlink()
     file.write_bytes(content)
-    records = read_all(path)
+    records = read_records(path)
     assert [key for key, _ in records] == [record_key(i) for i in range(2000)]
     assert all(len(value) == value_size for _, value in records)
     for cut in (4096, 3 * 4096, len(content) // 2):
@@ -142,3 +142,79 @@ def test_pages_that_hold_nothing_may_lack_at_the_end(tmp_path, value_size):
         file.write_bytes(content[:-cut])
         with pytest.raises(UserError, match="truncated"):
             open_database(path)
+
+
+SIZES = {"small": 150, "large": 9000, "mixed": 0}
+"""Of a value: several lie on a page; each has pages of its own; both."""
+
+
+def make(path: Path, kind: str) -> bytes:
+    lengths = [SIZES[kind] or (60, 3000, 12)[i % 3] for i in range(700)]
+    write_database(path, [(record_key(i), bytes([i % 251]) * n) for i, n in enumerate(lengths)])
+    return (path / "data.mdb").read_bytes()
+
+
+def test_branches_that_lead_in_a_circle(tmp_path: Path) -> None:
+    whole = bytearray(make(tmp_path / "x_lmdb", "small"))
+    pages = np.frombuffer(whole, np.uint8).reshape(-1, 4096)
+    [branch] = np.flatnonzero(pages.view("<u2")[:, 5] == 1)
+    words = pages[branch].view("<u2")
+    for offset in words[8 : words[6] // 2]:
+        words[offset // 2] = branch
+    (tmp_path / "x_lmdb" / "data.mdb").write_bytes(whole)
+    with pytest.raises(UserError, match="in a circle"):
+        open_database(tmp_path / "x_lmdb").read(0, 1)
+
+
+@pytest.mark.parametrize("kind", SIZES)
+@pytest.mark.parametrize("left", [0, 8192, -1])
+def test_a_file_that_shrinks_while_it_is_read(kind: str, left: int, tmp_path: Path) -> None:
+    size = len(make(tmp_path / "x_lmdb", kind))
+    database = open_database(tmp_path / "x_lmdb")
+    assert isinstance(database, LmdbDatabase)
+    database.value(3)
+    os.truncate(tmp_path / "x_lmdb" / "data.mdb", size // 3 if left < 0 else left)
+    reads = [database.read, lambda _, stop: database.value(stop - 1)]
+    for read in [*reads, database.rows] if SIZES[kind] else reads:  # rows are of one length
+        with pytest.raises(UserError, match="become shorter"):
+            read(600, 640)
+    if left == 0:
+        with pytest.raises(UserError, match="has changed"):
+            database.check()
+
+
+def an_empty_level(pages: np.ndarray, leaf: int) -> None:
+    branches = pages.view("<u2")[:, 5] == 1
+    pages[branches, 12] = 17  # where the offsets of its nodes end: within the first
+
+
+def a_lost_meta_page(pages: np.ndarray, leaf: int) -> None:
+    pages[1] = 0  # what the other says is an earlier state
+
+
+def a_meta_page_twice(pages: np.ndarray, leaf: int) -> None:
+    pages[0] = pages[1]
+
+
+def a_shorter_record(pages: np.ndarray, leaf: int) -> None:
+    pages[leaf, int(pages[leaf].view("<u2")[8])] -= 9
+
+
+def a_record_twice(pages: np.ndarray, leaf: int) -> None:
+    offsets = pages[leaf].view("<u2")[8:]
+    offsets[1] = offsets[0]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [an_empty_level, a_lost_meta_page, a_meta_page_twice, a_shorter_record, a_record_twice],
+)
+def test_what_could_be_read_but_is_not_what_was_written(
+    damage: Callable[[np.ndarray, int], None], tmp_path: Path
+) -> None:
+    whole = bytearray(make(tmp_path / "x_lmdb", "small"))
+    pages = np.frombuffer(whole, np.uint8).reshape(-1, 4096)
+    damage(pages, int(np.flatnonzero(pages.view("<u2")[:, 5] == 2)[0]))
+    (tmp_path / "x_lmdb" / "data.mdb").write_bytes(whole)
+    with pytest.raises(UserError, match=r"LMDB .*x_lmdb is damaged: "):
+        open_database(tmp_path / "x_lmdb").read(0, 700)

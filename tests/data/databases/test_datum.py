@@ -3,7 +3,6 @@
 import io
 import struct
 import zlib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,18 +11,11 @@ import simplejpeg
 from osucaffe.data.databases.database import open_database
 from osucaffe.data.databases.datum import decode_image, make_datum, parse_datum, pixels
 from osucaffe.proto import caffe_pb2
-
-FORMATS = Path(__file__).parents[2] / "fixtures" / "formats"
+from tests.data.records import FORMATS, read_images
 
 
 def parsed(message):
     return parse_datum(memoryview(message.SerializeToString()))
-
-
-def images(name):
-    database = open_database(FORMATS / name)
-    records = database.read(0, len(database))
-    return [pixels(parse_datum(value)).copy() for _, value in records]
 
 
 @pytest.mark.parametrize("label", [0, 7, 127, 128, 300, 2**31 - 1, -1, -(2**31)])
@@ -57,15 +49,16 @@ def test_float_data():
 
 def test_jpegs_are_decoded_as_caffe_decodes_them():
     # The raw records are the same images at half the size: bilinear, so means of 2 x 2 pixels.
-    for full, half in zip(images("jpeg6_lmdb"), images("raw6_lmdb"), strict=True):
+    for full, half in zip(
+        *(read_images(FORMATS / name)[1] for name in ("jpeg6_lmdb", "raw6_lmdb")), strict=True
+    ):
         assert full.shape == (3, 64, 96)
         mean = full.reshape(3, 32, 2, 48, 2).mean(axis=(2, 4))
         assert np.abs(mean - half).max() <= 1  # rounding
 
 
 def test_colours():
-    database = open_database(FORMATS / "jpeg6_lmdb")
-    [(_, value)] = database.read(0, 1)
+    [(_, value)] = open_database(FORMATS / "jpeg6_lmdb").read(0, 1)
     datum = parse_datum(value)
     colour = pixels(datum, True).astype(float)
     gray = pixels(datum, False)

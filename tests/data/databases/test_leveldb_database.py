@@ -12,17 +12,12 @@ from osucaffe.backends.cpu import Cpu
 from osucaffe.cli import main
 from osucaffe.data.databases.database import open_database
 from osucaffe.errors import UserError
+from tests.data.records import FORMATS, read_records
 from tests.layers.nets import build
 
 plyvel = pytest.importorskip("plyvel")
 
-RECORDS = Path(__file__).parents[2] / "fixtures" / "formats" / "raw6_lmdb"
-
-
-def contents(path: Path) -> list[tuple[bytes, bytes]]:
-    database = open_database(path)
-    found = database.read(0, len(database))
-    return [(bytes(key), bytes(value)) for key, value in found]
+RECORDS = FORMATS / "raw6_lmdb"
 
 
 @pytest.fixture
@@ -31,7 +26,7 @@ def level(tmp_path: Path) -> Path:
     path = tmp_path / "level"
     with plyvel.DB(str(path), create_if_missing=True) as database:
         for repeat in range(30):
-            for key, value in contents(RECORDS):
+            for key, value in read_records(RECORDS):
                 database.put(b"%02d%s" % (repeat, key), value)
             if repeat == 20:
                 database.compact_range()
@@ -40,10 +35,10 @@ def level(tmp_path: Path) -> Path:
 
 def test_records_are_those_of_the_lmdb(level: Path) -> None:
     database = open_database(level)
-    wanted = [(b"%02d%s" % (n, k), v) for n in range(30) for k, v in contents(RECORDS)]
+    wanted = [(b"%02d%s" % (n, k), v) for n in range(30) for k, v in read_records(RECORDS)]
     assert len(database) == len(wanted) == 180
     assert list(database.keys()) == [key for key, _ in wanted]
-    assert contents(level) == wanted
+    assert read_records(level) == wanted
     for start, stop in ((0, 1), (63, 66), (64, 128), (179, 180)):
         found = database.read(start, stop)
         assert [(bytes(key), bytes(value)) for key, value in found] == wanted[start:stop]
@@ -75,7 +70,7 @@ def test_it_becomes_an_lmdb(
 ) -> None:
     assert main(["data", "convert", str(level), str(tmp_path / "lmdb")]) == 0
     assert "180 records" in capsys.readouterr().out
-    assert contents(tmp_path / "lmdb") == contents(level)
+    assert read_records(tmp_path / "lmdb") == read_records(level)
 
 
 def test_what_is_wrong_is_said(
@@ -92,7 +87,7 @@ def test_what_is_wrong_is_said(
     content[len(content) // 2] ^= 1
     table.write_bytes(content)
     with pytest.raises(UserError, match=r"LevelDB .* is damaged: .*[Cc]orruption"):
-        contents(level)
+        read_records(level)
     monkeypatch.setitem(sys.modules, "plyvel", None)
     with pytest.raises(UserError, match=r'pip install "osucaffe\[leveldb\]"'):
         open_database(level)

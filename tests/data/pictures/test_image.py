@@ -1,5 +1,9 @@
-"""Tests of image files: resizing is OpenCV's, as the LMDBs that Caffe's own tool made show."""
+"""Image files, their resizing (OpenCV's, as LMDBs of Caffe's tool show; bicubic), their colours."""
 
+from __future__ import annotations
+
+import colorsys
+import math
 from pathlib import Path
 
 import numpy as np
@@ -7,8 +11,12 @@ import pytest
 
 from osucaffe.data.databases.database import open_database
 from osucaffe.data.databases.datum import decode_image, parse_datum, pixels
+from osucaffe.data.pictures.augment import Window, distort, show
+from osucaffe.data.pictures.bicubic import shrink
 from osucaffe.data.pictures.image import read_image, resize
+from osucaffe.data.pictures.resample import resample
 from osucaffe.errors import UserError
+from osucaffe.proto import caffe_pb2
 
 FORMATS = Path(__file__).parents[2] / "fixtures" / "formats"
 
@@ -51,3 +59,131 @@ def test_a_few_bytes_that_ask_for_many_pixels(root: Path) -> None:
     content = (root / "tests/fuzz/regressions/image-bomb_tiff").read_bytes()
     with pytest.raises(ValueError, match=r"pixels in \d+ bytes: it is damaged"):
         decode_image(memoryview(content))
+
+
+random = np.random.default_rng(0)
+
+
+def kernel(x: float) -> float:
+    """Keys 1981, equation 4 with a = -1/2 (there: 15)."""
+    x = abs(x)
+    if x <= 1:
+        return 1.5 * x**3 - 2.5 * x**2 + 1
+    return -0.5 * x**3 + 2.5 * x**2 - 4 * x + 2 if x < 2 else 0.0
+
+
+def slowly(line: np.ndarray, scale: int) -> np.ndarray:
+    """A line of whole pixels shrunk, one product at a time; it goes on as its mirror image."""
+    n = len(line)
+    result = np.zeros(n // scale)
+    for i in range(n // scale):
+        centre = (i + 0.5) * scale - 0.5
+        total = 0.0
+        for j in range(math.ceil(centre - 2 * scale), math.floor(centre + 2 * scale) + 1):
+            weight = kernel((j - centre) / scale)
+            reflected = j % (2 * n)
+            result[i] += weight * line[min(reflected, 2 * n - 1 - reflected)]
+            total += weight
+        result[i] /= total
+    return result
+
+
+@pytest.mark.parametrize(
+    ("extents", "scale"), [((16, 24), 2), ((17, 21), 3), ((40, 36), 4), ((4, 7), 2), ((5, 5), 1)]
+)
+def test_the_formula(extents: tuple[int, int], scale: int) -> None:
+    image = random.normal(size=(2, *extents))
+    whole = image[:, : extents[0] // scale * scale, : extents[1] // scale * scale]
+    rows = np.apply_along_axis(slowly, 1, whole, scale)
+    np.testing.assert_allclose(
+        shrink(image, scale), np.apply_along_axis(slowly, 2, rows, scale), rtol=0, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("scale", [2, 3, 4])
+def test_pillow_computes_the_same_away_from_the_edges(scale: int) -> None:
+    """Pillow rounds between its two passes, so a level more or less; its edges differ."""
+    image_module = pytest.importorskip("PIL.Image")
+    image = random.integers(60, 200, (60 * scale, 40 * scale, 3), dtype=np.uint8)
+    small = image_module.fromarray(image).resize((40, 60), image_module.Resampling.BICUBIC)
+    difference = shrink(image.transpose(2, 0, 1), scale).astype(int)
+    difference -= np.asarray(small).transpose(2, 0, 1)
+    inner = np.abs(difference[:, 2:-2, 2:-2])
+    assert inner.max() <= 1
+    assert inner.mean() < 0.2
+
+
+@pytest.mark.parametrize("scale", [2, 3, 4])
+def test_a_box_is_that_part_of_the_whole(scale: int) -> None:
+    image = random.integers(0, 256, (3, 20 * scale + 1, 30 * scale), dtype=np.uint8)
+    whole = shrink(image, scale)
+    assert whole.shape == (3, 20, 30)
+    assert whole.dtype == np.uint8
+    for top, left, side in [(0, 0, 5), (15, 25, 5), (7, 9, 11), (0, 10, 20)]:
+        box = slice(top, top + side), slice(left, left + side)
+        np.testing.assert_array_equal(shrink(image, scale, box), whole[:, *box])
+
+
+def test_what_exceeds_a_byte_is_cut_off() -> None:
+    image = np.zeros((1, 16, 16), np.uint8)
+    image[..., 8:] = 255  # the kernel's negative parts overshoot beside an edge
+    floats = shrink(image.astype(np.float32), 2)
+    assert floats.min() < -1
+    assert floats.max() > 256
+    np.testing.assert_array_equal(shrink(image, 2), np.floor(floats.clip(0, 255) + 0.5))
+
+
+def fixed(**values: float) -> caffe_pb2.DistortionParameter:
+    """A distortion that is always the same: both ends of what is drawn are equal."""
+    return caffe_pb2.DistortionParameter(**values)
+
+
+@pytest.mark.parametrize("saturation", [1.0, 0.4, 3.0])
+@pytest.mark.parametrize("hue", [0.0, 25.0])
+def test_hue_and_saturation(saturation: float, hue: float) -> None:
+    image = np.random.default_rng(0).integers(0, 256, (5, 40, 3)).astype(np.uint8)
+    image[0] = 90  # gray stays gray
+    param = fixed(saturation_prob=1, saturation_lower=saturation, saturation_upper=saturation,
+                  hue_prob=1, hue_delta=hue)  # fmt: skip
+
+    class Generator:
+        """Draws the lower end, or the middle where the ends have other signs."""
+
+        def random(self) -> float:
+            return 0.0
+
+        def uniform(self, low: float, high: float) -> float:
+            return high if low == -high else low
+
+        def permutation(self, count: int) -> np.ndarray:
+            return np.arange(count)
+
+    found = distort(image, param, Generator())  # type: ignore[arg-type]
+    for before, after in zip(image.reshape(-1, 3) / 255, found.reshape(-1, 3) / 255, strict=True):
+        h, s, v = colorsys.rgb_to_hsv(*before[::-1])
+        wanted = colorsys.hsv_to_rgb((h + hue / 180) % 1, min(1, s * saturation), v)
+        np.testing.assert_allclose(after[::-1], wanted, atol=0.6 / 255)
+
+
+def test_a_window_beyond_the_image_shows_the_mean() -> None:
+    image = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
+    generator = np.random.default_rng(0)
+    found = show(image, Window(-1, 2, 4, 5), np.array([7, 8, 9]), None, generator)
+    assert found.shape == (4, 5, 3)
+    np.testing.assert_array_equal(found[1:3, :2], image[:, 2:])
+    assert (found[0] == [7, 8, 9]).all()
+    assert (found[:, 2:] == [7, 8, 9]).all()
+    nothing = show(image, Window(5, 5, 2, 2), np.empty(0), None, generator)
+    assert not nothing.any()
+
+
+@pytest.mark.parametrize("mode", ["LINEAR", "AREA", "NEAREST", "CUBIC", "LANCZOS4"])
+@pytest.mark.parametrize("size", [(5, 9), (13, 30), (40, 8)])
+def test_a_ramp_stays_a_ramp(mode: str, size: tuple[int, int]) -> None:
+    ramp = np.add.outer(np.arange(20) * 4, np.arange(24) * 3).astype(np.uint8)[:, :, None]
+    found = resample(ramp, *size, mode).astype(float)[:, :, 0]
+    places = [(np.arange(n) + 0.5) * m / n - 0.5 for n, m in zip(size, (20, 24), strict=True)]
+    wanted = np.add.outer(places[0] * 4, places[1] * 3)
+    middle = tuple(slice(extent // 5 + 1, -extent // 5 - 1) for extent in size)
+    error = {"NEAREST": 11, "AREA": 2.1}.get(mode, 1.6)
+    assert np.abs(found - wanted)[middle].max() <= error

@@ -33,12 +33,9 @@ def mean_file(tmp_path):
     return str(path)
 
 
-def test_nothing_and_scale():
+def test_scale_and_mean_value():
     assert (apply() == IMAGE).all()
     assert (apply(scale=0.00390625) == IMAGE * np.float32(0.00390625)).all()
-
-
-def test_mean_value():
     assert (apply(mean_value=[10.5]) == IMAGE - np.float32(10.5)).all()
     means = np.array([104, 117, 123.5], np.float32)
     wanted = (IMAGE - means[:, None, None]) * np.float32(0.1)

@@ -8,10 +8,9 @@ import threading
 import numpy as np
 import pytest
 
-from osucaffe.data.databases.database import open_database
-from osucaffe.data.databases.datum import parse_datum, pixels
 from osucaffe.data.sets import mnist
 from osucaffe.errors import UserError
+from tests.data.records import read_images
 
 
 def idx(array):
@@ -33,22 +32,14 @@ def small():
     return contents, images, labels
 
 
-def read(path):
-    database = open_database(path)
-    records = database.read(0, len(database))
-    data = [(bytes(key), parse_datum(value)) for key, value in records]
-    images = np.array([pixels(datum)[0] for _, datum in data])
-    return [key for key, _ in data], images, [datum.label for _, datum in data]
-
-
 def test_the_packaged_digits(tmp_path, capsys):
     digits = mnist.make(tmp_path, source="packaged")
     assert "10,000 + 2,000 digits of the package" in capsys.readouterr().out
     for name, part, count in [("train", digits.train, 10_000), ("test", digits.test, 2_000)]:
-        keys, images, labels = read(tmp_path / f"mnist_{name}_lmdb")
+        keys, images, labels = read_images(tmp_path / f"mnist_{name}_lmdb")
         assert len(keys) == count
-        assert keys[-1] == b"%08d" % (count - 1)
-        assert (images == part.images).all()
+        assert keys[-1] == f"{count - 1:08}"
+        assert (images[:, 0] == part.images).all()
         assert (labels == part.labels).all()
         share = np.bincount(part.labels, minlength=10) / count
         assert share.min() > 0.07
@@ -85,9 +76,9 @@ def test_files(small, tmp_path, capsys, compressed):
             (tmp_path / name.removesuffix(".gz")).write_bytes(gzip.decompress(content))
     mnist.make(tmp_path / "out", files=tmp_path)
     assert f"files of {tmp_path}" in capsys.readouterr().out
-    keys, found, numbers = read(tmp_path / "out" / "mnist_test_lmdb")
-    assert keys == [b"%08d" % i for i in range(10)]
-    assert (found == images[20:]).all()
+    keys, found, numbers = read_images(tmp_path / "out" / "mnist_test_lmdb")
+    assert keys == [f"{i:08}" for i in range(10)]
+    assert (found[:, 0] == images[20:]).all()
     assert (numbers == labels[20:]).all()
 
 

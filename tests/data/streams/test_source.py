@@ -7,15 +7,12 @@ import numpy as np
 import pytest
 
 from osucaffe.data.ahead.parallel_map import BadRecords
-from osucaffe.data.ahead.pipeline import Pipeline
 from osucaffe.data.databases.database import open_database
-from osucaffe.data.databases.datum import make_datum, parse_datum, pixels
-from osucaffe.data.pictures.transform import record_draws
-from osucaffe.data.streams.order import records_at
+from osucaffe.data.databases.datum import make_datum
 from osucaffe.data.streams.source import DatumSource
 from osucaffe.errors import UserError
 from osucaffe.proto import caffe_pb2
-from tests.data.records import FORMATS, transform, write_records
+from tests.data.records import FORMATS, read_images, transform, write_records
 
 
 def source(path, phase="TRAIN", *, seed=1, rand_skip=0, **settings):
@@ -29,13 +26,6 @@ def take(made, position, count):
     return data, labels
 
 
-def everything(path):
-    database = open_database(path)
-    records = database.read(0, len(database))
-    data = [parse_datum(value) for _, value in records]
-    return np.array([pixels(each) for each in data]), np.array([each.label for each in data])
-
-
 @pytest.fixture
 def database(tmp_path):
     def make(values):
@@ -46,7 +36,7 @@ def database(tmp_path):
 
 def test_mnist_batches_hold_the_records_in_key_order_over_and_over():
     path = FORMATS / "mnist200_lmdb"
-    images, wanted = everything(path)
+    _, images, wanted = read_images(path)
     made = source(path, scale=0.00390625)
     assert made.shape == (1, 28, 28)
     assert not made.encoded
@@ -60,32 +50,6 @@ def test_mnist_batches_hold_the_records_in_key_order_over_and_over():
     assert (alone == data[198:203]).all()
 
 
-def test_caffes_mean_file():
-    path = FORMATS / "mnist200_lmdb"
-    images, _ = everything(path)
-    made = source(path, mean_file=str(FORMATS / "mnist200_mean.binaryproto"))
-    data, _ = take(made, 0, 200)
-    assert np.abs(data - (images - images.mean(axis=0, dtype=np.float64))).max() < 1e-4
-
-
-@pytest.mark.parametrize("settings", [{}, {"mirror": True, "crop_size": 5}, {"mean_value": [3]}])
-def test_plain_records_at_once_are_the_same_as_one_by_one(database, settings):
-    generator = np.random.default_rng(0)
-    images = generator.integers(0, 256, (40, 2, 6, 7), dtype=np.uint8)
-    labels = np.arange(40) * 3  # all below 128: one byte each
-    small = database(make_datum(*each) for each in zip(images, labels.tolist(), strict=True))
-    # A label of two bytes makes records of another length: these are parsed one by one.
-    mixed = database(
-        make_datum(image, label if i < 39 else 1000)
-        for i, (image, label) in enumerate(zip(images, labels.tolist(), strict=True))
-    )
-    fast, found = take(source(small, **settings), 0, 40)
-    slow, other = take(source(mixed, **settings), 0, 40)
-    assert (fast == slow).all()
-    assert (found == labels).all()
-    assert other.tolist() == [*labels[:39], 1000]
-
-
 def test_records_of_equal_length_but_other_shape_are_noticed(database):
     path = database([make_datum(np.zeros(s, np.uint8), 1) for s in [(1, 4, 6), (1, 6, 4)]])
     with pytest.raises(UserError) as caught:
@@ -94,63 +58,15 @@ def test_records_of_equal_length_but_other_shape_are_noticed(database):
         assert part in str(caught.value)
 
 
-def test_jpeg_records(database):
-    images, wanted = everything(FORMATS / "jpeg6_lmdb")
-    made = source(FORMATS / "jpeg6_lmdb", mean_value=[104, 117, 123])
-    assert made.encoded
-    assert made.shape == (3, 64, 96)
-    data, labels = take(made, 4, 4)
-    means = np.array([104, 117, 123], np.float32)[:, None, None]
-    assert (data == images[[4, 5, 0, 1]] - means).all()
-    assert (labels == wanted[[4, 5, 0, 1]]).all()
-    assert source(FORMATS / "jpeg6_lmdb", force_gray=True).shape == (1, 64, 96)
-
-
-def test_the_augmentation_of_a_record_depends_on_seed_epoch_and_record_only():
-    path = FORMATS / "raw6_lmdb"
-    settings = {"crop_size": 20, "mirror": True}
-    made = source(path, seed=5, **settings)
-    whole, _ = take(made, 0, 24)
-    for position, count in [(0, 5), (5, 12), (17, 7), (6, 6)]:
-        assert (take(made, position, count)[0] == whole[position : position + count]).all()
-    assert (whole[:6] != whole[6:12]).any(axis=(1, 2, 3)).all()  # another epoch, another crop
-    assert (take(source(path, seed=6, **settings), 0, 24)[0] != whole).any()
-    images, _ = everything(path)
-    [draw] = record_draws(5, np.array([2]), np.array([3])).tolist()
-    single = np.empty(made.shape, np.float32)
-    made._transform.apply(images[3], single, draw)
-    assert (whole[2 * 6 + 3] == single).all()
-
-
 def test_rand_skip_is_below_its_bound_and_the_seeds_choice():
     path = FORMATS / "mnist200_lmdb"
-    _, wanted = everything(path)
+    _, _, wanted = read_images(path)
     starts = set()
     for seed in range(40):
         found = take(source(path, seed=seed, rand_skip=4), 0, 50)[1]
         assert (found == take(source(path, seed=seed, rand_skip=4), 0, 50)[1]).all()
         starts |= {start for start in range(4) if (wanted[start : start + 50] == found).all()}
     assert starts == {0, 1, 2, 3}
-
-
-def test_resuming_at_a_position_gives_the_batches_that_would_have_come():
-    def batches(depth, start, count):
-        made = source(FORMATS / "raw6_lmdb", crop_size=20, mirror=True, rand_skip=4)
-        pipeline = Pipeline(made.fill, [(4, *made.shape), (4,)], depth=depth, threads=2)
-        pipeline.position = start
-        taken = []
-        for _ in range(count):
-            data, labels = pipeline.next()
-            taken.append((data.array.copy(), labels.array.copy()))
-        pipeline.close()
-        return taken
-
-    through = batches(3, 0, 12)
-    for (data, labels), (wanted, numbers) in zip(
-        batches(0, 0, 12) + batches(2, 20, 7), through + through[5:], strict=True
-    ):
-        assert (data == wanted).all()
-        assert (labels == numbers).all()
 
 
 def test_a_record_of_another_size_names_its_key_and_both_shapes(database):
@@ -196,17 +112,6 @@ def test_skipped_records_are_counted_and_the_next_good_one_takes_their_place(dat
     assert labels.tolist() == [1, 1, 4, 4, 4, 1] * 2
     assert (data == labels[:, None, None, None]).all()
     assert bad.count == 4
-
-
-def test_shuffled_blocks():
-    path = FORMATS / "mnist200_lmdb"
-    images, wanted = everything(path)
-    made = DatumSource(open_database(path), transform(), seed=3, block=16)
-    data, labels = take(made, 0, 400)
-    _, order = records_at(np.arange(400), 200, block=16, seed=3)
-    assert order[:200].tolist() != list(range(200))
-    assert (data == images[order]).all()
-    assert (labels == wanted[order]).all()
 
 
 def test_a_database_that_is_written_meanwhile(database, tmp_path):

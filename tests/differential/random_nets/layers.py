@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from osucaffe.proto import caffe_pb2
 
-from .growing import Growing, LayerParameter, Shape, _names, images, maker
+from .growing import FITS, Growing, LayerParameter, Shape, _names, images, maker
 
 # -- layers that are a choice of settings ----------------------------------------------------------
 
@@ -22,8 +22,23 @@ def _in(share: float) -> Callable[[Growing, Shape], bool]:
     return lambda g, shape: g.chance(share)
 
 
+class Maybe(NamedTuple):
+    """A setting that a layer has in this share of all cases."""
+
+    share: float
+    value: Any
+
+
 SETTINGS: dict[str, dict[str, Any]] = {
     **{kind: {} for kind in _names("Sigmoid TanH AbsVal BNLL GELU SeLu")},
+    "ReLU": {"relu_param.negative_slope": Maybe(0.3, (0.1, 0.5, -0.3))},
+    "ReLU6": {"relu6_param.n": (6.0, 1.0), "relu6_param.negative_slope": Maybe(0.3, 0.1)},
+    "Dropout": {
+        "dropout_param.dropout_ratio": (0.5, 0.2, 0.7),
+        "dropout_param.scale_train": Maybe(0.2, False),
+    },
+    "Normalize": {"norm_param.across_spatial": _in(0.5), "norm_param.channel_shared": _in(0.5)},
+    "ShuffleChannel": {"shuffle_channel_param.group": lambda g, shape: g.divisor(shape[1])},
     "ELU": {"elu_param.alpha": (1.0, 0.5, 0.0)},
     "Swish": {"swish_param.beta": (1.0, 1.7)},
     "Clip": {"clip_param.min": -0.7, "clip_param.max": (0.4, 1.0)},
@@ -55,27 +70,25 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "Flip": {"flip_param.flip_width": _in(0.6), "flip_param.flip_height": _in(0.5)},
 }
 """By field a value, those to choose from, or what chooses."""
+FITS["Normalize"] = lambda shape: len(shape) == 4 and shape[1] > 1
+FITS["ShuffleChannel"] = lambda shape: len(shape) > 1
 
 
 @maker(*SETTINGS)
 def _choose_settings(g: Growing, layer: LayerParameter, shape: Shape) -> None:
     for path, value in SETTINGS[layer.type].items():
-        message, _, field = path.partition(".")
-        if callable(value):
+        if isinstance(value, Maybe):
+            if not g.chance(value.share):
+                continue
+            value = value.value
+        elif callable(value):
             value = value(g, shape)
-        setattr(
-            getattr(layer, message), field, g.choice(*value) if isinstance(value, tuple) else value
-        )
+        message, _, field = path.partition(".")
+        chosen = g.choice(*value) if isinstance(value, tuple) else value
+        setattr(getattr(layer, message), field, chosen)
 
 
 # -- layers that treat every element alike ---------------------------------------------------------
-
-
-@maker("ReLU6")
-def _relu6(g: Growing, layer: LayerParameter, shape: Shape) -> None:
-    layer.relu6_param.n = g.choice(6.0, 1.0)
-    if g.chance(0.3):
-        layer.relu6_param.negative_slope = 0.1
 
 
 @maker("Log")
@@ -83,19 +96,6 @@ def _log(g: Growing, layer: LayerParameter, shape: Shape) -> None:
     _positive(g, layer, shape)
     param = layer.log_param
     param.base, param.scale, param.shift = g.choice(-1.0, 2.0, 10.0), g.choice(1.0, 0.5), 0.5
-
-
-@maker("ReLU")
-def _relu(g: Growing, layer: LayerParameter, shape: Shape) -> None:
-    if g.chance(0.3):
-        layer.relu_param.negative_slope = g.choice(0.1, 0.5, -0.3)
-
-
-@maker("Dropout")
-def _dropout(g: Growing, layer: LayerParameter, shape: Shape) -> None:
-    layer.dropout_param.dropout_ratio = g.choice(0.5, 0.2, 0.7)
-    if g.chance(0.2):
-        layer.dropout_param.scale_train = False
 
 
 def _positive(g: Growing, layer: LayerParameter, shape: Shape) -> None:
@@ -191,12 +191,6 @@ def _lrn(g: Growing, layer: LayerParameter, shape: Shape) -> None:
         param.norm_region = param.WITHIN_CHANNEL
     elif g.chance(0.3):
         param.k = 2.0
-
-
-@maker("Normalize", fits=lambda shape: len(shape) == 4 and shape[1] > 1)
-def _normalize(g: Growing, layer: LayerParameter, shape: Shape) -> None:
-    param = layer.norm_param
-    param.across_spatial, param.channel_shared = g.chance(0.5), g.chance(0.5)
 
 
 # -- products and windows --------------------------------------------------------------------------
@@ -417,11 +411,6 @@ def _arg_max(g: Growing, layer: LayerParameter, shape: Shape) -> None:
 @maker("BatchReindex")
 def _batch_reindex(g: Growing, layer: LayerParameter, shape: Shape) -> None:
     layer.bottom.append(g.input((g.choice(1, 2, 3, 5),), f"label{shape[0]}"))
-
-
-@maker("ShuffleChannel", fits=lambda shape: len(shape) > 1)
-def _shuffle(g: Growing, layer: LayerParameter, shape: Shape) -> None:
-    layer.shuffle_channel_param.group = g.divisor(shape[1])
 
 
 # -- sequences and tables --------------------------------------------------------------------------

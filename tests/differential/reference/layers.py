@@ -1,5 +1,5 @@
 """Owns the reference of layers that make blobs of blobs, each from Caffe's definition (or its
-fork's), in a few lines of torch."""
+fork's), in a few lines of torch; and what the layers of a run share: rounding noise and states."""
 
 from __future__ import annotations
 
@@ -13,87 +13,166 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .context import LAYERS, Context, LayerParameter, layer
+from osucaffe.proto import LayerParameter
+
+torch.set_num_threads(1)
+torch.set_default_dtype(torch.float64)
+
+Tensors = list[Tensor]
+Masks = Callable[[str, tuple[int, ...], int], np.ndarray]
+"""Which elements a Dropout keeps, by its name, their shape and the number of the forward pass."""
 
 
-def _plain(kind: str, function: Callable[[Tensor], Tensor]) -> None:
-    LAYERS[kind] = lambda c, p, x, w: function(x[0])
+class _Noise(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, eps: float, generator: torch.Generator) -> Tensor:
+        ctx.eps, ctx.generator = eps, generator
+        return x * (1 + eps * torch.randn(x.shape, generator=generator))
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        noise = torch.randn(g.shape, generator=ctx.generator)
+        return g * (1 + ctx.eps * noise), None, None
 
 
-_plain("AbsVal", torch.abs)
-_plain("BNLL", lambda x: F.softplus(x, threshold=1e9))
-LAYERS["GELU"] = lambda c, p, x, w: (
-    0.5 * x[0] * (1 + c.round(torch.erf(x[0] * math.sqrt(0.5)))) + c.slip(x[0])
-)
-LAYERS["Sigmoid"] = lambda c, p, x, w: c.sigmoid(x[0])
-LAYERS["TanH"] = lambda c, p, x, w: c.tanh(x[0])
-LAYERS["Input"] = LAYERS["Silence"] = lambda c, p, x, w: []
-LAYERS["Threshold"] = lambda c, p, x, w: (x[0] > _f32(p.threshold_param.threshold)).double()
-LAYERS["ReLU"] = lambda c, p, x, w: torch.where(x[0] > 0, x[0], x[0] * p.relu_param.negative_slope)
-LAYERS["Swish"] = lambda c, p, x, w: x[0] * torch.sigmoid(p.swish_param.beta * x[0]) + c.slip(x[0])
-LAYERS["Clip"] = lambda c, p, x, w: x[0].clamp(p.clip_param.min, p.clip_param.max)
-LAYERS["Parameter"] = lambda c, p, x, w: w[0] + 0.0
-LAYERS["Axpy"] = lambda c, p, x, w: (
-    c.round(x[0].reshape(*x[1].shape[:2], *[1] * (x[1].dim() - 2)) * x[1]) + x[2]
-)
-LAYERS["ChannelScale"] = lambda c, p, x, w: x[0] * x[1].reshape(x[0].shape[0], 1, *x[0].shape[2:])
+class Context:
+    """What the layers of one run share.
+
+    eps: of the noise; 0: exact. state: what lives on from one forward pass to the next, by layer.
+    layer: the one that is computed.
+    """
+
+    layer: LayerParameter
+
+    def __init__(self, phase: str, masks: Masks, eps: float = 0.0, seed: int = 0) -> None:
+        self.phase, self.masks, self.eps = phase, masks, eps
+        self.generator = torch.Generator().manual_seed(seed)
+        self.state: dict[str, Any] = {}
+        self.step = 0
+
+    def round(self, x: Tensor) -> Tensor:
+        """The value as if it had been rounded, and so its gradient."""
+        return _Noise.apply(x, self.eps, self.generator) if self.eps else x
+
+    def slip(self, x: Tensor) -> Tensor:
+        """0, with a gradient as wrong as rounding of a slope near 1 would make it."""
+        if not self.eps:
+            return torch.zeros(())
+        return self.eps * torch.randn(x.shape, generator=self.generator) * (x - x.detach())
+
+    def tanh(self, x: Tensor) -> Tensor:
+        """Whose slope is computed from its value: where that is near 1 nothing is left of it."""
+        return self.round(torch.tanh(x)) + self.slip(x)
+
+    def sigmoid(self, x: Tensor) -> Tensor:
+        """As Caffe has it, by tanh."""
+        return 0.5 * self.tanh(0.5 * x) + 0.5
 
 
-def _f32(value: float) -> float:
-    return float(np.float32(value))
+Function = Callable[[Context, Any, Tensors, Tensors], "Tensor | Tensors"]
+"""A layer's tops: of the context, the layer's settings, its bottoms and its parameters."""
 
 
-@layer("ReLU6")
-def _relu6(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    param = p.relu6_param
-    high = torch.minimum(x[0], torch.tensor(param.n))
-    return torch.where(x[0] > 0, high, x[0] * param.negative_slope)
+def _log_of(base: float) -> float:
+    return 1.0 if base == -1 else math.log(base)
 
 
-@layer("ELU")
-def _elu(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    low = p.elu_param.alpha * torch.expm1(x[0].clamp(max=0))
-    return torch.where(x[0] > 0, x[0], low) + c.slip(x[0])
+LAYERS: dict[str, Function] = {
+    "Input": lambda c, p, x, w: [],
+    "Silence": lambda c, p, x, w: [],
+    "Parameter": lambda c, p, x, w: w[0] + 0.0,
+    # Element by element.
+    "AbsVal": lambda c, p, x, w: x[0].abs(),
+    "BNLL": lambda c, p, x, w: F.softplus(x[0], threshold=1e9),
+    "Sigmoid": lambda c, p, x, w: c.sigmoid(x[0]),
+    "TanH": lambda c, p, x, w: c.tanh(x[0]),
+    "GELU": lambda c, p, x, w: (
+        0.5 * x[0] * (1 + c.round(torch.erf(x[0] * math.sqrt(0.5)))) + c.slip(x[0])
+    ),
+    "Swish": lambda c, p, x, w: x[0] * torch.sigmoid(p.beta * x[0]) + c.slip(x[0]),
+    "Threshold": lambda c, p, x, w: (x[0] > float(np.float32(p.threshold))).double(),
+    "Clip": lambda c, p, x, w: x[0].clamp(p.min, p.max),
+    "ReLU": lambda c, p, x, w: torch.where(x[0] > 0, x[0], x[0] * p.negative_slope),
+    "ReLU6": lambda c, p, x, w: torch.where(
+        x[0] > 0, torch.minimum(x[0], torch.tensor(p.n)), x[0] * p.negative_slope
+    ),
+    "ELU": lambda c, p, x, w: (
+        torch.where(x[0] > 0, x[0], p.alpha * torch.expm1(x[0].clamp(max=0))) + c.slip(x[0])
+    ),
+    "Exp": lambda c, p, x, w: torch.exp(_log_of(p.base) * (p.shift + c.round(p.scale * x[0]))),
+    "Log": lambda c, p, x, w: (
+        torch.log(c.round(p.shift + c.round(p.scale * x[0]))) / _log_of(p.base)
+    ),
+    # With numbers for each channel, or of another bottom.
+    "PReLU": lambda c, p, x, w: torch.where(
+        x[0] > 0, x[0], x[0] * (w[0].reshape(()) if p.channel_shared else _along(w[0], x[0], 1))
+    ),
+    "Bias": lambda c, p, x, w: x[0] + _along([*x[1:], *w][0], x[0], p.axis),
+    "Axpy": lambda c, p, x, w: (
+        c.round(x[0].reshape(*x[1].shape[:2], *[1] * (x[1].dim() - 2)) * x[1]) + x[2]
+    ),
+    "ChannelScale": lambda c, p, x, w: x[0] * x[1].reshape(x[0].shape[0], 1, *x[0].shape[2:]),
+    "Softmax": lambda c, p, x, w: _probabilities(c, x[0], p.axis),
+    "Embed": lambda c, p, x, w: (
+        w[0][x[0].detach().long()] + (w[1] if p.bias_term else torch.zeros(()))
+    ),
+    # Shapes and arrangement.
+    "Flatten": lambda c, p, x, w: x[0].flatten(p.axis, p.end_axis),
+    "Permute": lambda c, p, x, w: x[0].permute(
+        [*p.order, *(axis for axis in range(x[0].dim()) if axis not in p.order)]
+    ),
+    "Tile": lambda c, p, x, w: torch.cat([x[0]] * p.tiles, p.axis),
+    "Concat": lambda c, p, x, w: torch.cat(x, p.axis),
+    "Flip": lambda c, p, x, w: x[0].flip(
+        [axis for axis, on in ((2, p.flip_height), (3, p.flip_width)) if on]
+    ),
+    "BatchReindex": lambda c, p, x, w: x[0][x[1].detach().long()],
+    "Filter": lambda c, p, x, w: [each[x[-1].detach().flatten() != 0] for each in x[:-1]],
+    "ShuffleChannel": lambda c, p, x, w: (
+        x[0].reshape(len(x[0]), p.group, -1, math.prod(x[0].shape[2:])).transpose(1, 2)
+    ).reshape(x[0].shape),
+    "PixelShuffle": lambda c, p, x, w: F.pixel_shuffle(x[0], p.upscale_factor),
+    "BilinearInterpolation": lambda c, p, x, w: F.interpolate(
+        x[0], x[1].shape[2:], mode="bilinear", align_corners=True
+    ),
+}
+
+
+def layer(*types: str) -> Callable[[Function], Function]:
+    """Make a function the definition of these layer types: tops from bottoms and parameters."""
+
+    def decorate(function: Function) -> Function:
+        LAYERS.update(dict.fromkeys(types, function))
+        return function
+
+    return decorate
+
+
+# -- layers that treat every element alike ---------------------------------------------------------
+
+
+@layer("Power")
+def _power(c: Context, p: Any, x: Tensors, w: Tensors) -> Tensor:
+    inner = p.shift + c.round(p.scale * x[0])
+    return torch.ones_like(inner) + 0 * x[0] if p.power == 0 else inner**p.power
 
 
 @layer("SeLu")
-def _selu(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    alpha, scale = p.selu_param.alpha, getattr(p.selu_param, "lambda")
+def _selu(c: Context, p: Any, x: Tensors, w: Tensors) -> Tensor:
+    alpha, scale = p.alpha, getattr(p, "lambda")
     low = x[0].clamp(max=0)
     # The slope of expm1 is value + 1 to autograd, which is 0 long before exp(low) is.
     value, slope = torch.expm1(low.detach()), torch.exp(low)
     return scale * torch.where(x[0] > 0, x[0], alpha * (value + slope - slope.detach()))
 
 
-@layer("Power")
-def _power(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    param = p.power_param
-    inner = param.shift + c.round(param.scale * x[0])
-    return torch.ones_like(inner) + 0 * x[0] if param.power == 0 else inner**param.power
-
-
-@layer("Exp")
-def _exp(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    param = p.exp_param
-    log = 1.0 if param.base == -1 else math.log(param.base)
-    return torch.exp(log * (param.shift + c.round(param.scale * x[0])))
-
-
-@layer("Log")
-def _logarithm(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    param = p.log_param
-    log = 1.0 if param.base == -1 else math.log(param.base)
-    return torch.log(c.round(param.shift + c.round(param.scale * x[0]))) / log
-
-
 @layer("Dropout")
-def _dropout(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    param = p.dropout_param
-    kept = 1 - param.dropout_ratio
+def _dropout(c: Context, p: Any, x: Tensors, w: Tensors) -> Tensor:
+    kept = 1 - p.dropout_ratio
     if c.phase == "TEST":
-        return x[0] if param.scale_train else x[0] * kept
-    mask = torch.from_numpy(c.masks(p.name, tuple(x[0].shape), c.step)).double()
-    return x[0] * mask / (kept if param.scale_train else 1.0)
+        return x[0] if p.scale_train else x[0] * kept
+    mask = torch.from_numpy(c.masks(c.layer.name, tuple(x[0].shape), c.step)).double()
+    return x[0] * mask / (kept if p.scale_train else 1.0)
 
 
 def _along(small: Tensor, x: Tensor, axis: int) -> Tensor:
@@ -103,22 +182,11 @@ def _along(small: Tensor, x: Tensor, axis: int) -> Tensor:
     return small.reshape(*small.shape, *[1] * (x.dim() - axis % x.dim() - small.dim()))
 
 
-@layer("PReLU")
-def _prelu(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    slope = w[0].reshape(()) if p.prelu_param.channel_shared else _along(w[0], x[0], 1)
-    return torch.where(x[0] > 0, x[0], x[0] * slope)
-
-
 @layer("Scale")
-def _scale(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+def _scale(c: Context, p: Any, x: Tensors, w: Tensors) -> Tensor:
     operands = [*x[1:], *w]
-    y = x[0] * _along(operands[0], x[0], p.scale_param.axis)
-    return c.round(y) + _along(w[-1], x[0], p.scale_param.axis) if p.scale_param.bias_term else y
-
-
-@layer("Bias")
-def _bias(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    return x[0] + _along([*x[1:], *w][0], x[0], p.bias_param.axis)
+    y = x[0] * _along(operands[0], x[0], p.axis)
+    return c.round(y) + _along(w[-1], x[0], p.axis) if p.bias_term else y
 
 
 # -- normalization ---------------------------------------------------------------------------------
@@ -161,92 +229,82 @@ def _by_channel(x: Tensor) -> Tensor:
 
 
 @layer("BatchNorm")
-def _batch_norm(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    param = p.batch_norm_param
-    past = param.use_global_stats if param.HasField("use_global_stats") else c.phase == "TEST"
+def _batch_norm(c: Context, p: Any, x: Tensors, w: Tensors) -> Tensor:
+    past = p.use_global_stats if p.HasField("use_global_stats") else c.phase == "TEST"
     shape, y = x[0].shape, _by_channel(x[0])
     if past:
         share = 0.0 if w[2].item() == 0 else 1 / w[2].detach()
         mean, variance = (c.round(each.detach() * share).reshape(1, -1, 1) for each in w[:2])
-        y = c.round(y - mean) * c.round((variance + param.eps) ** -0.5)
+        y = c.round(y - mean) * c.round((variance + p.eps) ** -0.5)
     else:
         count = y.shape[0] * y.shape[2]
         data = y.detach()
         unbiased = data.var((0, 2), correction=0) * (count / (count - 1) if count > 1 else 1)
-        keep = param.moving_average_fraction
+        keep = p.moving_average_fraction
         with torch.no_grad():
             for blob, new in zip(w, (data.mean((0, 2)), unbiased, torch.ones(1)), strict=False):
                 blob.copy_(blob * keep + new)
-        y = _standardize(c, y, (0, 2), lambda v: (v + param.eps) ** -0.5)
-    if param.scale_bias:
+        y = _standardize(c, y, (0, 2), lambda v: (v + p.eps) ** -0.5)
+    if p.scale_bias:
         y = c.round(y * w[3].reshape(1, -1, 1)) + w[4].reshape(1, -1, 1)
     return y.reshape(shape)
 
 
 @layer("BN")
-def _bn(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    param = p.bn_param
+def _bn(c: Context, p: Any, x: Tensors, w: Tensors) -> Tensor:
     shape, y = x[0].shape, _by_channel(x[0])
     scale, shift = (each.reshape(1, -1, 1) for each in w[:2])
-    if param.HasField("bn_mode"):  # SegNet's
-        if param.bn_mode == param.LEARN:
+    if p.HasField("bn_mode"):  # SegNet's
+        if p.bn_mode == p.LEARN:
             y = _standardize(c, y, (0, 2), lambda v: (v + 1e-9) ** -0.5)
-    elif param.frozen or c.phase == "TEST":
+    elif p.frozen or c.phase == "TEST":
         mean, variance = (each.detach().reshape(1, -1, 1) for each in w[2:])
-        y = c.round(y - mean) * (variance + param.eps) ** -0.5
+        y = c.round(y - mean) * (variance + p.eps) ** -0.5
     else:
         data = y.detach()
         with torch.no_grad():
             for blob, new in ((w[2], data.mean((0, 2))), (w[3], data.var((0, 2), correction=0))):
-                blob.copy_(param.momentum * blob + (1 - param.momentum) * new.reshape(blob.shape))
-        y = _standardize(c, y, (0, 2), lambda v: (v + param.eps) ** -0.5)
+                blob.copy_(p.momentum * blob + (1 - p.momentum) * new.reshape(blob.shape))
+        y = _standardize(c, y, (0, 2), lambda v: (v + p.eps) ** -0.5)
     return (c.round(y * scale) + shift).reshape(shape)
 
 
 @layer("LayerNorm")
-def _layer_norm(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    param = p.layer_norm_param
-    axes = tuple(range(param.axis % x[0].dim(), x[0].dim()))
-    y = _standardize(c, x[0], axes, lambda v: (v + param.eps) ** -0.5)
+def _layer_norm(c: Context, p: Any, x: Tensors, w: Tensors) -> Tensor:
+    axes = tuple(range(p.axis % x[0].dim(), x[0].dim()))
+    y = _standardize(c, x[0], axes, lambda v: (v + p.eps) ** -0.5)
     return c.round(y * w[0]) + w[1] if w else y
 
 
 @layer("MVN")
-def _mvn(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    param = p.mvn_param
-    axes = tuple(range(1 if param.across_channels else 2, x[0].dim()))
-    if not param.normalize_variance:
+def _mvn(c: Context, p: Any, x: Tensors, w: Tensors) -> Tensor:
+    axes = tuple(range(1 if p.across_channels else 2, x[0].dim()))
+    if not p.normalize_variance:
         return x[0] - c.round(x[0].mean(axes, keepdim=True)) + c.slip(x[0])
-    return _standardize(c, x[0], axes, lambda v: 1 / (v.sqrt() + param.eps))
+    return _standardize(c, x[0], axes, lambda v: 1 / (v.sqrt() + p.eps))
 
 
 @layer("LRN")
-def _lrn(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    param, [x0] = p.lrn_param, x
-    size, squares = param.local_size, c.round(x0 * x0)
+def _lrn(c: Context, p: Any, x: Tensors, w: Tensors) -> Tensor:
+    (x0,) = x
+    size, squares = p.local_size, c.round(x0 * x0)
     half = size // 2
-    if param.norm_region == param.WITHIN_CHANNEL:
+    if p.norm_region == p.WITHIN_CHANNEL:
         total = F.avg_pool2d(F.pad(squares, [half] * 4), size, 1, divisor_override=1)
-        scale = 1 + param.alpha / size**2 * total
+        scale = 1 + p.alpha / size**2 * total
     else:
         padded = F.pad(squares, (0, 0, 0, 0, half, half))
         total = sum(padded[:, i : i + x0.shape[1]] for i in range(size))
-        scale = param.k + param.alpha / size * total
-    return x0 * c.round(c.round(scale) ** -param.beta)
+        scale = p.k + p.alpha / size * total
+    return x0 * c.round(c.round(scale) ** -p.beta)
 
 
 @layer("Normalize")
-def _normalize(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    param = p.norm_param
-    axes = (1, 2, 3) if param.across_spatial else (1,)
-    norm = c.round((c.round(x[0] ** 2).sum(axes, keepdim=True) + param.eps).sqrt())
-    scale = w[0].reshape(()) if param.channel_shared else _along(w[0], x[0], 1)
+def _normalize(c: Context, p: Any, x: Tensors, w: Tensors) -> Tensor:
+    axes = (1, 2, 3) if p.across_spatial else (1,)
+    norm = c.round((c.round(x[0] ** 2).sum(axes, keepdim=True) + p.eps).sqrt())
+    scale = w[0].reshape(()) if p.channel_shared else _along(w[0], x[0], 1)
     return c.round(c.round(x[0]) / norm) * scale
-
-
-@layer("Softmax")
-def _softmax(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    return _probabilities(c, x[0], p.softmax_param.axis)
 
 
 def _probabilities(c: Context, x: Tensor, axis: int) -> Tensor:
@@ -258,53 +316,50 @@ def _probabilities(c: Context, x: Tensor, axis: int) -> Tensor:
 
 
 @layer("InnerProduct")
-def _inner_product(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    param = p.inner_product_param
-    flat = x[0].flatten(param.axis % x[0].dim())
-    y = flat @ (w[0] if param.transpose else w[0].T)
-    return c.round(y) + w[1] if param.bias_term else y
+def _inner_product(c: Context, p: Any, x: Tensors, w: Tensors) -> Tensor:
+    flat = x[0].flatten(p.axis % x[0].dim())
+    y = flat @ (w[0] if p.transpose else w[0].T)
+    return c.round(y) + w[1] if p.bias_term else y
 
 
-def _numbers(param: Any, name: str, axes: int, default: int) -> list[int]:
+def _numbers(p: Any, name: str, axes: int, default: int) -> list[int]:
     """kernel_size, stride, pad or dilation for each axis."""
     pair = [f"{name.removesuffix('_size')}_{letter}" for letter in "hw"]
-    if any(each in param.DESCRIPTOR.fields_by_name and param.HasField(each) for each in pair):
-        return [getattr(param, each) for each in pair]
-    value = getattr(param, name)
-    values = ([value] if param.HasField(name) else []) if isinstance(value, int) else list(value)
+    if any(each in p.DESCRIPTOR.fields_by_name and p.HasField(each) for each in pair):
+        return [getattr(p, each) for each in pair]
+    value = getattr(p, name)
+    values = ([value] if p.HasField(name) else []) if isinstance(value, int) else list(value)
     values = values or [default]
     return values * axes if len(values) == 1 else values
 
 
 @layer("Convolution", "Deconvolution", "DepthwiseConvolution", "ConvolutionDepthwise")
-def _convolution(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> list[Tensor]:
-    param = p.convolution_param
+def _convolution(c: Context, p: Any, x: Tensors, w: Tensors) -> Tensors:
     tops = []
     for each in x:
-        axis = param.axis % each.dim()
+        axis = p.axis % each.dim()
         folded = each.reshape(-1, *each.shape[axis:])
         axes = folded.dim() - 2
         stride, pad, dilation = (
-            _numbers(param, name, axes, default)
+            _numbers(p, name, axes, default)
             for name, default in (("stride", 1), ("pad", 0), ("dilation", 1))
         )
-        group = folded.shape[1] if p.type == "ConvolutionDepthwise" else param.group
-        if p.type == "Deconvolution":
+        group = folded.shape[1] if c.layer.type == "ConvolutionDepthwise" else p.group
+        if c.layer.type == "Deconvolution":
             function: Any = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[axes - 1]
             y = function(folded, w[0], None, stride, pad, 0, group, dilation)
         else:
             function = (F.conv1d, F.conv2d, F.conv3d)[axes - 1]
             y = function(folded, w[0], None, stride, pad, dilation, group)
-        y = c.round(y) + _along(w[1], y, 1) if param.bias_term else y
+        y = c.round(y) + _along(w[1], y, 1) if p.bias_term else y
         tops.append(y.reshape(*each.shape[:axis], *y.shape[1:]))
     return tops
 
 
 @layer("Im2col")
-def _im2col(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    param = p.convolution_param
+def _im2col(c: Context, p: Any, x: Tensors, w: Tensors) -> Tensor:
     kernel, stride, pad, dilation = (
-        _numbers(param, name, 2, default)
+        _numbers(p, name, 2, default)
         for name, default in (("kernel_size", 0), ("stride", 1), ("pad", 0), ("dilation", 1))
     )
     y = F.unfold(x[0], kernel, dilation, pad, stride)
@@ -348,37 +403,35 @@ def _pool(
 
 
 @layer("Pooling")
-def _pooling(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> list[Tensor]:
-    param = p.pooling_param
-    if param.global_pooling:
+def _pooling(c: Context, p: Any, x: Tensors, w: Tensors) -> Tensors:
+    if p.global_pooling:
         kernel, stride, pad = list(x[0].shape[2:]), [1, 1], [0, 0]
     else:
         kernel, stride, pad = (
-            _numbers(param, name, 2, default)
+            _numbers(p, name, 2, default)
             for name, default in (("kernel_size", 0), ("stride", 1), ("pad", 0))
         )
-    floor = param.round_mode == param.FLOOR or not param.ceil_mode
-    best = param.pool == param.MAX
-    return list(_pool(x[0], kernel, stride, pad, best=best, floor=floor))[: len(p.top)]
+    floor = p.round_mode == p.FLOOR or not p.ceil_mode
+    best = p.pool == p.MAX
+    return list(_pool(x[0], kernel, stride, pad, best=best, floor=floor))[: len(c.layer.top)]
 
 
 @layer("SPP")
-def _spp(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    param, parts = p.spp_param, []
-    for level in range(param.pyramid_height):
+def _spp(c: Context, p: Any, x: Tensors, w: Tensors) -> Tensor:
+    parts = []
+    for level in range(p.pyramid_height):
         kernel = [-(-extent // 2**level) for extent in x[0].shape[2:]]
         pad = [(k * 2**level - e + 1) // 2 for k, e in zip(kernel, x[0].shape[2:], strict=True)]
-        best = param.pool == param.MAX
+        best = p.pool == p.MAX
         parts.append(_pool(x[0], kernel, kernel, pad, best=best, floor=False)[0])
     return parts[0] if len(parts) == 1 else torch.cat([part.flatten(1) for part in parts], 1)
 
 
 @layer("Upsample")
-def _upsample(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    param = p.upsample_param
-    size = (param.upsample_h, param.upsample_w)
-    if not param.HasField("upsample_h"):
-        size = (x[0].shape[2] * param.scale, x[0].shape[3] * param.scale)
+def _upsample(c: Context, p: Any, x: Tensors, w: Tensors) -> Tensor:
+    size = (p.upsample_h, p.upsample_w)
+    if not p.HasField("upsample_h"):
+        size = (x[0].shape[2] * p.scale, x[0].shape[3] * p.scale)
     area = math.prod(size)
     flat = torch.zeros(*x[0].shape[:2], area + 1)
     index = x[1].detach().round().long().flatten(2).clamp(max=area)
@@ -389,144 +442,90 @@ def _upsample(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -
 
 
 @layer("Interp")
-def _interp(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    param = p.interp_param
-    begin, end = -param.pad_beg, -param.pad_end
+def _interp(c: Context, p: Any, x: Tensors, w: Tensors) -> Tensor:
+    begin, end = -p.pad_beg, -p.pad_end
     height, width = x[0].shape[2:]
     part = x[0][:, :, begin : height - end, begin : width - end]
-    if param.HasField("height"):
-        size = [param.height, param.width]
+    if p.HasField("height"):
+        size = [p.height, p.width]
     else:
-        size = [(n - 1) // param.shrink_factor + 1 for n in part.shape[2:]]
-        size = [n + (n - 1) * (param.zoom_factor - 1) for n in size]
+        size = [(n - 1) // p.shrink_factor + 1 for n in part.shape[2:]]
+        size = [n + (n - 1) * (p.zoom_factor - 1) for n in size]
     return F.interpolate(part, size, mode="bilinear", align_corners=True)
-
-
-@layer("BilinearInterpolation")
-def _bilinear(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    return F.interpolate(x[0], x[1].shape[2:], mode="bilinear", align_corners=True)
 
 
 # -- shapes and arrangement ------------------------------------------------------------------------
 
 
-@layer("Flatten")
-def _flatten(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    return x[0].flatten(p.flatten_param.axis, p.flatten_param.end_axis)
-
-
 @layer("Reshape")
-def _reshape(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    param, shape = p.reshape_param, list(x[0].shape)
-    start = param.axis if param.axis >= 0 else len(shape) + param.axis + 1
-    stop = len(shape) if param.num_axes == -1 else start + param.num_axes
-    dims = [shape[start + i] if dim == 0 else int(dim) for i, dim in enumerate(param.shape.dim)]
+def _reshape(c: Context, p: Any, x: Tensors, w: Tensors) -> Tensor:
+    shape = list(x[0].shape)
+    start = p.axis if p.axis >= 0 else len(shape) + p.axis + 1
+    stop = len(shape) if p.num_axes == -1 else start + p.num_axes
+    dims = [shape[start + i] if dim == 0 else int(dim) for i, dim in enumerate(p.shape.dim)]
     return x[0].reshape([*shape[:start], *dims, *shape[stop:]])
 
 
-@layer("Permute")
-def _permute(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    order = list(p.permute_param.order)
-    return x[0].permute(order + [axis for axis in range(x[0].dim()) if axis not in order])
-
-
-@layer("Tile")
-def _tile(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    return torch.cat([x[0]] * p.tile_param.tiles, p.tile_param.axis)
-
-
 @layer("Crop")
-def _crop(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    param, y = p.crop_param, x[0]
-    first = param.axis % y.dim()
+def _crop(c: Context, p: Any, x: Tensors, w: Tensors) -> Tensor:
+    y = x[0]
+    first = p.axis % y.dim()
     for axis in range(first, y.dim()):
-        offsets = list(param.offset) or [0]
+        offsets = list(p.offset) or [0]
         offset = offsets[0] if len(offsets) == 1 else offsets[axis - first]
         y = y.narrow(axis, offset, x[1].shape[axis])
     return y
 
 
-@layer("Concat")
-def _concat(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    return torch.cat(x, p.concat_param.axis)
-
-
 @layer("Slice")
-def _slice(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> list[Tensor]:
-    axis, points = p.slice_param.axis, list(p.slice_param.slice_point)
+def _slice(c: Context, p: Any, x: Tensors, w: Tensors) -> Tensors:
+    axis, points = p.axis, list(p.slice_point)
     extent = x[0].shape[axis]
     if not points:
-        return list(x[0].split(extent // len(p.top), axis))
+        return list(x[0].split(extent // len(c.layer.top), axis))
     edges = [0, *points, extent]
     return list(x[0].split([b - a for a, b in itertools.pairwise(edges)], axis))
 
 
 @layer("Eltwise")
-def _eltwise(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    param = p.eltwise_param
+def _eltwise(c: Context, p: Any, x: Tensors, w: Tensors) -> Tensor:
     y = x[0]
-    if param.operation == param.SUM:
-        factors = list(param.coeff) or [1.0] * len(x)
+    if p.operation == p.SUM:
+        factors = list(p.coeff) or [1.0] * len(x)
         y = factors[0] * x[0]
         for factor, each in zip(factors[1:], x[1:], strict=True):
             y = c.round(y) + factor * each
-    for each in x[1:] if param.operation != param.SUM else ():
-        y = y * each if param.operation == param.PROD else torch.where(y > each, y, each)
+    for each in x[1:] if p.operation != p.SUM else ():
+        y = y * each if p.operation == p.PROD else torch.where(y > each, y, each)
     return y
 
 
 @layer("Reduction")
-def _reduction(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    param = p.reduction_param
-    axis = param.axis % x[0].dim()
+def _reduction(c: Context, p: Any, x: Tensors, w: Tensors) -> Tensor:
+    axis = p.axis % x[0].dim()
     flat = x[0].reshape(*x[0].shape[:axis], -1)
-    flat = {param.ASUM: flat.abs, param.SUMSQ: lambda: flat**2}.get(param.operation, lambda: flat)()
-    share = flat.shape[-1] if param.operation == param.MEAN else 1
-    return param.coeff / share * c.round(flat).sum(-1)
+    flat = {p.ASUM: flat.abs, p.SUMSQ: lambda: flat**2}.get(p.operation, lambda: flat)()
+    share = flat.shape[-1] if p.operation == p.MEAN else 1
+    return p.coeff / share * c.round(flat).sum(-1)
 
 
 @layer("ArgMax")
-def _arg_max(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    param, by_axis = p.argmax_param, p.argmax_param.HasField("axis")
-    rows = x[0].movedim(param.axis, -1) if by_axis else x[0].reshape(x[0].shape[0], -1)
+def _arg_max(c: Context, p: Any, x: Tensors, w: Tensors) -> Tensor:
+    by_axis = p.HasField("axis")
+    rows = x[0].movedim(p.axis, -1) if by_axis else x[0].reshape(x[0].shape[0], -1)
     last = rows.shape[-1] - 1  # of equal ones the last comes first, as of pairs (value, index)
-    order = (
-        last - rows.flip(-1).sort(dim=-1, descending=True, stable=True).indices[..., : param.top_k]
-    )
+    order = last - rows.flip(-1).sort(dim=-1, descending=True, stable=True).indices[..., : p.top_k]
     values, index = rows.gather(-1, order), order.double()
     if by_axis:
-        return (values if param.out_max_val else index).movedim(-1, param.axis)
-    y = torch.stack([index, values] if param.out_max_val else [index], 1)
+        return (values if p.out_max_val else index).movedim(-1, p.axis)
+    y = torch.stack([index, values] if p.out_max_val else [index], 1)
     return y.reshape(*y.shape, *[1] * (x[0].dim() - 3))
 
 
-@layer("BatchReindex")
-def _batch_reindex(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    return x[0][x[1].detach().long()]
-
-
-@layer("Filter")
-def _filter(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> list[Tensor]:
-    chosen = x[-1].detach().flatten() != 0
-    return [each[chosen] for each in x[:-1]]
-
-
-@layer("ShuffleChannel")
-def _shuffle(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    group = p.shuffle_channel_param.group
-    n, channels = x[0].shape[:2]
-    return x[0].reshape(n, group, channels // group, -1).transpose(1, 2).reshape(x[0].shape)
-
-
-@layer("PixelShuffle")
-def _pixel_shuffle(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    return F.pixel_shuffle(x[0], p.pixel_shuffle_param.upscale_factor)
-
-
 @layer("Reorg")
-def _reorg(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+def _reorg(c: Context, p: Any, x: Tensors, w: Tensors) -> Tensor:
     """darknet's reorg_cpu, element by element (reverse: from blocks to pixels)."""
-    s, (n, channels, height, width) = p.reorg_param.stride, x[0].shape
+    s, (n, channels, height, width) = p.stride, x[0].shape
     small = channels // (s * s)
     i, k, j, b = np.meshgrid(*map(np.arange, (width, channels, height, n)), indexing="ij")
     k2, offset = k % small, k // small
@@ -534,34 +533,28 @@ def _reorg(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> T
     there = w2 + width * s * (h2 + height * s * (k2 + small * b))
     here = i + width * (j + height * (k + channels * b))
     order = torch.from_numpy(np.empty(x[0].numel(), np.int64))
-    if p.reorg_param.reverse:
+    if p.reverse:
         order[torch.from_numpy(there.ravel())] = torch.from_numpy(here.ravel())
         return x[0].flatten()[order].reshape(n, small, height * s, width * s)
     order[torch.from_numpy(here.ravel())] = torch.from_numpy(there.ravel())
     return x[0].flatten()[order].reshape(n, channels * s * s, height // s, width // s)
 
 
-@layer("Flip")
-def _flip(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    param = p.flip_param
-    return x[0].flip([axis for axis, on in ((2, param.flip_height), (3, param.flip_width)) if on])
-
-
 # -- sequences and tables --------------------------------------------------------------------------
 
 
 @layer("RNN", "LSTM")
-def _recurrent(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> list[Tensor]:
-    param, is_rnn = p.recurrent_param, p.type == "RNN"
-    size, states = param.num_output, 1 if is_rnn else 2
+def _recurrent(c: Context, p: Any, x: Tensors, w: Tensors) -> Tensors:
+    is_rnn = c.layer.type == "RNN"
+    size, states = p.num_output, 1 if is_rnn else 2
     steps, items = x[0].shape[:2]
-    given = states if param.expose_hidden else 0
+    given = states if p.expose_hidden else 0
     has_static = len(x) == 3 + given
     state = [torch.zeros(items, size)] * states
     if given:
         state = [each[0] for each in x[-given:]]
-    elif p.name in c.state:
-        state = c.state[p.name]
+    elif c.layer.name in c.state:
+        state = c.state[c.layer.name]
     static = x[2].flatten(1) @ w[2].T if has_static else torch.zeros(())
     within = w[3 if has_static else 2]
     tops = []
@@ -576,7 +569,7 @@ def _recurrent(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) 
         else:
             state = [*_lstm_step(c, gates, keep * state[1])]
             tops.append(state[0])
-    c.state[p.name] = [each.detach() for each in state]
+    c.state[c.layer.name] = [each.detach() for each in state]
     return [torch.stack(tops), *(each[None] for each in state[:given])]
 
 
@@ -587,32 +580,26 @@ def _lstm_step(c: Context, gates: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]
 
 
 @layer("Lstm")
-def _lstm(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    items, size = p.lstm_param.batch_size, p.lstm_param.num_output
+def _lstm(c: Context, p: Any, x: Tensors, w: Tensors) -> Tensor:
+    items, size = p.batch_size, p.num_output
     steps = x[0].shape[0] // items
     data = x[0].reshape(steps, items, -1)
     keep = torch.ones(steps, items)
     keep[0] = 0
     if len(x) > 1:
         keep = x[1].detach().reshape(steps, items)
-    h, cell = c.state.get(p.name, (torch.zeros(items, size), torch.zeros(items, size)))
+    h, cell = c.state.get(c.layer.name, (torch.zeros(items, size), torch.zeros(items, size)))
     tops = []
     for t in range(steps):
         each = keep[t][:, None]
         gates = c.round(data[t] @ w[0].T) + w[2] + c.round((each * h) @ w[1].T)
         h, cell = _lstm_step(c, gates, each * cell)
         tops.append(h)
-    c.state[p.name] = (h.detach(), cell.detach())
+    c.state[c.layer.name] = (h.detach(), cell.detach())
     return torch.cat(tops)
 
 
 @layer("LSTMUnit")
-def _lstm_unit(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> list[Tensor]:
+def _lstm_unit(c: Context, p: Any, x: Tensors, w: Tensors) -> Tensors:
     h, cell = _lstm_step(c, x[1], x[2].detach()[..., None] * x[0])
     return [cell, h]
-
-
-@layer("Embed")
-def _embed(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    y = w[0][x[0].detach().long()]
-    return y + w[1] if p.embed_param.bias_term else y

@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from osucaffe.proto import caffe_pb2
+from osucaffe.layer import layer_types, messages_of
+from osucaffe.proto import LayerParameter, caffe_pb2
 
-from . import layers, losses  # noqa: F401 (which fill the table)
-from .context import LAYERS, Context, LayerParameter
+from . import losses  # noqa: F401 (which fills the table)
+from .layers import LAYERS, Context
 
 
 class Pass(NamedTuple):
@@ -67,7 +68,10 @@ def run(
                 while (each.name, len(own)) in owners:
                     own.append(leaves[owners[each.name, len(own)]])
                 bottoms = [blobs[name] for name in each.bottom]
-                tops = LAYERS[each.type](context, each, bottoms, own)
+                context.layer = each
+                fields = messages_of(layer_types()[each.type])
+                settings = getattr(each, fields[0]) if fields else None
+                tops = LAYERS[each.type](context, settings, bottoms, own)
                 tops = [tops] if isinstance(tops, Tensor) else tops
                 names = list(each.top) or [each.name][: len(tops)]
                 for index, (name, top) in enumerate(zip(names, tops, strict=True)):

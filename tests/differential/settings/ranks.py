@@ -20,7 +20,7 @@ from osucaffe.parallel.data_parallel import DataParallel
 from tests.solvers.runs import assert_same
 
 from ..search import Case
-from .solver_cases import draw, read_data, show, whole, write_data
+from .solver_cases import DEFAULTS, draw, read_data, show, write_data
 from .solver_reference import ROUNDING, compare, courses, diverges
 from .solvers import Notes, make_solver, read_weights
 
@@ -43,7 +43,7 @@ def draw_group(random: np.random.Generator, case: Case) -> tuple[CommConfig, Par
 
 def check(case: Case, job: Job, folder: Path, random: np.random.Generator) -> None:
     """Train on all ranks, compare with the reference, and go on from a snapshot on the way."""
-    full, notes = whole(case), Notes()
+    notes = Notes()
     comm, config = draw_group(random, case)
     if job.rank == 0:
         folder.mkdir()
@@ -52,16 +52,16 @@ def check(case: Case, job: Job, folder: Path, random: np.random.Generator) -> No
     run = make_solver(case, folder, notes, group=DataParallel(job, discover(job), comm, config))
     references = list(courses(case, read_data(folder), read_weights(run), job.size))
     if not diverges(references[0]):
-        run.step(full["run.stop"])
+        run.step(case["run.stop"])
         state = run.snapshot().state
         job.barrier()  # it is written
-        run.step(full["run.iterations"] - full["run.stop"])
+        run.step(case["run.iterations"] - case["run.stop"])
         run.group.synchronize_weights(history=True)
         notes.course.weights, notes.course.history = read_weights(run), run.optimizer.read_history()
-        compare(notes.course, references, ROUNDING[full["run.dtype"]])
+        compare(notes.course, references, ROUNDING[case["run.dtype"]])
         group = DataParallel(job, discover(job), comm, config)
         again = make_solver(case, folder, group=group, resume=state)
-        again.step(full["run.iterations"] - full["run.stop"])
+        again.step(case["run.iterations"] - case["run.stop"])
         group.synchronize_weights(history=True)
         assert_same(again, run)
         again.close()
@@ -75,7 +75,8 @@ def main() -> None:
     with job.together():
         for number in range(cases):
             random = np.random.default_rng([seed, number])
-            case = draw(random) | {"run.dtype": "float32"}  # in which ranks exchange gradients
+            # Ranks exchange gradients in float32.
+            case = DEFAULTS | draw(random) | {"run.dtype": "float32"}
             try:
                 check(case, job, folder / str(number), random)
             except Exception as error:

@@ -153,11 +153,6 @@ def draw_policy(random: np.random.Generator, one: Callable[..., Any], iterations
     return case
 
 
-def whole(case: Case) -> Case:
-    """The case with all its defaults."""
-    return DEFAULTS | case
-
-
 @dataclass(frozen=True)
 class Dense:
     """An InnerProduct layer: its parameters by place, their multipliers, what it reads and gives.
@@ -176,7 +171,7 @@ class Dense:
 
 def layers(case: Case) -> list[Dense]:
     """The net as InnerProducts; parameters are numbered in the order in which Caffe has them."""
-    case, found, count = whole(case), list[Dense](), 0
+    found, count = list[Dense](), 0
     each = 2 if case["net.bias"] else 1
 
     def new() -> tuple[int, ...]:
@@ -207,14 +202,14 @@ def layers(case: Case) -> list[Dense]:
 
 def multipliers(case: Case, parameter: int) -> tuple[float, float]:
     """lr_mult and decay_mult of a parameter."""
-    given = whole(case)["net.multipliers"]
+    given = case["net.multipliers"]
     return given[parameter] if parameter < len(given) else (1.0, 1.0)
 
 
 def net_text(case: Case, source: str) -> str:
     """The net as prototxt."""
-    full, text = whole(case), 'name: "dense"\n'
-    for phase, batch in ("TRAIN", full["net.batch"]), ("TEST", full["net.test_batch"]):
+    text = 'name: "dense"\n'
+    for phase, batch in ("TRAIN", case["net.batch"]), ("TEST", case["net.test_batch"]):
         text += (
             f'layer {{ name: "data" type: "HDF5Data" top: "x" top: "y" include {{ phase: {phase} }}'
             f' hdf5_data_param {{ source: "{source}" batch_size: {batch} }} }}\n'
@@ -224,9 +219,9 @@ def net_text(case: Case, source: str) -> str:
         for place, number in enumerate(layer.parameters):
             rate, decay = multipliers(case, number)
             name = f'name: "shared{place}" ' if layer.name.startswith("hidden") else ""
-            name = name if full["net.shared"] else ""
+            name = name if case["net.shared"] else ""
             params += f"  param {{ {name}lr_mult: {rate} decay_mult: {decay} }}\n"
-        std = 0.8 / math.sqrt(full["net.width"])
+        std = 0.8 / math.sqrt(case["net.width"])
         filler = (
             f'weight_filler {{ type: "gaussian" std: {std:.2g} }} bias_filler {{ type: "uniform" }}'
         )
@@ -234,7 +229,7 @@ def net_text(case: Case, source: str) -> str:
             f'layer {{ name: "{layer.name}" type: "InnerProduct" bottom: "{layer.bottom}" '
             f'top: "{layer.top}"\n{params}'
             f"  inner_product_param {{ num_output: {layer.outputs} "
-            f"bias_term: {str(full['net.bias']).lower()} {filler} }} }}\n"
+            f"bias_term: {str(case['net.bias']).lower()} {filler} }} }}\n"
         )
         if layer.activation:
             text += (
@@ -252,7 +247,7 @@ def net_text(case: Case, source: str) -> str:
 def solver_text(case: Case) -> str:
     """The solver's fields as prototxt."""
     text = ""
-    for name, value in whole(case).items():
+    for name, value in case.items():
         if "." in name:
             continue
         for each in value if isinstance(value, tuple) else (value,):
@@ -266,19 +261,19 @@ def solver_text(case: Case) -> str:
 
 def show(case: Case) -> str:
     """Solver and net as prototxt."""
-    run = {name: value for name, value in whole(case).items() if name.startswith("run.")}
+    run = {name: value for name, value in case.items() if name.startswith("run.")}
     return f"# {run}\n{solver_text(case)}\n{net_text(case, 'list')}"
 
 
 def write_data(case: Case, folder: Path) -> None:
     """Write the case's HDF5 files, and the list of them."""
-    full, names = whole(case), []
-    random = np.random.default_rng(full["net.seed"])
-    for number, rows in enumerate(full["net.rows"]):
+    names = []
+    random = np.random.default_rng(case["net.seed"])
+    for number, rows in enumerate(case["net.rows"]):
         names.append(f"{folder}/{number}.h5")
         with h5py.File(names[-1], "w") as file:
-            file["x"] = random.standard_normal((rows, full["net.width"])).astype(np.float32)
-            file["y"] = random.standard_normal((rows, full["net.outputs"])).astype(np.float32)
+            file["x"] = random.standard_normal((rows, case["net.width"])).astype(np.float32)
+            file["y"] = random.standard_normal((rows, case["net.outputs"])).astype(np.float32)
     (folder / "list").write_text("\n".join(names))
 
 

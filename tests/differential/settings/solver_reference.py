@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,9 +15,20 @@ import numpy as np
 from osucaffe.proto import SolverParameter, parse_text
 
 from ..search import Case
-from .solver_cases import layers, multipliers, solver_text, whole
+from .solver_cases import layers, multipliers, solver_text
 
 ROUNDING = {"float32": 2.0**-23, "float64": 2.0**-52}
+
+
+FORMULAS: dict[str, Callable[[SolverParameter, int], float]] = {
+    "fixed": lambda p, t: p.base_lr,
+    "step": lambda p, t: p.base_lr * p.gamma ** (t // p.stepsize),
+    "exp": lambda p, t: p.base_lr * p.gamma**t,
+    "inv": lambda p, t: p.base_lr * (1 + p.gamma * t) ** -p.power,
+    "poly": lambda p, t: p.min_lr + (p.base_lr - p.min_lr) * (1 - t / p.max_iter) ** p.power,
+    "sigmoid": lambda p, t: p.base_lr / (1 + math.exp(-p.gamma * (t - p.stepsize))),
+}
+"""The learning rate by policy, where the iteration alone decides it."""
 
 
 @dataclass
@@ -67,8 +78,9 @@ class Reference:
         return values + off * np.abs(values).max(initial=0)
 
     def batch(self, phase: str) -> tuple[np.ndarray, np.ndarray]:
-        full = whole(self.case)
-        size = full["net.batch"] * self.ranks if phase == "TRAIN" else full["net.test_batch"]
+        size = (
+            self.case["net.batch"] * self.ranks if phase == "TRAIN" else self.case["net.test_batch"]
+        )
         rows = (self.places[phase] + np.arange(size)) % len(self.data[0])
         self.places[phase] += size
         return self.data[0][rows], self.data[1][rows]
@@ -119,22 +131,12 @@ class Reference:
         elif t < p.rampup_interval:  # NVIDIA Caffe, as is the least rate
             part = t / p.rampup_interval
             rate = p.rampup_lr + (p.base_lr - p.rampup_lr) * part * part
-        elif p.lr_policy == "fixed":
-            rate = p.base_lr
-        elif p.lr_policy == "step":
-            rate = p.base_lr * p.gamma ** (t // p.stepsize)
-        elif p.lr_policy == "exp":
-            rate = p.base_lr * p.gamma**t
-        elif p.lr_policy == "inv":
-            rate = p.base_lr * (1 + p.gamma * t) ** -p.power
+        elif p.lr_policy in FORMULAS:
+            rate = FORMULAS[p.lr_policy](p, t)
         elif p.lr_policy == "multistep":
             if self.step < len(p.stepvalue) and t >= p.stepvalue[self.step]:
                 self.step += 1
             rate = p.base_lr * p.gamma**self.step
-        elif p.lr_policy == "poly":
-            rate = p.min_lr + (p.base_lr - p.min_lr) * (1 - t / p.max_iter) ** p.power
-        elif p.lr_policy == "sigmoid":
-            rate = p.base_lr / (1 + math.exp(-p.gamma * (t - p.stepsize)))
         elif p.lr_policy == "plateau":  # SSD; the loss is that of the iterations before
             if smoothed < self.best[0]:
                 self.best = [smoothed, t]
@@ -222,11 +224,10 @@ def courses(
     case: Case, data: tuple[np.ndarray, np.ndarray], weights: list[np.ndarray], ranks: int = 1
 ) -> Iterator[Course]:
     """The course of a case, and others that are off by roundings."""
-    full = whole(case)
     for size in 0, 1, -1, 2:
-        noise = size * ROUNDING[full["run.dtype"]]
+        noise = size * ROUNDING[case["run.dtype"]]
         with np.errstate(all="ignore"):
-            yield Reference(case, data, weights, noise, ranks).train(full["run.iterations"])
+            yield Reference(case, data, weights, noise, ranks).train(case["run.iterations"])
 
 
 def diverges(course: Course) -> bool:

@@ -23,7 +23,7 @@ from osucaffe.solvers.observer import Display, Observer, TestResult
 from tests.solvers.runs import Unclean, assert_same
 
 from ..search import Case, Kind, main
-from .solver_cases import draw, net_text, read_data, show, solver_text, whole, write_data
+from .solver_cases import DEFAULTS, draw, net_text, read_data, show, solver_text, write_data
 from .solver_reference import ROUNDING, Course, compare, courses, diverges
 
 
@@ -42,15 +42,14 @@ class Notes(Observer):
 
 
 def make_solver(case: Case, folder: Path, notes: Notes | None = None, **options: Any) -> Solver:
-    full = whole(case)
     param = parse_text(solver_text(case), SolverParameter)
     param.snapshot_prefix = str(folder / "run")
     param.net_param.CopyFrom(parse_text(net_text(case, str(folder / "list")), NetParameter))
     return Solver(
         param,
-        Unclean(full["run.dtype"], threads=1, onednn=full["run.onednn"]),
-        inspectable=full["run.inspectable"],
-        loss_scale=full["run.loss_scale"],
+        Unclean(case["run.dtype"], threads=1, onednn=case["run.onednn"]),
+        inspectable=case["run.inspectable"],
+        loss_scale=case["run.loss_scale"],
         observers=[notes] if notes else [],
         **options,
     )
@@ -62,7 +61,6 @@ def read_weights(solver: Solver) -> list[np.ndarray]:
 
 def check(case: Case) -> None:
     """Train, compare with the reference, and go on from a snapshot on the way."""
-    full = whole(case)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_data(case, folder)
@@ -71,20 +69,19 @@ def check(case: Case) -> None:
         references = list(courses(case, read_data(folder), read_weights(run)))
         if diverges(references[0]):
             return
-        run.step(full["run.stop"])
+        run.step(case["run.stop"])
         state = run.snapshot().state
-        run.step(full["run.iterations"] - full["run.stop"])
+        run.step(case["run.iterations"] - case["run.stop"])
         notes.course.weights, notes.course.history = read_weights(run), run.optimizer.read_history()
-        compare(notes.course, references, ROUNDING[full["run.dtype"]])
+        compare(notes.course, references, ROUNDING[case["run.dtype"]])
         check_resume(case, folder, state, run)
 
 
 def check_resume(case: Case, folder: Path, state: str, run: Solver) -> None:
     """A snapshot goes on as the run has, to the bit."""
-    full = whole(case)
-    if full["run.resume"] == "new":
+    if case["run.resume"] == "new":
         again = make_solver(case, folder, resume=state)
-    elif full["run.resume"] == "other":
+    elif case["run.resume"] == "other":
         again = make_solver(case | {"random_seed": 9}, folder)
         again.step(2)
         again.restore(state)
@@ -92,15 +89,15 @@ def check_resume(case: Case, folder: Path, state: str, run: Solver) -> None:
         again, losses = run, run.loss
         before = make_solver(case, folder, resume=run.snapshot().state)
         run.restore(state)
-        run.step(full["run.iterations"] - full["run.stop"])
+        run.step(case["run.iterations"] - case["run.stop"])
         assert_same(run, before)
         assert run.loss == losses or math.isnan(losses), f"resumed losses: {run.loss}, not {losses}"
         return
-    again.step(full["run.iterations"] - full["run.stop"])
+    again.step(case["run.iterations"] - case["run.stop"])
     assert_same(again, run)
 
 
-KIND = Kind("tests.differential.settings.solvers", draw, check, show)
+KIND = Kind("tests.differential.settings.solvers", draw, check, show, DEFAULTS)
 
 if __name__ == "__main__":
     sys.exit(main(KIND))
