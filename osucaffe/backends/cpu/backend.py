@@ -91,7 +91,7 @@ class Cpu(Host):
 
     def capture(self, steps: Sequence[Step]) -> Step:
         """One step that runs these."""
-        return sequence(steps if self.onednn is None else self.onednn.joined(steps))
+        return sequence(steps if self.onednn is None else self.onednn.joined(self, steps))
 
     # -- steps ---------------------------------------------------------------------------------
 
