@@ -1,4 +1,4 @@
-"""Owns how many cores this process may use."""
+"""Owns how many cores this process may use, and how many threads it computes on."""
 
 from __future__ import annotations
 
@@ -11,3 +11,10 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def computing_threads(processes: int = 1) -> int:
+    """The first number in `$OMP_NUM_THREADS`; or else the share of the usable cores that each of so
+    many processes has."""
+    first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(first) if first.isdecimal() and int(first) else max(1, usable_cores() // processes)

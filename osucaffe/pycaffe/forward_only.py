@@ -15,7 +15,7 @@ import numpy as np
 
 from .. import net as engine
 from ..arena import ALIGNMENT
-from ..backends.cores import usable_cores
+from ..backends.cores import computing_threads
 from ..backends.cpu.workers import Workers
 from ..backends.tensor import Tensor
 from .store import Key, Store, key
@@ -284,6 +284,6 @@ def _different(pairs: Iterable[Sequence[np.ndarray]]) -> set[int]:
     return changed
 
 
-_WORKERS = Workers(usable_cores())
+_WORKERS = Workers(computing_threads())
 _MEMCMP = ctypes.CDLL(None).memcmp
 _MEMCMP.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]

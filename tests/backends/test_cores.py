@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from osucaffe.backends.cores import usable_cores
+from osucaffe.backends.cores import computing_threads, usable_cores
 from osucaffe.backends.cpu import Cpu
 from osucaffe.comm.job.job import Job
 from osucaffe.comm.job.topology import discover
@@ -25,5 +25,21 @@ def test_the_cores_of_this_process_count() -> None:
 
 def test_a_system_that_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 5)
     assert usable_cores() == Cpu().threads == discover(Job()).local.cores == 5
+
+
+@pytest.mark.parametrize(
+    ("variable", "alone", "shared"),
+    [("3", 3, 3), ("2,1", 2, 2), ("", 8, 4), ("0", 8, 4), ("many", 8, 4)],
+)
+def test_threads_are_those_of_the_variable_or_the_cores(
+    monkeypatch: pytest.MonkeyPatch, variable: str, alone: int, shared: int
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", variable)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
+    assert computing_threads() == Cpu().threads == alone
+    assert computing_threads(2) == shared
+    assert computing_threads(99) == (shared if variable[:1] in ("2", "3") else 1)
+    assert Cpu(threads=5).threads == 5

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from ..cores import usable_cores
+from ..cores import computing_threads
 from ..primitives.recording import arguments
 from ..random import RandomState
 from ..tensor import Call, Step, Tensor, map_tensors, sequence
@@ -35,7 +35,7 @@ class Cpu(Host):
 
     dtype: "float32", or "float64" for gradient checks: then everything that tensors declare as
     float32 is held and computed in float64, by NumPy alone.
-    threads: for oneDNN, OpenBLAS and the backend's own workers; None: one for each core.
+    threads: for oneDNN, OpenBLAS and the backend's own workers; None: as `computing_threads` says.
     onednn: use oneDNN where it is installed.
 
     The threads that read records decode and transform them, too.
@@ -49,7 +49,7 @@ class Cpu(Host):
     ) -> None:
         from .onednn import load  # which a run on a GPU does without
 
-        super().__init__(dtype, threads or usable_cores())
+        super().__init__(dtype, threads or computing_threads())
         self.onednn = load() if onednn and dtype == "float32" else None
         threadpool_limits(self.threads)
         if self.onednn is not None:
@@ -87,7 +87,7 @@ class Cpu(Host):
         """Let a forward pass draw its random numbers: here, calls look at `random` themselves."""
 
     def capture(self, steps: Sequence[Step]) -> Step:
-        return sequence(steps if self.onednn is None else self.onednn.joined(steps))
+        return sequence(steps if self.onednn is None else self.onednn.joined(self, steps))
 
     # -- steps ---------------------------------------------------------------------------------
 

@@ -137,7 +137,10 @@ COMMON: dict[str, tuple[Any, ...]] = {
     ),
     "--no_graph": ("launch the GPU's kernels one by one, not as CUDA graphs (for debugging)",),
     # Of a million threads oneDNN dies.
-    "--threads": ("CPU threads (default: one per core)", Kind("N", _integer(1, 1024))),
+    "--threads": (
+        "CPU threads (default: OMP_NUM_THREADS, or one per core)",
+        Kind("N", _integer(1, 1024)),
+    ),
     "--readers": (
         "threads that read data; more than 4 readers of compressed images are processes "
         "(default: at most one per core)",

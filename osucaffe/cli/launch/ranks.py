@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...backends.cores import computing_threads
 from ...comm.create import CommConfig, make_communicator
 from ...comm.job import links
 from ...comm.job.job import Job, MpiJob
@@ -64,7 +65,7 @@ def assign_devices(args: argparse.Namespace, job: Job) -> tuple[argparse.Namespa
     if job.size == 1:
         return config(gpu="0" if args.gpu == "all" else args.gpu), topology
     local = sum(peer.host == topology.local.host for peer in topology.ranks)
-    threads = args.threads or max(1, topology.local.cores // local)
+    threads = args.threads or computing_threads(local)
     if args.gpu is None:
         return config(threads=threads), topology
     chosen = gpu_numbers(args.gpu)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from ...backends.cores import usable_cores
+from ...backends.cores import computing_threads
 from ...backends.cpu import Cpu
 from ...comm.tuning.table import Selection
 from ...errors import UserError
@@ -144,7 +144,7 @@ class _Times:
     def _measure(self) -> str:
         """Measure the layers of one rank's net here; the file that they are written to."""
         sketch = self._sketch(1)
-        share = max(1, usable_cores() // self._cluster.ranks_per_host)
+        share = computing_threads(self._cluster.ranks_per_host)
         net = Net(
             sketch.param,
             phase="TRAIN",

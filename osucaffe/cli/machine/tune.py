@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ...backends.cores import computing_threads
 from ...backends.cpu import Cpu
 from ...comm.communicator import Communicator
 from ...comm.create import Maker
@@ -56,7 +57,7 @@ def _compare_designs(args: argparse.Namespace, job: MpiJob, report: Callable[[st
         raise UserError("tune --designs compares on CPUs so far: leave out --gpu")
     topology = discover(job)
     local = sum(peer.host == topology.local.host for peer in topology.ranks)
-    threads = max(1, topology.local.cores // local)
+    threads = computing_threads(local)
     param = read_solver(args.designs)
     results = measure_designs(
         job, topology, param, args.designs, lambda: Cpu(threads=threads), args.seconds, report

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,92 +18,129 @@ from tests.layers.nets import build
 
 from .programs import NEEDS_ONEDNN
 
+TASKS = Path("/proc/self/task")
+
 
 def telling(told: list[object], what: object) -> Step:
     return lambda: told.append(what)
 
 
+def joined(steps: list[Step], told: list[object]) -> list[Step]:
+    return threads.joined(steps, told.append, 2, lambda step: vars(step)["alone"])
+
+
 def test_steps_on_one_thread_run_as_one() -> None:
     told: list[object] = []
     alone = [threads.on_one_thread(telling(told, each), told.append, 2) for each in "abc"]
-    steps = threads.joined([*alone[:2], telling(told, "both"), alone[2]], told.append, 2)
+    begin, *steps = joined([*alone[:2], telling(told, "both"), alone[2]], told)
     assert len(steps) == 3
-    for step in steps:
+    for step in (begin, *steps):
         step()
-    assert told == [1, "a", "b", 2, "both", 1, "c", 2]
+    assert told == [2, 1, "a", "b", 2, "both", 1, "c", 2]
 
 
-class Clock:
-    """Time that passes only as steps say."""
+class Machine:
+    """Time that passes only as steps say, and the share of two processors that they have of it."""
 
-    def __init__(self) -> None:
-        self.now = 0.0
+    def __init__(self, short: bool) -> None:
+        self.now = self.used = 0.0
+        self.told: list[str] = []
+        self.takes = {"both": 1.0, "one": 2.0}
+        self.share = 2.0
+        on_one = self.step("one")
+        self.made = 0
 
-    def __call__(self) -> float:
-        return self.now
+        def make() -> Step:
+            self.made += 1
+            return on_one
 
-    def step(self, told: list[object], what: object, takes: Callable[[], float]) -> Step:
+        self.run = threads.Faster(
+            self.step("both"),
+            make,
+            2,
+            short=short,
+            clock=lambda: self.now,
+            processors=lambda: self.used,
+        ).run
+
+    def step(self, name: str) -> Step:
         def run() -> None:
-            told.append(what)
-            self.now += takes()
+            self.told.append(name)
+            self.now += self.takes[name]
+            self.used += self.share * self.takes[name]
 
         return run
 
+    def runs(self, passes: int) -> list[str]:
+        """What ran in so many passes."""
+        self.told.clear()
+        for _ in range(passes):
+            self.run()
+        return list(self.told)
+
+
+TRIAL = ["both"] * 2 * threads.TRIED + ["one"] * 2 * threads.TRIED
+
 
 def test_what_was_faster_runs_until_both_are_tried_again() -> None:
-    clock, told, both_take = Clock(), list[object](), 1.0
-    both = clock.step(told, "both", lambda: both_take)
-    run = threads.faster([both, clock.step(told, "one", lambda: 2.0)], clock)
-    trial = ["both"] * threads.TRIED + ["one"] * threads.TRIED
-    for both_take, chosen in ((1.0, "both"), (9.0, "one"), (1.0, "both")):
-        told.clear()
-        spent = threads.TRIED * (both_take + 2.0)
-        kept = max(threads.KEPT, int(spent / (threads.LOST * min(both_take, 2.0))))
-        for _ in range(len(trial) + kept):
-            run()
-        assert told == trial + [chosen] * kept
+    machine = Machine(short=True)
+    for both, chosen in ((1.0, "both"), (9.0, "one"), (1.0, "both")):
+        machine.takes["both"] = both
+        lost = 2 * threads.TRIED * abs(both - 2.0)
+        kept = max(threads.KEPT, int(lost / (threads.LOST * min(both, 2.0))))
+        kept += -kept % threads.WATCHED
+        assert machine.runs(len(TRIAL) + kept) == TRIAL + [chosen] * kept
+    assert machine.made == 1
 
 
 def test_what_has_become_slow_does_not_run_for_long() -> None:
-    clock, told, both_take = Clock(), list[object](), 1.0
-    both = clock.step(told, "both", lambda: both_take)
-    run = threads.faster([both, clock.step(told, "one", lambda: 2.0)], clock)
-    while told[-10:] != ["both"] * 10 or len(told) < 2 * threads.TRIED + 10:
-        run()
-    both_take = 9.0
-    told.clear()
-    for _ in range(threads.WATCHED * (threads.WATCHED + 1) + 2 * threads.TRIED):
-        run()
-    assert told[-1] == "one"
+    machine = Machine(short=True)
+    machine.runs(len(TRIAL) + 10)
+    machine.takes["both"] = 9.0
+    assert machine.runs(threads.WATCHED * (threads.WATCHED + 1) + len(TRIAL))[-1] == "one"
+
+
+def test_a_way_that_takes_microseconds_is_tried_for_longer() -> None:
+    machine = Machine(short=True)
+    machine.takes = {"both": threads.TRIED_FOR / 100, "one": 1.0}
+    assert machine.runs(200).index("one") in (100 + threads.TRIED, 101 + threads.TRIED)
 
 
 def test_the_first_tries_do_not_count() -> None:
-    clock, told = Clock(), list[object]()
-    times = iter([100.0] * (threads.TRIED // 2) + [1.0] * threads.TRIED)
-    both = clock.step(told, "both", lambda: next(times, 1.0))
-    run = threads.faster([both, clock.step(told, "one", lambda: 2.0)], clock)
-    for _ in range(2 * threads.TRIED + 1):
-        run()
-    assert told[-1] == "both"
+    machine = Machine(short=True)
+    machine.takes["both"] = 100.0
+    machine.runs(threads.TRIED)
+    machine.takes["both"] = 1.0
+    assert machine.runs(len(TRIAL))[-1] == "both"
+
+
+def test_a_long_pass_tries_one_thread_only_where_the_cores_are_taken() -> None:
+    machine = Machine(short=False)
+    assert set(machine.runs(1000)) == {"both"}
+    assert not machine.made
+    machine.share, machine.takes["both"] = 0.7, 9.0
+    assert machine.runs(threads.WATCHED + len(TRIAL))[-1] == "one"
+    kept = threads.WATCHED + int(2 * threads.TRIED * 7.0 / (threads.LOST * 2.0))
+    machine.share, machine.takes["both"] = 2.0, 1.0
+    assert machine.runs(kept + len(TRIAL))[-1] == "both"
+    assert set(machine.runs(5000)) == {"both"}
 
 
 def test_a_program_runs_on_one_thread_where_all_of_it_can() -> None:
     told: list[object] = []
     small = threads.on_one_thread(telling(told, "small"), told.append, 2)
-    large = threads.either(telling(told, "large"), telling(told, "large on one"))
-    numpy = telling(told, "numpy")
-    (step,) = threads.joined([small, large, numpy], told.append, 2)
-    for _ in range(2 * threads.TRIED):
+    large, other, long = (telling(told, name) for name in ("large", "other", "long"))
+    x, y = Tensor((1, 4)), Tensor((1, 4))
+    for step, alone in ((large, telling(told, "large on one")), (other, None)):
+        vars(step).update(call=Call("copy", {"x": x}, {"y": y}, {}), alone=alone)
+    vars(long)["implementation"] = "jit"
+    (step,) = joined([small, large, telling(told, "numpy"), other, long], told)
+    step()
+    assert told == [2, 1, "small", 2, "large", "numpy", "other", "long"]
+    while "large on one" not in told:
+        told.clear()
         step()
-    assert told[:5] == [1, "small", 2, "large", "numpy"]
-    assert told[-5:] == [1, "small", "large on one", "numpy", 2]
-    large.alone = None  # type: ignore[attr-defined]
-
-    def on_all() -> None:
-        pass
-
-    on_all.implementation = "jit"  # type: ignore[attr-defined]
-    assert len(threads.joined([small, on_all], told.append, 2)) == 2
+    assert told == [2, 1, "small", "large on one", "numpy", 2, "other", "long"]
 
 
 def call_of(record: Callable[[Program], None]) -> Call:
@@ -131,31 +171,55 @@ layer { name: "ip" type: "InnerProduct" bottom: "c2" top: "ip"
 """
 
 
-@NEEDS_ONEDNN
-def test_a_small_net_gives_the_same_bits_on_one_thread_and_on_two() -> None:
-    net = build(NET, Cpu(threads=2), inference=True)
-    net.write("x", np.random.default_rng(0).standard_normal((1, 3, 20, 20)))
-    found = []
-    for _ in range(2 * threads.TRIED + 1):
-        net.forward()
-        found.append([net.read(name) for name in net.outputs])
-    steps = {call.layer: step for call, step in net._build.steps[0]}
-    assert [hasattr(steps[name], "alone") for name in ("c1", "c2", "ip")] == [True, True, False]
-    for values in found[1:]:
-        for value, first in zip(values, found[0], strict=True):
-            np.testing.assert_array_equal(value, first)
+LARGER = NET.replace("dim: 20", "dim: 40")
+APART = (
+    LARGER.replace("num_output: 30", "axis: 2 num_output: 30")
+    + 'layer { name: "slopes" type: "PReLU" bottom: "ip" top: "slopes" }'
+)
 
 
 @NEEDS_ONEDNN
-def test_a_small_net_keeps_its_threads_where_an_activation_is_apart() -> None:
-    text = (
-        NET.replace("num_output: 30", "axis: 2 num_output: 30")
-        + """
-layer { name: "slopes" type: "PReLU" bottom: "ip" top: "slopes" }"""
-    )
+@pytest.mark.parametrize("count", [2, 5])
+@pytest.mark.parametrize("text", [LARGER, APART, LARGER.replace("dim: 40", "dim: 200")])
+def test_a_net_gives_the_same_bits_on_one_thread_and_on_all(
+    monkeypatch: pytest.MonkeyPatch, text: str, count: int
+) -> None:
+    made: list[tuple[Step, Callable[[], Step]]] = []
+
+    class Both(threads.Faster):
+        def __init__(self, on_all: Step, on_one: Callable[[], Step], *rest: int, **more: bool):
+            super().__init__(on_all, on_one, *rest, **more)
+            made.append((on_all, on_one))
+
+    monkeypatch.setattr(threads, "Faster", Both)
+    net = build(text, Cpu(threads=count), inference=True)
+    x = np.random.default_rng(0).standard_normal(net.read("x").shape)
+    net.write("x", x)
+    net.forward()
+    first = {name: net.read(name) for name in net.outputs}
+    for name, values in first.items():
+        net.write(name, np.full_like(values, np.nan))
+    net.write("x", x)
+    [(_, on_one)] = made
+    on_one()()
+    for name, values in first.items():
+        np.testing.assert_array_equal(net.read(name), values)
+
+
+def slept() -> int:
+    """How often the threads but this one have gone to sleep, when they all have."""
+    time.sleep(0.1)
+    others = [path for path in TASKS.iterdir() if int(path.name) != threading.get_native_id()]
+    texts = [(path / "status").read_text() for path in others]
+    return sum(int(text.split("voluntary_ctxt_switches:")[1].split()[0]) for text in texts)
+
+
+@NEEDS_ONEDNN
+@pytest.mark.skipif(not TASKS.exists(), reason="the system does not tell")
+@pytest.mark.parametrize(("text", "wakes"), [(NET, False), (LARGER, True)], ids=["tiny", "larger"])
+def test_a_pass_that_takes_microseconds_wakes_no_thread(text: str, wakes: bool) -> None:
     net = build(text, Cpu(threads=2), inference=True)
-    steps = {call.layer: step for call, step in net._build.steps[0]}
-    assert hasattr(steps["ip"], "implementation")
-    assert not hasattr(steps["ip"], "alone")
-    onednn = net.backend.onednn
-    assert len(onednn.joined([step for _, step in net._build.steps[0]])) > 1
+    net.forward()
+    before = slept()
+    net.forward()
+    assert (slept() > before) == wakes

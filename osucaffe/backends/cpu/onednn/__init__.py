@@ -6,11 +6,10 @@ import ctypes.util
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from ...backend import Backend
 from ...formula import ELU, PRELU
@@ -27,11 +26,12 @@ __all__ = ["Layout", "OneDNN", "load"]
 _WHEELS = ("onednn-cpu-gomp", "onednn-cpu-iomp")
 _MODULES = (products, pooling, normalization, elementwise, recurrent, update)
 
-# How long OpenMP's threads spin for one another before they sleep: long enough (some 0.2 ms) to
-# bridge the gaps between the calls of an iteration. A thread that wakes may be queued on the core
-# where another spins for it: beside others, training takes 0.5 (LeNet) to 0.8 times as long as with
-# 20,000 rounds, and alone as long. GNU OpenMP's default is 300,000.
-os.environ.setdefault("GOMP_SPINCOUNT", "5000")
+# How long OpenMP's threads spin for one another before they sleep: long enough (some 0.1 ms) to
+# bridge the gaps between the calls of an iteration: with 1,000 rounds training on two cores takes
+# 1.05 to 1.1 times as long. A thread that wakes may be queued on the core where another spins for
+# it: beside others, training takes 0.75 to 0.9 times as long with 2,000 rounds as with 5,000. GNU
+# OpenMP's default is 300,000.
+os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 # dnnl_cpu_isa_t; each includes those before it.
 _INSTRUCTION_SETS = {
@@ -57,8 +57,9 @@ class OneDNN:
 
     def __init__(self, library: Library) -> None:
         self.library = library
-        self._only_forward = self._small = False  # of the net whose calls are prepared
         self._threads = 0
+        # Of the net whose calls are prepared:
+        self._only_forward = self._free = self._small = self._tiny = False
 
     @property
     def version(self) -> str:
@@ -75,26 +76,30 @@ class OneDNN:
         self._only_forward = not any("_backward" in call.name for call in calls)
         layers = [call for call in calls if call.position >= 0]  # not what makes constants
         served = [call for call in layers if _function(call) is not None]
-        self._small = (
-            self._only_forward
-            and not any(call.name in vars(each) for call in served for each in (recurrent, update))
-            and sum(map(threads.work, served)) <= threads.SMALL_PROGRAM
+        self._free = self._only_forward and not any(
+            call.name in vars(each) for call in served for each in (recurrent, update)
         )
+        total = sum(map(threads.work, served))
+        self._small = self._free and total <= threads.SMALL_PROGRAM
+        self._tiny = self._free and total <= threads.TINY_PROGRAM
 
     def prepare(self, backend: Backend, call: Call) -> Step | None:
         """The step that runs a call, or None when NumPy shall do it.
 
-        What takes less time than threads to meet runs on one; all of a small program is made to run
-        on all, and on one, too: as a whole it is not to change between them.
+        What takes less time than threads to meet runs on one; all of a small program runs on all:
+        as a whole it is not to change between them. What a forward pass may run on one thread
+        instead (see `joined`) has the call in its attribute `call`.
         """
         if self._threads == 1:
             return self._prepare(call)
-        if not threads.same_sums(call) if self._small else _is_small(call):
+        short = not threads.same_sums(call) if self._small else _is_small(call)
+        if short or self._tiny:
             step = self._prepare_alone(call)
             return step and threads.on_one_thread(step, self.library.set_threads, self._threads)
         step = self._prepare(call)
-        alone = self._prepare_alone(call) if self._small and step is not None else None
-        return step if step is None or alone is None else threads.either(step, alone)
+        if step is not None and self._free and threads.same_sums(call):
+            vars(step)["call"] = call
+        return step
 
     def _prepare_alone(self, call: Call) -> Step | None:
         """The step for one thread: primitives are made for so many as there are then."""
@@ -120,23 +125,44 @@ class OneDNN:
             del call.scratch[scratch:]
         return step
 
-    def joined(self, steps: Sequence[Step]) -> list[Step]:
-        """The steps, fewer: see `threads.joined`."""
-        return threads.joined(steps, self.library.set_threads, self._threads)
+    def joined(self, backend: Backend, steps: Sequence[Step]) -> list[Step]:
+        """The steps, fewer, and for a forward pass on fewer threads where the cores are taken: see
+        `threads.joined`."""
+
+        def alone(step: Step) -> Step | None:
+            call: Call = vars(step)["call"]
+            again = replace(call, scratch=[])
+            self._only_forward = True
+            made = self._prepare_alone(again)
+            _place(backend, again.scratch)
+            if made is None or again.implementation != call.implementation:
+                return None  # another kernel may sum in another order
+            return made if _pieces(made) == _pieces(step) else None  # no weights are reordered
+
+        set_threads = self.library.set_threads
+        return threads.joined(steps, set_threads, self._threads, alone)
 
     def reorder(self, backend: Backend, source: Tensor, target: Tensor) -> Step:
         """The step that copies source into target, of the same shape, whatever their layouts."""
         call = Call("copy", {"x": source}, {"y": target}, {})
         step = elementwise.copy(Preparation(self.library, call), Copy(source, target))
-        for scratch in call.scratch:
-            flat = backend.allocate(scratch.size * np.dtype(scratch.dtype).itemsize)
-            scratch.place(flat.view(scratch.dtype), flat.ctypes.data)
+        _place(backend, call.scratch)
         return step
 
     def set_threads(self, count: int) -> None:
         """How many threads a primitive uses when the calling thread runs it."""
         self._threads = count
         self.library.set_threads(count)
+
+
+def _pieces(step: Step) -> int:
+    """Of how many executions a step consists: of a primitive, and of reorders around it."""
+    return len(getattr(step, "implementation", "").split())
+
+
+def _place(backend: Backend, scratch: Sequence[Tensor]) -> None:
+    for tensor in scratch:
+        backend.place(tensor, backend.allocate(backend.nbytes(tensor)), 0)
 
 
 def _function(call: Call) -> Any:

@@ -1,5 +1,5 @@
 """Owns on how many threads calls run: what takes less time than threads need to meet runs on one,
-and a small program runs as it has been faster of late."""
+and a forward pass runs on all or on one, as it has been faster of late."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ SMALL_PROGRAM = 16 * SMALL_WORK
 """Work of a forward pass to which threads may bring less than it costs to wake them. LeNet with one
 image (two thirds of it) takes 60 microseconds on two threads that are awake, 115 on one; where
 passes come 3 ms apart 700 to 2,000 and 430; beside two busy processes 450 to 2,000 and 130."""
+TINY_PROGRAM, SHORT_PROGRAM = SMALL_PROGRAM // 4, 4 * SMALL_PROGRAM
+"""Work up to which a forward pass always runs on one thread, as it is over before others are awake
+(20 microseconds), and from which on its time on one thread is not tried without need (250)."""
 _PER_ELEMENT = 8
 """As many multiplications take as long as to read or write an element."""
 LONGEST_SUM = 1024
@@ -31,14 +34,19 @@ PRODUCTS = {
 }
 """By primitive, what has an element for each product of a row of weights."""
 
-TRIED = 8
-"""How often each step of `faster` is tried; the first half does not count: threads that have slept
-may take that long to find a core each."""
-KEPT, LOST = 1000, 0.02
+TRIED, TRIED_FOR = 8, 0.03
+"""How many passes at least, and for how many seconds, each way to run a program is tried: where
+other processes have the cores by turns, these are some milliseconds. As many passes ahead do not
+count: threads that have slept may take that long to find a core each."""
+KEPT, LOST = 100, 0.01
 """How often at least what was faster runs before both are tried again, and the share of its time
 that trials may take."""
 WATCHED = 4
-"""Of so many times one is watched. If so many of these are slow, both are tried again at once."""
+"""Of so many passes one is watched. If so many of these are slow, both are tried again at once."""
+LOOKED, ENOUGH = 0.1, 0.75
+"""Seconds of watched passes after which the processors' time that they had is looked at, and the
+share of all threads' time that they have where no other process wants the cores: threads that wait
+spin. On two cores it is 0.95 and more, beside one busy loop 0.7, beside four 0.4."""
 
 
 def work(call: Call) -> int:
@@ -74,74 +82,131 @@ def on_one_thread(step: Step, set_threads: SetThreads, threads: int) -> Step:
     return run
 
 
-def either(step: Step, alone: Step) -> Step:
-    """A step on all threads that `joined` may run on one in its place, as `alone` does."""
+def joined(
+    steps: Sequence[Step],
+    set_threads: SetThreads,
+    threads: int,
+    alone: Callable[[Step], Step | None],
+) -> list[Step]:
+    """The steps, on so many threads whichever thread begins them; those on one thread that follow
+    each other as one, which saves a microsecond for each. Where some have an attribute `call`, a
+    single step, as it is `Faster`: these run on one thread in its other way.
 
-    def run() -> None:
-        step()
+    alone: makes the step on one thread that does what such a step does; None: there is none.
+    """
 
-    run.alone = alone  # type: ignore[attr-defined]
-    run.implementation = getattr(step, "implementation", "")  # type: ignore[attr-defined]
-    return run
+    def begin() -> None:
+        set_threads(threads)
 
-
-def joined(steps: Sequence[Step], set_threads: SetThreads, threads: int) -> list[Step]:
-    """The steps; those on one thread that follow each other as one, which saves a microsecond for
-    each. Where all can run on one thread, and some need not: a single step, as it is `faster`."""
-    result: list[Step] = []
-    for on_one, group in groupby(steps, lambda step: hasattr(step, "threadless")):
-        if on_one:
-            inner = sequence([vars(step)["threadless"] for step in group])
-            result.append(on_one_thread(inner, set_threads, threads))
-        else:
-            result += group
-    alone = [_alone(step) for step in steps]
-    if None in alone or not any(hasattr(step, "alone") for step in steps):
+    def merged(steps: Sequence[Step]) -> list[Step]:
+        result: list[Step] = [begin]
+        for on_one, group in groupby(steps, lambda step: hasattr(step, "threadless")):
+            if on_one:
+                inner = sequence([vars(step)["threadless"] for step in group])
+                result.append(on_one_thread(inner, set_threads, threads))
+            else:
+                result += group
         return result
-    one = on_one_thread(sequence([step for step in alone if step]), set_threads, threads)
-    return [faster([sequence(result), one])]
+
+    free = [step for step in steps if hasattr(step, "call")]
+
+    def on_one() -> Step:
+        return sequence(merged([moved(step) for step in steps]))
+
+    def moved(step: Step) -> Step:
+        if hasattr(step, "threadless"):
+            return step
+        other: Step | None = step
+        if hasattr(step, "call"):
+            other = alone(step)
+        elif hasattr(step, "implementation"):  # it is not NumPy's
+            other = None
+        return step if other is None else on_one_thread(other, set_threads, threads)
+
+    if not free:
+        return merged(steps)
+    short = sum(work(vars(step)["call"]) for step in free) <= SHORT_PROGRAM
+    return [Faster(sequence(merged(steps)), on_one, threads, short=short).run]
 
 
-def _alone(step: Step) -> Step | None:
-    """The step on one thread: itself, if it is not the library's. None: it runs on all."""
-    for name in "threadless", "alone":
-        if hasattr(step, name):
-            found: Step = getattr(step, name)
-            return found
-    return None if hasattr(step, "implementation") else step
+class Faster:
+    """Runs a forward pass on all threads or on one: as it was faster when both were tried last,
+    which depends on how busy the machine is, and on how long nobody ran any.
 
+    Both are tried where the threads did not get the cores; if the pass is short, at once and from
+    time to time, too.
+    on_one: makes the step on one thread, when it is first tried.
+    """
 
-def faster(steps: Sequence[Step], clock: Callable[[], float] = time.perf_counter) -> Step:
-    """A step that runs one of several that do the same: the one that was faster when all were
-    tried last, which depends on how busy the machine is, and on how long nobody ran any."""
-    taken = [0.0] * len(steps)
-    turn = best = left = slow = 0
-    spent = once = 0.0
+    def __init__(
+        self,
+        on_all: Step,
+        on_one: Callable[[], Step],
+        threads: int,
+        *,
+        short: bool,
+        clock: Callable[[], float] = time.perf_counter,
+        processors: Callable[[], float] = time.process_time,
+    ) -> None:
+        self._steps, self._on_one = [on_all], on_one
+        self._threads, self._short = threads, short
+        self._clock, self._processors = clock, processors
+        self._best = self._left = self._slow = 0
+        self._once = 0.0  # seconds that the best takes
+        self._watched = self._used = 0.0  # seconds, since they were last looked at
+        self._trial = short
+        self._tried: list[tuple[float, float, int]] = []  # a mean, all seconds, and the passes
+        self._passes, self._spent, self._counted = 0, 0.0, 0.0  # of the way that is being tried
 
-    def run() -> None:
-        nonlocal turn, best, left, slow, spent, once
-        if left:
-            left -= 1
-            if left % WATCHED:
-                steps[best]()
-                return
-            start = clock()
-            steps[best]()
-            slow = slow + 1 if clock() - start > 2 * once else 0
-            if slow == WATCHED:
-                left = 0
+    def run(self) -> None:
+        """Run the pass."""
+        if self._trial:
+            self._try()
             return
-        index, before = divmod(turn, TRIED)
-        start = clock()
-        steps[index]()
-        passed = clock() - start
-        spent += passed
-        taken[index] = passed + (taken[index] if before > TRIED // 2 else 0.0)
-        turn += 1
-        if turn == TRIED * len(steps):
-            least = min(taken)
-            best, turn, slow = taken.index(least), 0, 0
-            once = max(least / (TRIED - TRIED // 2), 1e-6)
-            left, spent = max(KEPT, int(spent / (LOST * once))), 0.0
+        self._left -= 1
+        if self._left % WATCHED:
+            self._steps[self._best]()
+            return
+        start, used = self._clock(), self._processors()
+        self._steps[self._best]()
+        passed = self._clock() - start
+        self._watched += passed
+        self._used += self._processors() - used
+        self._slow = self._slow + 1 if self._once and passed > 2 * self._once else 0
+        due = self._left <= 0 and (self._short or self._best or self._starved())
+        self._trial = bool(due) or self._slow == WATCHED
 
-    return run
+    def _starved(self) -> bool:
+        """Whether the threads had less of the processors' time than they would have alone."""
+        if self._watched < LOOKED:
+            return False
+        starved = self._used < ENOUGH * self._threads * self._watched
+        self._watched = self._used = 0.0
+        return starved
+
+    def _try(self) -> None:
+        way = len(self._tried)
+        if way == len(self._steps):
+            self._steps.append(self._on_one())
+        start = self._clock()
+        self._steps[way]()
+        passed = self._clock() - start
+        self._passes += 1
+        self._spent += passed
+        if self._passes > TRIED:
+            self._counted += passed
+        if self._passes < 2 * TRIED or self._counted < TRIED_FOR:
+            return
+        mean = self._counted / (self._passes - TRIED)
+        self._tried.append((mean, self._spent, self._passes))
+        self._passes, self._spent, self._counted = 0, 0.0, 0.0
+        if way == 1:
+            self._decide()
+
+    def _decide(self) -> None:
+        self._once, *_ = least = min(self._tried)
+        self._best = self._tried.index(least)
+        lost = sum(spent - passes * self._once for _, spent, passes in self._tried)
+        self._left = max(KEPT, int(lost / (LOST * self._once)))
+        self._tried, self._trial, self._slow = [], False, 0
+        self._watched = self._used = 0.0
