@@ -9,7 +9,7 @@ import pytest
 from osucaffe.backends.cpu.backend import Cpu
 from osucaffe.errors import UserError
 
-from .nets import build, inputs
+from .nets import build, inputs, refuse
 
 X = (2, 4, 5, 6)
 VECTOR = (6, 4)
@@ -181,3 +181,100 @@ def test_statistics_are_not_learned() -> None:
     )
     with pytest.raises(UserError, match=r'"norm" \(BatchNorm\), param\[1\].lr_mult: must be 0'):
         build(net, Cpu())
+
+
+SQUARES = [(1, 3, 4, 4)] * 3
+MEANFIELD = (
+    '"MultiStageMeanfield" multi_stage_meanfield_param { theta_alpha: 4 theta_beta: 0.5 '
+    "theta_gamma: 2 num_iterations: 3 %s }"
+)
+REGION = '"RegionLoss" region_loss_param { num: 2 num_class: 3 %s }'
+MAPS = '"DetectionLoss" detection_loss_param { field_w: 8 field_h: 8 %s }'
+SEVEN = "".join(f' top: "{name}"' for name in "abcdefg")
+
+REFUSED = [
+    # type, settings (and tops, if not one), shapes of the bottoms, message
+    ('"BoxOutput" box_output_param { field_w: 3 field_h: [1, 2] }', [(1, 6, 3, 3)],
+     r"box_output_param\.field_h: needs 1, one for each"),
+    ('"BoxOutput" box_output_param { field_w: 3 field_h: 2 downsample_rate: 8 nms_type: "MAX" }',
+     [(1, 6, 3, 3)], r'box_output_param\.nms_type: is "MAX": IOU, IOMU or IOFU'),
+    ('"BoxOutput" box_output_param { field_w: 3 field_h: 2 downsample_rate: 8 }', [(1, 5, 3, 3)],
+     r"bottom\[0\]: has shape .* two classes"),
+    ('"BoxGroupOutput" box_group_output_param { box_group_param { field_w: [8, 9] field_h: [8, 9] '
+     "stride: 8 } }", [(4, 2, 3, 3), (2, 4, 3, 3)],
+     r"bottom\[1\]: has shape .* 2 images of 2 fields"),
+    ('"BoxGroupOutput" box_group_output_param { }', [(4, 2, 3, 3), (4, 4, 3, 3)],
+     "group_param: there are 0, but 2 bottoms"),
+    ('"DecodeBBox" bbox_reg_param { bbox_mean: 0 bbox_std: 1 }', [(4, 8), (4, 5)],
+     "bbox_reg_param: needs four"),
+    ('"DecodeBBox"', [(4, 8), (3, 5)], r"bottom\[1\]: .* must be 4 x 5"),
+    ('"DecodeBBox"', [(4, 8), (4, 5), (4, 6)], r"bottom\[2\]: is for training"),
+    (f'"ProposalTarget" {SEVEN}', [(4, 5), (2, 8)], "cls_num: must be at least 2"),
+    (f'"ProposalTarget" {SEVEN}', [(4, 5), (2, 6)], r"bottom\[1\]: .* N x 7 or N x 8"),
+    (f'"ScaleRoute" {SEVEN}', [(4, 5), (3, 8)], "top: needs 2, but the net gives it 7"),
+    (f'"HardMining" {SEVEN}', [(4, 1), (3, 5)], r"bottom\[1\]: .* must be 4 x 5"),
+    ('"DetectionLoss" detection_loss_param { cls_num: 3 }', [(2, 7, 4, 5), (2, 6, 4, 5)],
+     "needs as many field_w"),
+    (MAPS % "cls_num: 2 downsample_rate: 8", [(2, 7, 4, 5), (2, 6, 4, 5)],
+     r"bottom\[0\]: has shape \(2, 7, 4, 5\), but must be \(2, 6, 4, 5\)"),
+    (MAPS % "cls_num: 3 downsample_rate: 8 objectness: true", [(2, 7, 4, 5), (2, 6, 4, 5)],
+     "cls_num: must be at least 2, and 2 where objectness"),
+    ('"ROIPooling"', [(1, 4, 6, 6), (3, 5)], "roi_pooling_param.pooled_h: must be at least 1"),
+    ('"PSROIPooling" psroi_pooling_param { spatial_scale: 1 output_dim: 2 group_size: 3 }',
+     [(1, 4, 6, 6), (3, 5)],
+     r"bottom\[0\]: has shape \(1, 4, 6, 6\), but must be \(1, 18, 6, 6\): output_dim"),
+    ('"ROIWarping" roi_warping_param { pooled_h: 2 }', [(1, 4, 6, 6), (3, 5)],
+     "roi_warping_param.pooled_w: must be at least 1"),
+    ('"MaskPooling"', [(1, 4, 6, 6), (3, 5)],
+     r"bottom\[1\]: has shape \(3, 5\), but must be \(1, 1, 6, 6\)"),
+    ('"ROIAlign" roi_pooling_param { pooled_h: 2 pooled_w: 2 }', [(1, 4, 6, 6), (3, 4)],
+     r"bottom\[1\]: has shape \(3, 4\), but must be R x 5"),
+    ('"Reorg" reorg_param { stride: 2 }', [(1, 6, 4, 4)], "square must divide 6 channels"),
+    ('"Reorg" reorg_param { stride: 2 }', [(1, 8, 3, 4)], "2, which must divide 3 x 4"),
+    (REGION % "", [(1, 15, 3, 3), (1, 1, 4, 8)],
+     r"bottom\[0\]: has shape .* must be \(1, 16, 3, 3\): 2 anchors of 5 \+ 3 numbers"),
+    (REGION % "side: 3", [(1, 16, 3, 3), (1, 1, 4, 8)],
+     "biases: needs widths and heights of 2 anchors, but has 0"),
+    (REGION % "", [(1, 16, 3, 3), (1, 1, 4, 8)],
+     r"region_loss_param.side: is 13, but bottom\[0\] has"),
+    (REGION % "", [(2, 16, 3, 3), (2,)],
+     r"bottom\[1\]: has shape \(2,\), but must be 1 x 1 x M x 8"),
+    ('"Yolov3" yolov3_param { num: 2 num_class: 3 biases: 3 biases: 4 mask: 0 mask: 1 }',
+     [(1, 16, 3, 3), (1, 4, 5)],
+     r"yolov3_param.mask: is \[0, 1\], but must name 2 of 1 anchors"),
+    ('"Yolov3DetectionOutput" yolov3_detection_output_param { mask_group_num: 2 }', [(1, 75, 3, 3)],
+     "mask_group_num: and anchors_scale must be of 1 bottoms"),
+    (MEANFIELD.replace("0.5", "0") % "", SQUARES,
+     "multi_stage_meanfield_param.theta_beta: must be above 0"),
+    (MEANFIELD % "spatial_filter_weights_str: '1 2'", SQUARES,
+     "spatial_filter_weights_str: has 2 numbers, but there are 3 channels"),
+    (MEANFIELD % "spatial_filter_weights_str: '1 2 x'", SQUARES, "are not all numbers"),
+    (MEANFIELD % "", [*SQUARES[:1], (1, 2, 4, 4), *SQUARES[:1]],
+     r"bottom\[1\]: has shape \(1, 2, 4, 4\)"),
+    (MEANFIELD % "", [*SQUARES[:2], (1, 3, 8, 8)], r"bottom\[2\]: has shape \(1, 3, 8, 8\)"),
+    ('"Convolution3D" convolution3d_param { kernel_size: 2 num_output: 1 kernel_depth: 1 }',
+     [(1, 2, 4, 4)], "must be N x C x frames x H x W"),
+    ('"Convolution3D" convolution3d_param { kernel_size: 2 num_output: 1 }', [(1, 2, 4, 4, 4)],
+     "convolution3d_param.kernel_depth: must be"),
+    ('"Pooling3D" pooling3d_param { kernel_size: 2 kernel_depth: 1 pad: 1 }', [(1, 2, 4, 4, 4)],
+     "3d_param.pad: is for AVE"),
+    ('"Pooling3D" pooling3d_param { kernel_size: 2 pool: AVE kernel_depth: 1 pad: 1 stride: 2 }',
+     [(1, 2, 4, 5, 5)], "lets the last windows lie in the padding"),
+    ('"Pooling3D" pooling3d_param { kernel_size: 2 pool: STOCHASTIC kernel_depth: 1 }',
+     [(1, 2, 4, 4, 4)], "must be MAX or AVE"),
+    ('"Lstm" lstm_param { num_output: 5 batch_size: 2 }', [(7, 3)],
+     "lstm_param.batch_size: is 2, but x is"),
+    ('"Lstm"', [(7, 3)], "lstm_param.num_output: must be at least 1"),
+    ('"SeLuDropout" selu_dropout_param { dropout_ratio: 1 }', [(3, 4)], "dropout_ratio: is 1.0"),
+    ('"GlobalLSEMargin"', [(2, 3, 1), (2,)], r"bottom\[0\]: has shape \(2, 3, 1\)"),
+    ('"GlobalLSEMargin"', [(2, 3), (3,)], r"bottom\[1\]: has shape \(3,\), but must hold 2"),
+    ('"MarginInnerProduct"', [(2, 3), (2,)], "num_output: must be at least 1"),
+    ('"MarginInnerProduct" margin_inner_product_param { num_output: 2 }', [(2, 3), (3,)],
+     r"bottom\[1\]: has shape \(3,\), but must hold 2 labels"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "shapes", "message"), REFUSED)
+def test_what_does_not_fit_is_refused(text: str, shapes, message: str) -> None:
+    top = "" if " top: " in text else ' top: "y"'
+    refuse(f"type: {text}{top}", shapes, message)

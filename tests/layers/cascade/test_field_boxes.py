@@ -9,7 +9,7 @@ import pytest
 
 from osucaffe.layers import anchors
 
-from ..nets import one_layer, refuse
+from ..nets import one_layer
 
 random = np.random.default_rng(17)
 
@@ -227,29 +227,3 @@ def test_boxes_less_than_a_pixel_apart() -> None:
     boxes = np.array([[0.0, 0, 9, 9], [9.5, 0, 19, 9]])
     assert anchors.overlaps(boxes, boxes)[0, 1] > 0
     assert anchors.overlaps(boxes, boxes, strict=True)[0, 1] == 0
-
-
-MAP = 'type: "BoxOutput" top: "y" box_output_param { field_w: 3 '
-GROUP = 'type: "BoxGroupOutput" top: "y" box_group_output_param { '
-DECODE = 'type: "DecodeBBox" top: "y" '
-
-
-@pytest.mark.parametrize(
-    ("text", "shapes", "message"),
-    [
-        (MAP + "field_h: [1, 2] }", [(1, 6, 3, 3)], r"_param\.field_h: needs 1, one for each"),
-        (MAP + 'field_h: 2 downsample_rate: 8 nms_type: "MAX" }', [(1, 6, 3, 3)],
-         r'box_output_param\.nms_type: is "MAX": IOU, IOMU or IOFU'),
-        (MAP + "field_h: 2 downsample_rate: 8 }", [(1, 5, 3, 3)],
-         r"bottom\[0\]: has shape .* two classes"),
-        (GROUP + "box_group_param { field_w: [8, 9] field_h: [8, 9] stride: 8 } }",
-         [(4, 2, 3, 3), (2, 4, 3, 3)], r"bottom\[1\]: has shape .* 2 images of 2 fields"),
-        (GROUP + "}", [(4, 2, 3, 3), (4, 4, 3, 3)], r"group_param: there are 0, but 2 bottoms"),
-        (DECODE + "bbox_reg_param { bbox_mean: 0 bbox_std: 1 }", [(4, 8), (4, 5)],
-         "bbox_reg_param: needs four"),
-        (DECODE, [(4, 8), (3, 5)], r"bottom\[1\]: .* must be 4 x 5"),
-        (DECODE, [(4, 8), (4, 5), (4, 6)], r"bottom\[2\]: is for training"),
-    ],
-)  # fmt: skip
-def test_messages(text: str, shapes: list[tuple[int, ...]], message: str) -> None:
-    refuse(text, shapes, message)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from ..nets import gradient, one_layer, refuse
+from ..nets import gradient, one_layer
 from .test_field_boxes import DEVIATION, MEAN, NORMALIZED, decoded, overlap
 
 random = np.random.default_rng(31)
@@ -214,18 +214,3 @@ def test_accuracy_of_maps_with_several_fields() -> None:
     net = one_layer(text, {"c": conf, "b": box, "t": maps})
     found = [*net.read("y").ravel(), net.read("z").item()]
     np.testing.assert_allclose(found, quality(conf, box, maps, FIELDS, 1), atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ("cls_num: 3", "needs as many field_w"),
-        ("cls_num: 2 field_w: 8 field_h: 8 downsample_rate: 8",
-         r"bottom\[0\]: has shape \(2, 7, 4, 5\), but must be \(2, 6, 4, 5\)"),
-        ("cls_num: 3 field_w: 8 field_h: 8 downsample_rate: 8 objectness: true",
-         "cls_num: must be at least 2, and 2 where objectness"),
-    ],
-)  # fmt: skip
-def test_messages(settings: str, message: str) -> None:
-    text = f'type: "DetectionLoss" top: "y" detection_loss_param {{ {settings} }}'
-    refuse(text, [(2, 7, 4, 5), (2, 6, 4, 5)], message)

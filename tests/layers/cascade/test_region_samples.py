@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from ..nets import one_layer, refuse
+from ..nets import one_layer
 from .test_field_boxes import DEVIATION, MEAN, NORMALIZED, overlap, pixels, regions
 
 random = np.random.default_rng(23)
@@ -167,16 +167,3 @@ def test_regions_go_by_their_size(text: str, wanted: list[int]) -> None:
     )
     np.testing.assert_array_equal(net.read("y"), rois[wanted])
     np.testing.assert_allclose(net.read("z"), values[wanted], rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("text", "shapes", "message"),
-    [
-        ("ProposalTarget", [(4, 5), (2, 8)], "cls_num: must be at least 2"),
-        ("ProposalTarget", [(4, 5), (2, 6)], r"bottom\[1\]: .* N x 7 or N x 8"),
-        ("ScaleRoute", [(4, 5), (3, 8)], r"top: needs 2, but the net gives it 7"),
-        ("HardMining", [(4, 1), (3, 5)], r"bottom\[1\]: .* must be 4 x 5"),
-    ],
-)
-def test_messages(text: str, shapes: list[tuple[int, ...]], message: str) -> None:
-    refuse(f'type: "{text}" {TOPS}', shapes, message)

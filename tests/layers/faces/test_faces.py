@@ -7,7 +7,7 @@ import pytest
 
 from osucaffe.backends.cpu.backend import Cpu
 
-from ..nets import gradient, layer, one_layer, parameter_gradient, refuse
+from ..nets import gradient, layer, one_layer, parameter_gradient
 from ..test_values import run
 
 random = np.random.default_rng(3)
@@ -123,12 +123,6 @@ def test_gradients_of_a_margin_that_follows(norms: bool) -> None:
         np.testing.assert_allclose(parameter_gradient(made), [(dy * y).sum() / 30])
 
 
-def test_bad_input_of_a_margin_is_named() -> None:
-    text = 'type: "GlobalLSEMargin" top: "y"'
-    refuse(text, [(2, 3, 1), (2,)], r"bottom\[0\]: has shape \(2, 3, 1\)")
-    refuse(text, [(2, 3), (3,)], r"bottom\[1\]: has shape \(3,\), but must hold 2")
-
-
 MARGINS = {"SINGLE": 1, "DOUBLE": 2, "TRIPLE": 3, "QUADRUPLE": 4}
 
 
@@ -200,10 +194,3 @@ def test_gradients_by_angles(margin: str) -> None:
             wanted[i] += dy[i, j] * (by_margin + mixture * unit[j]) / (1 + mixture)
     np.testing.assert_allclose(gradient(made, "x"), wanted, atol=1e-6)
     np.testing.assert_allclose(parameter_gradient(made), dy.T @ x)
-
-
-def test_bad_input_of_angles_is_named() -> None:
-    text = 'type: "MarginInnerProduct" top: "y" '
-    refuse(text, [(2, 3), (2,)], "num_output: must be at least 1")
-    text += "margin_inner_product_param { num_output: 2 }"
-    refuse(text, [(2, 3), (3,)], r"bottom\[1\]: has shape \(3,\), but must hold 2 labels")

@@ -12,7 +12,7 @@ from osucaffe.backends.cpu import Cpu
 from osucaffe.errors import UserError
 from osucaffe.layers.segmentation.crf import Lattice
 
-from ..nets import build, inputs, refuse
+from ..nets import build, inputs
 from ..test_values import run, softmax
 
 random = np.random.default_rng(4)
@@ -167,25 +167,6 @@ def test_what_parameters_begin_with(settings: str, spatial, bilateral) -> None:
     found = [net.backend.read(each.blob.data)[0, 0] for each in net.parameters]
     for matrix, diagonal in zip(found, (spatial, bilateral, [-1, -1, -1]), strict=True):
         np.testing.assert_array_equal(matrix, np.diag(diagonal))
-
-
-@pytest.mark.parametrize(
-    ("settings", "shapes", "message"),
-    [
-        (SETTINGS.format("").replace("0.5", "0"), [(1, 3, 4, 4)] * 3,
-         r"multi_stage_meanfield_param.theta_beta: must be above 0"),
-        (SETTINGS.format("spatial_filter_weights_str: '1 2'"), [(1, 3, 4, 4)] * 3,
-         r"spatial_filter_weights_str: has 2 numbers, but there are 3 channels"),
-        (SETTINGS.format("spatial_filter_weights_str: '1 2 x'"), [(1, 3, 4, 4)] * 3,
-         r"are not all numbers"),
-        (SETTINGS.format(""), [(1, 3, 4, 4), (1, 2, 4, 4), (1, 3, 4, 4)],
-         r"bottom\[1\]: has shape \(1, 2, 4, 4\)"),
-        (SETTINGS.format(""), [(1, 3, 4, 4), (1, 3, 4, 4), (1, 3, 8, 8)],
-         r"bottom\[2\]: has shape \(1, 3, 8, 8\)"),
-    ],
-)  # fmt: skip
-def test_what_does_not_fit_is_refused(settings: str, shapes, message: str) -> None:
-    refuse(f'type: "MultiStageMeanfield" top: "y" {settings}', shapes, message)
 
 
 def test_colours_that_no_lattice_can_hold_are_named() -> None:

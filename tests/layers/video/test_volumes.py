@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cpu.backend import Cpu
-from osucaffe.errors import UserError
 from osucaffe.proto import read_weights, write_weights
 
 from ..nets import build, inputs, layer
@@ -80,21 +79,3 @@ def test_weights_of_both_versions_are_read(tmp_path: Path) -> None:
     net.load(read_weights(tmp_path / "w.caffemodel"))
     bias = net.backend.read(layer(net, "op").parameters[1].data)
     np.testing.assert_array_equal(bias, [1, 2, 3])
-
-
-@pytest.mark.parametrize(
-    ("type_", "shape", "settings", "message"),
-    [
-        ("Convolution3D", (1, 2, 4, 4), "kernel_depth: 1", "must be N x C x frames x H x W"),
-        ("Convolution3D", (1, 2, 4, 4, 4), "", "convolution3d_param.kernel_depth: must be"),
-        ("Pooling3D", (1, 2, 4, 4, 4), "kernel_depth: 1 pad: 1", "3d_param.pad: is for AVE"),
-        ("Pooling3D", (1, 2, 4, 5, 5), "pool: AVE kernel_depth: 1 pad: 1 stride: 2",
-         "lets the last windows lie in the padding"),
-        ("Pooling3D", (1, 2, 4, 4, 4), "pool: STOCHASTIC kernel_depth: 1", "must be MAX or AVE"),
-    ],
-)  # fmt: skip
-def test_bad_settings_are_named(type_: str, shape: tuple, settings: str, message: str) -> None:
-    outputs = "num_output: 1" if type_ == "Convolution3D" else ""
-    text = f"{type_.lower()}_param {{ kernel_size: 2 {outputs} {settings} }}"
-    with pytest.raises(UserError, match=message):
-        run(type_, [np.zeros(shape)], text)

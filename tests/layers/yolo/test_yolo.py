@@ -9,7 +9,7 @@ import pytest
 
 from osucaffe.backends.cpu import Cpu
 
-from ..nets import gradient, one_layer, refuse
+from ..nets import gradient, one_layer
 from ..test_values import run
 
 random = np.random.default_rng(6)
@@ -275,26 +275,3 @@ def test_boxes_of_yolo_v3() -> None:
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
     nothing = run("Yolov3DetectionOutput", grids(2, []), REPORT).reshape(-1, 7)
     np.testing.assert_array_equal(nothing, [[0] + [-1] * 6, [1] + [-1] * 6])
-
-
-@pytest.mark.parametrize(
-    ("layer", "shape", "label", "message"),
-    [
-        ('"Reorg" reorg_param { stride: 2 }', (1, 6, 4, 4), None, "square must divide 6 channels"),
-        ('"Reorg" reorg_param { stride: 2 }', (1, 8, 3, 4), None, "2, which must divide 3 x 4"),
-        ('"RegionLoss" region_loss_param { num: 2 num_class: 3 }', (1, 15, 3, 3), (1, 1, 4, 8),
-         r"bottom\[0\]: has shape .* must be \(1, 16, 3, 3\): 2 anchors of 5 \+ 3 numbers"),
-        ('"RegionLoss" region_loss_param { num: 2 num_class: 3 side: 3 }', (1, 16, 3, 3),
-         (1, 1, 4, 8), r"biases: needs widths and heights of 2 anchors, but has 0"),
-        ('"RegionLoss" region_loss_param { num: 2 num_class: 3 }', (1, 16, 3, 3), (1, 1, 4, 8),
-         r"region_loss_param.side: is 13, but bottom\[0\] has"),
-        ('"Yolov3" yolov3_param { num: 2 num_class: 3 biases: 3 biases: 4 mask: 0 mask: 1 }',
-         (1, 16, 3, 3), (1, 4, 5), r"yolov3_param.mask: is \[0, 1\], but must name 2 of 1 anchors"),
-        ('"Yolov3DetectionOutput" yolov3_detection_output_param { mask_group_num: 2 }',
-         (1, 75, 3, 3), None, r"mask_group_num: and anchors_scale must be of 1 bottoms"),
-        ('"RegionLoss" region_loss_param { num: 2 num_class: 3 }', (2, 16, 3, 3), (2,),
-         r"bottom\[1\]: has shape \(2,\), but must be 1 x 1 x M x 8"),
-    ],
-)  # fmt: skip
-def test_bad_input_is_named(layer: str, shape, label, message: str) -> None:
-    refuse(f'top: "y" type: {layer}', [shape, label] if label else [shape], message)
