@@ -20,17 +20,19 @@ CAFFE = {
 FORKS = {
     "AnnotatedData", "Axpy", "BN", "BboxAccuracy", "BilinearInterpolation", "BoxAnnotatorOHEM",
     "BoxGroupOutput", "BoxOutput", "CenterLoss", "ChannelScale", "Convolution3D",
-    "ConvolutionDepthwise", "DecodeBBox", "DenseImageData", "DepthwiseConvolution",
+    "ConvolutionDepthwise", "CropCenter", "DecodeBBox", "DenseImageData", "DepthwiseConvolution",
     "DetectNetTransformation", "DetectionAccuracy", "DetectionData", "DetectionEvaluate",
     "DetectionGroupAccuracy", "DetectionGroupLoss", "DetectionLoss", "DetectionOutput",
-    "DiceCoefLoss", "EvalData", "EvalDetection", "Flip", "FocalLoss", "FrcnnOutput",
-    "GlobalLSEMargin", "HardMining", "ImageGtData", "ImageLabelmapData", "ImageSegData", "Interp",
-    "JSDLoss", "LabelSpecificAdd", "LabelSpecificRescale", "Lstm", "MarginInnerProduct",
-    "MaskPooling", "MaskResize", "MultiBoxLoss", "MultiStageMeanfield", "Normalize", "PSROIPooling",
-    "Permute", "Pooling3D", "PriorBox", "Proposal", "ProposalTarget", "ROIAlign", "ROIPooling",
-    "ROIWarping", "ReLU6", "RegionLoss", "Reorg", "ScaleRoute", "SeLu", "SeLuDropout",
-    "SegAccuracy", "ShuffleChannel", "SmoothL1Loss", "SmoothL1LossOHEM", "SoftmaxWithLossOHEM",
-    "Upsample", "VideoData", "Yolov3", "Yolov3DetectionOutput",
+    "DiceCoefLoss", "EvalData", "EvalDetection", "Flip", "FocalLoss", "FrcnnOutput", "Gather",
+    "GeneralContrastiveLoss", "GlobalLSEMargin", "HardMining", "ImageFloatData", "ImageGtData",
+    "ImageLabelmapData", "ImageSegData", "InnerDistance", "Interp", "JSDLoss", "LabelSpecificAdd",
+    "LabelSpecificRescale", "Lstm", "MarginInnerProduct", "MaskPooling", "MaskResize",
+    "MultiBoxLoss", "MultiStageMeanfield", "Noise", "Normalize", "PSROIPooling", "Permute",
+    "Pooling3D", "PriorBox", "PriorBoxClustered", "Proposal", "ProposalTarget", "ROIAlign",
+    "ROIPooling", "ROIWarping", "ReLU6", "RegionLoss", "Reorg", "ScaleRoute", "SeLu", "SeLuDropout",
+    "SegAccuracy", "SegData", "ShuffleChannel", "SmoothL1Loss", "SmoothL1LossOHEM",
+    "SoftmaxWithLossOHEM", "Upsample", "VideoData", "WeightEuclideanLoss", "Yolov3",
+    "Yolov3DetectionOutput",
 }  # fmt: skip
 OWN = {"GELU", "L1Loss", "LayerNorm", "PatchData", "PixelShuffle"}
 
