@@ -235,9 +235,10 @@ class SizedImageSource(DenseImageSource):
             if sizes.most:
                 crop = [min(pair) for pair in zip(crop, sizes.most, strict=True)]
             if min(crop) < 1:
+                size = shape_text((extents[0], extents[1]))
                 raise UserError(
-                    f"{self._pairs[record].image} is {shape_text(extents)}: less than the stride "
-                    f"of {sizes.multiple}"
+                    f"{self._pairs[record].image} is {size}: less than the stride of "
+                    f"{sizes.multiple}"
                 )
             self._crop = (crop[0], crop[1])
             arrays = [np.empty((rows, *crop), np.float32) for rows in (len(image), 1)]

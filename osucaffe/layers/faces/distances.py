@@ -29,11 +29,11 @@ class InnerDistance(Layer):
     bottoms = (1, 3)
 
     def setup(self, bottom: Shapes) -> Shapes:
-        param, self.labelled = self.param.inner_distance_param, False
+        param = self.param.inner_distance_param
         axis = self.axis(param.axis, len(bottom[0]), "inner_distance_param.axis")
         if param.distance_type not in LENGTHS:
-            given = f'is "{param.distance_type}": give one of {", ".join(LENGTHS)}'
-            self.fail("inner_distance_param.distance_type", given)
+            known = f'is "{param.distance_type}": give one of {", ".join(LENGTHS)}'
+            self.fail("inner_distance_param.distance_type", known)
         if param.transpose:
             self.fail("inner_distance_param.transpose", "is not supported: the fork ignores it")
         self.value, self.slope = LENGTHS[param.distance_type]

@@ -73,10 +73,11 @@ class AnnotatedData(Varying):
         return source
 
     def one(self, position: int) -> Arrays:
-        number, size = self._place // (self.ranks * self.batch), 0
-        if self._source.sizes > 1:
-            size = self._source.drawn_size((self.seed, self.key, number // SAME_SIZE))
-        items = [self._source.one(position + i, size) for i in range(self.batch)]
+        number, source, size = self._place // (self.ranks * self.batch), self._source, 0
+        assert source is not None
+        if source.sizes > 1:
+            size = source.drawn_size((self.seed, self.key, number // SAME_SIZE))
+        items = [source.one(position + i, size) for i in range(self.batch)]
         return [np.stack(each) for each in zip(*items, strict=True)][: len(self.param.top)]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
