@@ -376,6 +376,8 @@ def _spp(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Ten
 @layer("Upsample")
 def _upsample(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
     param = p.upsample_param
+    if len(x) == 1:
+        return x[0].repeat_interleave(param.scale, 2).repeat_interleave(param.scale, 3)
     size = (param.upsample_h, param.upsample_w)
     if not param.HasField("upsample_h"):
         size = (x[0].shape[2] * param.scale, x[0].shape[3] * param.scale)
@@ -509,6 +511,18 @@ def _batch_reindex(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tenso
 def _filter(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> list[Tensor]:
     chosen = x[-1].detach().flatten() != 0
     return [each[chosen] for each in x[:-1]]
+
+
+@layer("CropCenter")
+def _crop_center(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    cuts = zip(p.crop_center_param.crop_size, x[0].shape, strict=True)
+    return x[0][tuple(slice(cut, extent - cut) for cut, extent in cuts)]
+
+
+@layer("InnerDistance")
+def _inner_distance(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    gaps = x[0].flatten(p.inner_distance_param.axis).unsqueeze(-2) - w[0]
+    return (gaps.abs() if p.inner_distance_param.distance_type == "L1" else gaps**2).sum(-1)
 
 
 @layer("ShuffleChannel")
