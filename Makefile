@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 ITERATIONS ?= 3000
 
-.PHONY: help train test test-short test-long test-quick test-lowest test-newest test-pythons test-gpu lint docs bench-cpu bench-data bench-gpu bench-setup bench-kernels bench-train bench-scaling bench-comm bench-comm-cpu bench-recurrent bench-infer clean fuzz differential bench-servers papers papers-gpu bench-predict bench-comm-profile bench-ranks grpc-peer
+.PHONY: help train test test-short test-long test-quick test-lowest test-newest test-pythons test-gpu lint docs bench-cpu bench-data bench-gpu bench-setup bench-kernels bench-train bench-scaling bench-comm bench-comm-cpu bench-recurrent bench-infer bench-real clean fuzz differential bench-servers papers papers-gpu bench-predict bench-comm-profile bench-ranks grpc-peer
 .DELETE_ON_ERROR:
 
 help:
@@ -35,6 +35,7 @@ help:
 	@echo "make bench-scaling  training on 2 and 4 GPUs, beside PyTorch DDP"
 	@echo "make bench-recurrent  an LSTM beside torch.nn.LSTM; PYTHON=... on a GPU machine"
 	@echo "make bench-infer  forward passes beside OpenCV, ONNX Runtime and PyTorch; PYTHON=... on a GPU machine"
+	@echo "make bench-real DIR=...  forward passes of a folder of trained models beside OpenCV (THREADS=2)"
 	@echo "make bench-comm  all collectives on 2, 4 .. GPUs, beside NCCL"
 	@echo "make bench-comm-cpu  all collectives on CPUs, beside the MPI library's (MAX_MB=16)"
 	@echo "make grpc-peer  build/grpc_peer, plain gRPC in C++ for osucaffe bench rpc --peer (Debian: libgrpc++-dev)"
@@ -145,6 +146,11 @@ bench-recurrent: $(if $(filter python3,$(PYTHON)),$(VENV)/bench.stamp)
 
 bench-infer: $(if $(filter python3,$(PYTHON)),$(VENV)/bench.stamp)
 	$(if $(filter python3,$(PYTHON)),$(BIN)/python,$(PYTHON)) -m benchmarks.bench_infer $(if $(filter python3,$(PYTHON)),,--gpu)
+
+THREADS ?= 2
+bench-real: $(VENV)/dev.stamp
+	@$(if $(DIR),,echo "make bench-real DIR=...: a folder of NAME.prototxt and NAME.caffemodel"; exit 1)
+	$(BIN)/python -m benchmarks.bench_real $(DIR) --threads $(THREADS)
 
 # A GPU machine brings CuPy, cuDNN and PyTorch of its own CUDA version: PYTHON names its Python.
 bench-gpu:

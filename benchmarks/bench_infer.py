@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from . import results
-from .infer import write_files, write_onnx
+from .infer import difference, read_outputs, write_files, write_onnx
 from .measure import Worker, alternate
 
 THREADS = 2
@@ -80,20 +80,18 @@ def measure_case(
     jobs = [{"framework": f"osucaffe {ours}", "mode": ""}, *peers]
     with ExitStack() as stack:
         workers = [
-            stack.enter_context(Worker(job | each | {"outputs": str(folder / f"{i}.npy")}))
+            stack.enter_context(Worker(job | each | {"outputs": str(folder / f"{i}.npz")}))
             for i, each in enumerate(jobs)
         ]
         others = alternate(workers, rounds=rounds, seconds=seconds, patience=2)
         first = workers[0]
         sides = [_summary(worker, case.batch) for worker in workers]
-        found = [np.load(folder / f"{i}.npy").ravel() for i in range(len(jobs))]
+        found = [read_outputs(folder / f"{i}.npz") for i in range(len(jobs))]
     for worker, side, outputs in zip(workers[1:], sides[1:], found[1:], strict=True):
-        side["difference"] = float(np.abs(found[0] - outputs).max() / np.abs(outputs).max())
+        side["difference"] = difference(found[0], outputs)
         if side["difference"] > BOUNDS[case.precision]:
             sys.exit(f"{case}: {side['name']}'s outputs differ by {side['difference']:.1e}")
-        pairs = zip(worker.run_medians, first.run_medians, strict=True)
-        side["ratios"] = sorted(round(theirs / mine, 2) for theirs, mine in pairs)
-        side["ratio"] = round(float(np.median(side["ratios"])), 2)
+        side |= worker.ratios_to(first)
     aimed_at = [side for each, side in zip(jobs, sides, strict=True) if each != ONNX_RUNTIME][1:]
     best = min(aimed_at, key=lambda side: float(side["median_ms"]))
     return {

@@ -3,7 +3,7 @@ PyTorch, on the CPU or a GPU, with the same files. Each is built for `worker`, a
 outputs in a file.
 
 job: prototxt, weights (files), outputs (the file to write), threads, precision, mode; onnx: the
-file of the same net with its weights, for ONNX Runtime.
+file of the same net with its weights, for ONNX Runtime; batch: another one than the prototxt's.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from osucaffe import proto
+from osucaffe.errors import UserError
 from osucaffe.proto import caffe_pb2
 
 from . import nets
@@ -59,16 +60,44 @@ def write_onnx(files: dict[str, str]) -> dict[str, str]:
     return {"onnx": str(path)}
 
 
-def _read(job: dict[str, Any]) -> tuple[caffe_pb2.NetParameter, np.ndarray]:
-    """The net, and the batch for its one input."""
+def read_outputs(path: Path) -> list[np.ndarray]:
+    """What a side left in its file: the outputs of its net."""
+    with np.load(path) as stored:
+        return list(stored.values())
+
+
+def difference(ours: list[np.ndarray], theirs: list[np.ndarray]) -> float:
+    """The largest difference of outputs to a peer's, as a share of the largest number in each."""
+    found = [[_numbers(each) for each in side] for side in (ours, theirs)]
+    sizes = [[each.size for each in side] for side in found]
+    if sizes[0] != sizes[1]:
+        raise UserError(f"outputs of {sizes[0]} and of {sizes[1]} numbers")
+    pairs = [(a, b) for a, b in zip(*found, strict=True) if b.size]
+    return max(
+        (float(np.abs(a - b).max() / max(np.abs(b).max(), 1e-30)) for a, b in pairs), default=0.0
+    )
+
+
+def _numbers(output: np.ndarray) -> np.ndarray:
+    """All numbers of an output; of detections without the rows that hold none, whose score is -1,
+    or 0 of OpenCV."""
+    if output.ndim == 4 and output.shape[:2] == (1, 1) and output.shape[3] == 7:
+        output = output[output[..., 2] > 0]
+    return output.ravel()
+
+
+def _read(job: dict[str, Any]) -> tuple[caffe_pb2.NetParameter, dict[str, np.ndarray]]:
+    """The net, and a batch for each of its inputs."""
     param = proto.read_net(job["prototxt"])
-    (values,) = nets.synthetic_batch(param).values()
-    return param, values
+    for layer in param.layer if "batch" in job else []:
+        for shape in layer.input_param.shape:
+            shape.dim[0] = job["batch"]
+    return param, nets.synthetic_batch(param)
 
 
 def _built(
     job: dict[str, Any],
-    once: Callable[[], np.ndarray],
+    once: Callable[[], list[np.ndarray]],
     start: float,
     notes: dict[str, Any],
     forward: Callable[[], Any] | None = None,
@@ -79,7 +108,7 @@ def _built(
     for _ in range(3):
         outputs = once()
     notes["setup"] = time.perf_counter() - start
-    np.save(job["outputs"], np.asarray(outputs, np.float32))
+    np.savez(job["outputs"], *(np.asarray(each, np.float32) for each in outputs))
     return Built(forward or once, notes, device_peak=peak)
 
 
@@ -89,7 +118,7 @@ def build_osucaffe(job: dict[str, Any]) -> Built:
     import osucaffe
     from osucaffe.net import Net
 
-    param, values = _read(job)
+    param, inputs = _read(job)
     start, peak = time.perf_counter(), None
     if job["precision"] == "cpu":
         from osucaffe.backends.cpu import Cpu
@@ -104,12 +133,14 @@ def build_osucaffe(job: dict[str, Any]) -> Built:
         backend = Cuda(precision=job["precision"])
     net = Net(param, backend=backend, phase="TEST", inference=True)
     net.load(proto.read_weights(job["weights"]))
-    (data,), (output,) = net.inputs, net.outputs
+    order = {top: place for place, layer in enumerate(param.layer) for top in layer.top}
+    names = sorted(net.outputs, key=order.__getitem__)
 
-    def once() -> np.ndarray:
-        net.write(data, values)
+    def once() -> list[np.ndarray]:
+        for name, values in inputs.items():
+            net.write(name, values)
         net.forward()
-        return net.read(output)
+        return [net.read(name) for name in names]
 
     def resident() -> None:
         net.forward()
@@ -127,16 +158,17 @@ def build_script(job: dict[str, Any]) -> Built:
 
     from .gpu import peak_of_cupy
 
-    _, values = _read(job)
+    _, inputs = _read(job)
+    ((data, values),) = inputs.items()
     start, peak = time.perf_counter(), peak_of_cupy()
     caffe.set_mode_gpu()
     caffe.set_precision(job["precision"])
     net = caffe.Net(job["prototxt"], job["weights"], caffe.TEST)
-    (data,), (output,) = net.inputs, net.outputs
+    (output,) = net.outputs
 
-    def once() -> np.ndarray:
+    def once() -> list[np.ndarray]:
         net.blobs[data].data[...] = values
-        return net.forward()[output]
+        return [net.forward()[output]]
 
     return _built(job, once, start, {"version": osucaffe.__version__}, None, peak)
 
@@ -145,15 +177,16 @@ def build_opencv(job: dict[str, Any]) -> Built:
     """OpenCV's dnn on the CPU."""
     import cv2
 
-    _, values = _read(job)
+    _, inputs = _read(job)
     start = time.perf_counter()
     cv2.setNumThreads(job["threads"])
     net = cv2.dnn.readNetFromCaffe(job["prototxt"], job["weights"])
+    names = net.getUnconnectedOutLayersNames()  # in the order of the layers
 
-    def once() -> np.ndarray:
-        net.setInput(values)
-        found: np.ndarray = net.forward()
-        return found
+    def once() -> list[np.ndarray]:
+        for name, values in inputs.items():
+            net.setInput(values, name)
+        return list(net.forward(names))
 
     return _built(job, once, start, {"version": cv2.__version__})
 
@@ -162,16 +195,14 @@ def build_onnxruntime(job: dict[str, Any]) -> Built:
     """ONNX Runtime on the CPU, with all of its optimizations."""
     import onnxruntime
 
-    _, values = _read(job)
+    _, inputs = _read(job)
     start = time.perf_counter()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = job["threads"], 1
     session = onnxruntime.InferenceSession(job["onnx"], options, providers=["CPUExecutionProvider"])
-    (data,) = session.get_inputs()
 
-    def once() -> np.ndarray:
-        found: np.ndarray = session.run(None, {data.name: values})[0]
-        return found
+    def once() -> list[np.ndarray]:
+        return list(session.run(None, inputs))
 
     return _built(job, once, start, {"version": onnxruntime.__version__})
 
@@ -183,7 +214,7 @@ def build_torch(job: dict[str, Any]) -> Built:
 
     from .torch_peer import TorchPeer, torch_batch
 
-    param, values = _read(job)
+    param, inputs = _read(job)
     start, precision = time.perf_counter(), job["precision"]
     device = "cpu" if precision == "cpu" else "cuda"
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
@@ -195,9 +226,9 @@ def build_torch(job: dict[str, Any]) -> Built:
     _load(peer, param, proto.read_weights(job["weights"]))
     layout = torch.channels_last
     peer = peer.to(device=device, dtype=dtype, memory_format=layout)
-    (name,) = (top for layer in param.layer if layer.type == "Input" for top in layer.top)
+    (name,) = inputs
     output = param.layer[-1].top[0]
-    batch = torch_batch({name: values})
+    batch = torch_batch(inputs)
     source = batch[name].to(device) if job["mode"] == "script" else batch[name]
     x = source.to(device=device, dtype=dtype, memory_format=layout)
     run: Any = torch.compile(peer) if job["mode"] == "compile" else peer
@@ -225,27 +256,25 @@ def build_torch(job: dict[str, Any]) -> Built:
             if device == "cuda":
                 torch.cuda.synchronize()
 
-        def once() -> np.ndarray:
+        def once() -> list[np.ndarray]:
             resident()
-            result: np.ndarray = found.float().cpu().numpy()
-            return result
+            return [found.float().cpu().numpy()]
 
         peak = torch.cuda.max_memory_allocated if device == "cuda" else None
         if job["mode"] != "script":
             return _built(job, once, start, notes, resident, peak)
         entering = torch.empty_like(batch[name], pin_memory=True)
         leaving = torch.empty(found.shape, pin_memory=True)
-        given = torch.from_numpy(values)
+        given = torch.from_numpy(inputs[name])
 
         @torch.inference_mode()
-        def pipeline() -> np.ndarray:
+        def pipeline() -> list[np.ndarray]:
             entering.copy_(given)
             source.copy_(entering, non_blocking=True)
             replay()
             leaving.copy_(found, non_blocking=True)
             torch.cuda.synchronize()
-            result: np.ndarray = leaving.numpy()
-            return result
+            return [leaving.numpy()]
 
         return _built(job, pipeline, start, notes, None, peak)
 

@@ -80,12 +80,20 @@ class Worker:
         """The median over the runs, in seconds."""
         return statistics.median(self.run_medians)
 
+    def ratios_to(self, ours: Worker) -> dict[str, Any]:
+        """What this one took over what the other did, run by run: `ratios`; `ratio`, the median."""
+        pairs = zip(self.run_medians, ours.run_medians, strict=True)
+        ratios = sorted(round(theirs / mine, 2) for theirs, mine in pairs)
+        return {"ratios": ratios, "ratio": round(statistics.median(ratios), 2)}
+
     def _answer(self) -> dict[str, Any]:
+        """The next answer. Raises RuntimeError if it is an error's message, or there is none."""
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the worker for {self.job} failed: its message stands above")
+        if not (line := self._process.stdout.readline()):
+            raise RuntimeError(f"the worker ended with {self._process.wait()}")
         answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
         return answer
 
     def __enter__(self) -> Worker:

@@ -1,7 +1,8 @@
 """Owns one side of a comparison: a process that builds a net once and runs iterations when told.
 
 Started by `measure.Worker` with a job (JSON) as its argument. It answers one JSON line when it is
-ready, then one for every line on standard input, which holds a number of seconds to run for.
+ready, or has failed (`error`: the message), then one for every line on standard input, which holds
+a number of seconds to run for.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -29,10 +31,14 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     job = json.loads(sys.argv[1])
-    build = _FRAMEWORKS[job["framework"]]
-    built = build(job)
-    if built.iterate is not None:
-        _run(built.iterate, WARM_UP_SECONDS)
+    try:
+        built = _FRAMEWORKS[job["framework"]](job)
+        if built.iterate is not None:
+            _run(built.iterate, WARM_UP_SECONDS)
+    except Exception as error:
+        message = "".join(traceback.format_exception_only(error)).strip()
+        print(json.dumps({"error": message}), file=answers, flush=True)
+        raise
     print(json.dumps(built.notes), file=answers, flush=True)
     if built.iterate is None:
         return

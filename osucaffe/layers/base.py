@@ -234,12 +234,18 @@ class Layer:
         return layer
 
     def take_labels(
-        self, bottom: Shapes, count: int, classes: int, ignored: int | None = None, like: str = ""
+        self,
+        bottom: Shapes,
+        count: int,
+        classes: int,
+        ignored: int | None = None,
+        like: str = "",
+        index: int = 1,
     ) -> None:
-        """Declare that bottom[1] holds labels, 0 to classes - 1 or the one that is ignored, and
+        """Declare that a bottom holds labels, 0 to classes - 1 or the one that is ignored, and
         refuse it if there are not so many."""
-        self.check_count(bottom, 1, count, "labels", like)
-        self.label_bottoms[1] = Classes(self.title, classes, ignored)
+        self.check_count(bottom, index, count, "labels", like)
+        self.label_bottoms[index] = Classes(self.title, classes, ignored)
 
     @classmethod
     def form(cls, param: Any) -> LayerClass:

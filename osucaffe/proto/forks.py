@@ -86,8 +86,15 @@ _ROWS: tuple[tuple[str, ...], ...] = (
     (
         "TSN",
         "TransformationParameter",
-        "fix_crop is_flow max_distort more_fix_crop multi_scale scale_ratios",
+        "fix_crop is_flow max_distort more_fix_crop multi_scale",
         "VideoData",
+    ),
+    ("TSN", "TransformationParameter", "scale_ratios", "SegData", "VideoData"),
+    (
+        "TSN",
+        "TransformationParameter",
+        "stride upper_height upper_size upper_width",
+        "SegData",
     ),
     ("TSN", "VideoDataParameter", "encoded grayscale length_first rand_step step"),
     ("caffe-windows", "BNParameter", "decay moving_average var_eps"),

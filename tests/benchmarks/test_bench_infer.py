@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from benchmarks import bench_infer, infer
@@ -20,17 +19,17 @@ def test_cases_have_models() -> None:
         assert (Path(infer.nets.MODELS) / case.model / "deploy.prototxt").exists()
 
 
-@pytest.mark.parametrize("peer", ["torch", "onnxruntime"])
+@pytest.mark.parametrize("peer", ["torch", "onnxruntime", "opencv"])
 def test_osucaffe_and_its_peers_compute_the_same(tmp_path: Path, peer: str) -> None:
-    pytest.importorskip(peer)
+    pytest.importorskip({"opencv": "cv2"}.get(peer, peer))
     files = infer.write_files("cifar10_quick", 3, tmp_path)
     found = []
     for build in infer.build_osucaffe, getattr(infer, f"build_{peer}"):
         job = {"threads": 1, "precision": "cpu", "mode": "eager", **files}
         job |= infer.write_onnx(files) if peer == "onnxruntime" else {}
-        build(job | {"outputs": str(tmp_path / "out.npy")})
-        found.append(np.load(tmp_path / "out.npy").ravel())
-    np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-6)
+        build(job | {"outputs": str(tmp_path / "out.npz")})
+        found.append(infer.read_outputs(tmp_path / "out.npz"))
+    assert infer.difference(*found) < 1e-5
 
 
 def test_measured_cases_become_a_table(

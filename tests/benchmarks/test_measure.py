@@ -59,9 +59,15 @@ def test_the_quietest_rounds_are_kept_when_patience_ends(monkeypatch: pytest.Mon
 
 
 def test_a_failed_worker_is_told(capfd: pytest.CaptureFixture) -> None:
-    with pytest.raises(RuntimeError, match="failed"):
+    with pytest.raises(RuntimeError, match="KeyError: 'none'"):
         Worker({"framework": "none", "threads": 1})
     assert "KeyError" in capfd.readouterr().err
+
+
+def test_a_worker_that_crashed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure.sys, "executable", "false")
+    with pytest.raises(RuntimeError, match="the worker ended with 1"):
+        Worker({"framework": "none", "threads": 1})
 
 
 def test_results(tmp_path: Path) -> None:

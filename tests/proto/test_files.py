@@ -15,6 +15,7 @@ from osucaffe.proto import (
     BlobProto,
     Datum,
     NetParameter,
+    NetWeights,
     SolverParameter,
     SolverState,
     array_to_blob,
@@ -185,3 +186,30 @@ def test_a_file_that_is_cut_short(tmp_path: Path, formats: Path, name: str, shar
     path.write_bytes(content[: int(len(content) * share)])
     with pytest.raises(UserError, match=r"net\.caffemodel: .*(empty|cut short|damaged|no layers)"):
         read_weights(path)
+
+
+@pytest.mark.parametrize(
+    ("keep", "message"),
+    [
+        (150, "cut short at byte 150: what begins at byte 5 needs 283 more; copy it again"),
+        (8, "cut short at byte 8: what begins at byte 5 needs 1 more"),
+        (4, "cut short at byte 4: what begins at byte 0 needs 1 more"),
+    ],
+)
+def test_a_file_that_is_cut_short_says_where(tmp_path: Path, keep: int, message: str) -> None:
+    net = NetWeights(name="net")
+    net.layer.add(name="ip", type="InnerProduct").blobs.add(data=np.ones(100, np.float32))
+    content = net.SerializeToString()
+    assert len(content) == 433
+    path = tmp_path / "net.caffemodel"
+    path.write_bytes(content[:keep])
+    with pytest.raises(UserError, match=f"net.caffemodel: not a model file .*, or {message}"):
+        read_weights(path)
+
+
+def test_a_file_of_something_else_is_not_said_to_be_cut(tmp_path: Path) -> None:
+    path = tmp_path / "net.caffemodel"
+    for content in (b"\x89PNG and more", b"\x0a\x03abc\xa2\x06\x02\x0f\x0f"):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=r"not a model file .*, or damaged or cut short$"):
+            read_weights(path)

@@ -45,6 +45,8 @@ WITHOUT_EFFECT = {
     "store_blobs_in_old_format",
     "TransformationParameter": "random_seed use_gpu_transform",
     "Yolov3Parameter": "accumulate iou_normalizer max_delta noobject_scale side",
+    "GeneralContrastiveParameter": "square",
+    "InnerDistanceParameter": "bias_filler bias_term",
 }
 """What says how a fork works, keeps and prints things, not what it computes: it is ignored."""
 

@@ -81,6 +81,14 @@ def integers(text: str) -> list[int]:
 
 
 @_called("list of numbers")
+def numbers(text: str) -> list[float]:
+    """Comma-separated numbers, one or three."""
+    if len(values := [float(part) for part in names(text)]) not in (1, 3):
+        raise argparse.ArgumentTypeError(f"must be one number or three, not {text!r}")
+    return values
+
+
+@_called("list of numbers")
 def extents(text: str) -> list[int]:
     """Height and width."""
     if len(numbers := integers(text)) != 2 or min(numbers) < 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .options import COUNT, EXTENT, Kind, Options, extents, integers, names, positive
+from .options import COUNT, EXTENT, Kind, Options, extents, integers, names, numbers, positive
 
 
 def test(add: Options) -> None:
@@ -153,12 +153,25 @@ def upscale(add: Options) -> None:
     enlargement; OUT gets pictures side by side: small, bicubic, net, original.
 
     The net is that of models/edsr_baseline, which doubles the size, unless --model names another
-    deploy net. The weights file says how images are preprocessed."""
+    deploy net. The weights file says how images are preprocessed, unless --mean or --input_scale
+    does."""
     add("input", "an image, or a folder of images", "IN")
     add("output", "the file or folder to write", "OUT")
     add("--model", "the deploy prototxt (default: edsr_baseline's)", "FILE")
     add("--weights", "the trained model", "FILE", required=True)
     add("--scale", "stop if the net does not enlarge by this factor", COUNT)
+    add(
+        "--mean",
+        "what is subtracted from bytes, 0 to 255, before they enter the net: one number, or three "
+        "for blue, green and red (default: as the weights file says)",
+        Kind("M", numbers),
+    )
+    add(
+        "--input_scale",
+        "factor applied after that, 0.00392157 for nets of 0 to 1 (default: as the weights file "
+        "says, or 1 with --mean)",
+        Kind("X", float),
+    )
     add(
         "--tile",
         "width and height of the parts of the image that are enlarged at a time: smaller ones "

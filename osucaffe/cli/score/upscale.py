@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ... import log
-from ...data.pictures.preprocessing import find_preprocessing
+from ...data.pictures.preprocessing import Preprocessing, find_preprocessing
 from ...errors import UserError, naming
 from ...net import Net
 from ...proto import read_net
@@ -46,10 +46,13 @@ def _enlarger(args: argparse.Namespace) -> Enlarger:
         net = Net(param, phase="TEST", backend=options.make_backend(args), inference=True)
     entered = find_preprocessing(models[0][1], args.weights)
     options.load_weights(net, models, args)
+    if args.mean is not None or args.input_scale is not None:
+        mean, scale = tuple(args.mean or ()), args.input_scale or 1.0
+        entered = Preprocessing("--mean and --input_scale", scale, mean)
     if entered is None:
         raise UserError(
-            f"{args.weights}: does not record how training preprocessed images: use weights "
-            "written by osucaffe train, which include the trained net"
+            f"{args.weights}: does not record how training preprocessed images: give --mean and "
+            "--input_scale, or use weights written by osucaffe train, which include the trained net"
         )
     with naming(model):
         enlarger = Enlarger(net, entered, args.tile)

@@ -27,8 +27,6 @@ class Resizing:
         self._padding = param.Pad_mode.Name(param.pad_mode)
         if not self.height or not self.width:
             fail("transform_param.resize_param", "needs height and width")
-        if param.prob != 1:
-            fail("transform_param.resize_param.prob", "must be 1: images of a batch have one size")
         if len(param.pad_value) not in (0, 1, 3):
             fail("transform_param.resize_param.pad_value", "give none, one or three")
 

@@ -88,10 +88,17 @@ class AnnotatedSource(RecordStream[Planned]):
         self._samplers = list(parameter.annotated_data_param.batch_sampler)
         has = self._param.HasField
         self._constraint = self._param.emit_constraint if has("emit_constraint") else None
-        self._resizing = Resizing(self._param.resize_param, fail) if has("resize_param") else None
+        self._resizings = [Resizing(each, fail) for each in self._param.resize_param]
+        self._shares = [each.prob for each in self._param.resize_param]
+        if self._shares and abs(sum(self._shares) - 1) > 1e-3:
+            together = f"must sum up to 1, not {sum(self._shares):g}"
+            fail(
+                "transform_param.resize_param.prob", f"{together}: images of a batch have one size"
+            )
+        self.sizes = len(self._resizings)
         self._transform = Transform(self._param, phase, fail)
         self._is_train = phase == "TRAIN"
-        self.varies = self._resizing is not None and self._resizing.varies
+        self.varies = any(each.varies for each in self._resizings)
         self._crop = self._read_crop(fail)
         generator = np.random.default_rng(0)
         image, _ = self.bad.usable(
@@ -135,18 +142,24 @@ class AnnotatedSource(RecordStream[Planned]):
         for rows in arrays[1:]:
             rows[: len(item.rows)], rows[len(item.rows) :] = item.rows, -1
 
-    def one(self, position: int) -> tuple[np.ndarray, np.ndarray]:
-        """The image and the rows (ROOM, 8) of the record at a position, of any size."""
+    def drawn_size(self, draw: tuple[int, ...]) -> int:
+        """Which of the sizes of resize_param is drawn, by its prob."""
+        shares = np.divide(self._shares, sum(self._shares))
+        return int(np.random.default_rng(draw).choice(self.sizes, p=shares))
+
+    def one(self, position: int, size: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """The image and the rows (ROOM, 8) of the record at a position, of any size, or of this
+        one of resize_param."""
         [(record, draw)] = self.drawn(position, 1)
         generator = np.random.default_rng(draw)
-        item = self._planned(*self._varied(record, generator), generator)
+        item = self._planned(*self._varied(record, generator, size), generator)
         image = np.empty((len(item.image), *(self._crop or item.image.shape[1:])), np.float32)
         rows = np.empty((ROOM, COLUMNS), np.float32)
         self.write(item, draw, [image, rows])
         return image, rows
 
     def _varied(
-        self, record: int, generator: np.random.Generator
+        self, record: int, generator: np.random.Generator, size: int = 0
     ) -> tuple[np.ndarray, Annotations]:
         """The image (channels, height, width) and the objects of a record, varied and resized,
         before they are cut to their final size."""
@@ -169,9 +182,10 @@ class AnnotatedSource(RecordStream[Planned]):
         distortion = param.distort_param if param.HasField("distort_param") else None
         image = show(image, window, np.array(param.mean_value), distortion, generator)
         height, width = image.shape[:2]
-        if self._resizing is not None:
-            image = self._resizing.image(np.ascontiguousarray(image), generator)
-            annotations = self._resizing.annotations(annotations, height, width)
+        if self._resizings:
+            resizing = self._resizings[size]
+            image = resizing.image(np.ascontiguousarray(image), generator)
+            annotations = resizing.annotations(annotations, height, width)
         return image.transpose(2, 0, 1), annotations
 
     def _planned(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -198,3 +199,50 @@ class DenseImageSource(RecordStream[tuple[np.ndarray, np.ndarray]]):
                 "new_height and new_width"
             )
         return image, label
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What sizes are drawn: factors of an image's own, from low to high in steps of 1/1000, then
+    cut to a multiple of `multiple` and to `most` (height, width). balance: a crop that one label
+    fills to more than 80 % is drawn again, up to 9 times."""
+
+    low: float = 1.0
+    high: float = 1.0
+    multiple: int = 1
+    most: tuple[int, int] | None = None
+    balance: bool = False
+
+
+class SizedImageSource(DenseImageSource):
+    """Images one by one, each in a size of its own (TSN's SegData): see Sizes."""
+
+    def __init__(self, path: str, transform: Transform, sizes: Sizes, **options: Any) -> None:
+        self._sizes = sizes
+        super().__init__(path, transform, random_crop=True, varies=True, **options)
+
+    def one(self, position: int) -> tuple[np.ndarray, np.ndarray]:
+        """The image (channels, height, width) and labels (1, height, width) at a position."""
+        sizes, [(record, draw)] = self._sizes, self.drawn(position, 1)
+        whole, labels = self.usable(record, draw)
+        for _ in range(10 if sizes.balance else 1):
+            draw = mix64(draw)
+            steps = int((sizes.high - sizes.low) * 1000) + 1
+            factor = sizes.low + draw % steps / 1000
+            extents = [int(extent * factor + 0.5) for extent in labels.shape]
+            image = resize(whole.transpose(1, 2, 0), *extents).transpose(2, 0, 1)
+            crop = [extent // sizes.multiple * sizes.multiple for extent in extents]
+            if sizes.most:
+                crop = [min(pair) for pair in zip(crop, sizes.most, strict=True)]
+            if min(crop) < 1:
+                size = shape_text((extents[0], extents[1]))
+                raise UserError(
+                    f"{self._pairs[record].image} is {size}: less than the stride of "
+                    f"{sizes.multiple}"
+                )
+            self._crop = (crop[0], crop[1])
+            arrays = [np.empty((rows, *crop), np.float32) for rows in (len(image), 1)]
+            self.write((image, nearest(labels, *extents)), mix64(draw), arrays)
+            if np.unique(arrays[1], return_counts=True)[1].max() <= 0.8 * arrays[1].size:
+                break
+        return arrays[0], arrays[1]

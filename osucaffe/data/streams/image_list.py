@@ -6,11 +6,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ...errors import UserError
 from ...files import read_lines
 from ..pictures.image import read_image
-from ..pictures.transform import Transform
+from ..pictures.transform import Transform, shape_text
 from .images import ImageStream, Labelled
+from .stream import RecordStream
 
 
 class Entry(NamedTuple):
@@ -98,3 +101,68 @@ class ImageListSource(ImageStream):
     def name(self, record: int) -> str:
         name = self._root + self._entries[record].name
         return f"image {name} (image {record + 1} of the list {self._path})"
+
+
+class NumberedImageSource(RecordStream[tuple[np.ndarray, np.ndarray]]):
+    """The images of a list whose lines have so many numbers behind the name, which has no blank.
+
+    maps: the prefix of each name's gray image that is one more channel (None: none). The rest is
+    as in ImageListSource. A batch is data (N, *shape), the first of the numbers, as many as there
+    is room for, and, if requested, the last (N).
+    """
+
+    def __init__(
+        self,
+        path: str,
+        transform: Transform,
+        *,
+        numbers: int,
+        root: str = "",
+        maps: str | None = None,
+        colour: bool = True,
+        size: tuple[int, int] | None = None,
+        shuffle: bool = False,
+        **options: Any,
+    ) -> None:
+        def parse(line: str) -> tuple[str, np.ndarray]:
+            name, *values = line.split()
+            if len(values) != numbers:
+                raise ValueError
+            return name, np.array(values, np.float32)
+
+        meaning = f"an image's name and {numbers} numbers, with blanks between them"
+        self._entries = read_entries(path, "images", "NAME NUMBER ...", meaning, parse)
+        self._root, self._maps, self._colour, self._size = root, maps, colour, size
+        self._transform = transform
+        none = f"the list {path} has no image that can be used"
+        super().__init__(len(self._entries), none, block=int(shuffle), **options)
+        image, _ = self.bad.usable(0, len(self), self._load, none)[0]
+        self.record_shape = image.shape
+        self.shape = transform.prepare(image.shape)
+
+    def _load(self, record: int) -> tuple[np.ndarray, np.ndarray]:
+        name, numbers = self._entries[record]
+        image = read_image(self._root + name, self._colour, self._size)
+        if self._maps is not None:
+            size = image.shape[:2]
+            image = np.dstack([image, read_image(self._maps + name, False, size)])
+        return image.transpose(2, 0, 1), numbers
+
+    def read(self, record: int, draw: int) -> tuple[np.ndarray, np.ndarray]:
+        image, numbers = self._load(record)
+        if image.shape != self.record_shape:
+            file, shape = self._root + self._entries[record][0], shape_text(image.shape)
+            raise UserError(
+                f"{file} is {shape}, but the first one is {shape_text(self.record_shape)}: set "
+                "new_height and new_width"
+            )
+        return image, numbers
+
+    def write(
+        self, item: tuple[np.ndarray, np.ndarray], draw: int, arrays: Sequence[np.ndarray]
+    ) -> None:
+        (image, numbers), (data, labels, *weight) = item, arrays
+        self._transform.apply(image, data, draw)
+        labels[...] = numbers[: len(labels)]
+        for array in weight:
+            array[...] = numbers[-1]

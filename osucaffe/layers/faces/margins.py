@@ -1,6 +1,6 @@
 """Owns scores of faces with margins, which change from pass to pass: LabelSpecificAdd and
 LabelSpecificRescale (AM-Softmax, NormFace; happynear/caffe-windows), and MarginInnerProduct, whose
-margin multiplies angles (SphereFace; Liu et al. 2017; wy1iu/sphereface).
+margin multiplies angles (SphereFace; Liu et al. 2017; wy1iu/sphereface); and NormFace's Noise.
 """
 
 from __future__ import annotations
@@ -8,8 +8,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
+from ... import filler
 from ...data.ahead.pipeline import allocate
-from ..base import Blob, Blobs, Flags, Layer, Program, Shapes, Tensor, pass_on, register
+from ...proto import caffe_pb2
+from ..base import Blob, Blobs, Flags, Layer, Program, Shape, Shapes, Tensor, pass_on, register
 
 
 class Changing(Layer):
@@ -18,19 +22,20 @@ class Changing(Layer):
 
     bottoms = (2, 2)
     tops = (1, 2)
-    no_gradient = (1,)
-    gives_none = (1,)
+    no_gradient: tuple[int, ...] = (1,)
+    gives_none: tuple[int, ...] = (1,)
     iteration = 0
     scores: tuple[int, int]
 
     @property
-    def number(self) -> float:
+    def number(self) -> float | np.ndarray:
         """What counts in the next pass."""
         raise NotImplementedError
 
-    def bring(self, program: Program, top: Blobs) -> Tensor:
-        """Record what brings the number, and shows it as the second top. Returns its tensor."""
-        self._buffer, fed, number = allocate((1,)), self.tensor((1,)), self.tensor((1,))
+    def bring(self, program: Program, top: Blobs, shape: Shape = (1,)) -> Tensor:
+        """Record what brings the number, or numbers, and shows it as the second top. Returns where
+        they will be."""
+        self._buffer, fed, number = allocate(shape), self.tensor(shape), self.tensor(shape)
         program.host([], [fed], function=lambda: self._feed(fed), feed=True)
         program.copy(fed, number)  # what is fed is float32, whatever the net computes in
         if len(top) > 1:
@@ -46,6 +51,54 @@ class Changing(Layer):
         """Labels and classes to compare: they are equal at the class of an item's label."""
         classes = self.indices(program, (1, self.scores[1]))
         return [labels.data.view((self.scores[0], 1)), classes]
+
+
+@register("Noise")
+class Noise(Changing):
+    """A bias and random noise are added in TRAIN, and anew in each pass.
+
+    gaussian_std: normal noise of so many times the root mean square of the bottom; uniform_range:
+    noise within it.
+    """
+
+    bottoms = tops = (1, 1)
+    no_gradient = gives_none = ()
+    in_place = True
+    messages = ("noise_param",)
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        return bottom
+
+    @property
+    def number(self) -> np.ndarray:
+        param, shape = self.param.noise_param, self._buffer.array.shape
+        kind: dict[str, Any] = {"type": "uniform", "min": -1, "max": 1}
+        if param.HasField("gaussian_std"):
+            kind = {"type": "gaussian", "std": 1}
+        draws = filler.Draws(self.seed, self.key, 0, self.iteration)
+        return filler.fill(caffe_pb2.FillerParameter(**kind), shape, draws, self.title)
+
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
+        param, x, y = self.param.noise_param, bottom[0].data, top[0].data
+        gaussian = param.HasField("gaussian_std")
+        if self.phase == "TEST" or not (gaussian or param.HasField("uniform_range")):
+            if x is not y:
+                program.copy(x, y)
+            return
+        flat, square = (x.count,), self.tensor((1,))
+        noise, inputs = self.bring(program, top, x.shape), [x.view(flat)]
+        constants = {"share": 1 / x.count}
+        program.reduce(inputs, square, formula="y = share * a * a", axes=(0,), constants=constants)
+        constants = {"bias": param.bias, "size": param.uniform_range}
+        formula = "y = a + bias + size * b"
+        if gaussian:
+            constants["size"], formula = param.gaussian_std, f"{formula} * sqrt(c)"
+        inputs += [noise.view(flat), square]
+        program.broadcast(inputs, [y.view(flat)], formula=formula, constants=constants)
+
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if top[0].diff is not bottom[0].diff:
+            program.copy(top[0].diff, bottom[0].diff)
 
 
 class LabelSpecific(Changing):

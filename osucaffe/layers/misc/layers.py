@@ -1,4 +1,5 @@
-"""Owns the layers of forks that brought only one or two: grouped convolutions, Lstm, SeLu."""
+"""Owns the layers of forks that brought only one or two: grouped convolutions, Lstm, SeLu, Gather,
+CropCenter."""
 
 from __future__ import annotations
 
@@ -26,6 +27,47 @@ class ConvolutionDepthwise(Convolution):
         axis = self.axis(param.axis, len(bottom[0]), "convolution_param.axis")
         param.num_output = param.group = bottom[0][axis]
         return super().setup(bottom)
+
+
+@register("CropCenter")
+class CropCenter(Layer):
+    """Without so much at both ends of each axis (waifu2x)."""
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        shape, self.cut = bottom[0], tuple(self.param.crop_center_param.crop_size)
+        if len(self.cut) != len(shape):
+            self.fail("crop_center_param.crop_size", f"needs {len(shape)} numbers, one an axis")
+        if any(2 * cut >= extent for cut, extent in zip(self.cut, shape, strict=True)):
+            self.fail("crop_center_param.crop_size", f"{self.cut} leaves nothing of {shape}")
+        return [tuple(extent - 2 * cut for cut, extent in zip(self.cut, shape, strict=True))]
+
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
+        program.crop(bottom[0].data, top[0].data, offsets=self.cut)
+
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        program.crop_backward(top[0].diff, bottom[0].diff, offsets=self.cut)
+
+
+@register("Gather")
+class Gather(Layer):
+    """The bottoms (TSN, whose ranks see one another's items: here each keeps its own)."""
+
+    bottoms: Count = (1, None)
+    tops: Count = (1, None)
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        if len(self.param.top) != len(bottom):
+            self.fail("top", f"needs {len(bottom)}, one for each bottom")
+        return bottom
+
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
+        for x, y in zip(bottom, top, strict=True):
+            program.copy(x.data, y.data)
+
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        for y, x, wanted in zip(top, bottom, propagate_down, strict=True):
+            if wanted:
+                program.copy(y.diff, x.diff)
 
 
 @register("Lstm")

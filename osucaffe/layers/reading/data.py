@@ -1,4 +1,5 @@
-"""Owns the layers that read data sets: Data, ImageData, WindowData, PatchData, HDF5Data."""
+"""Owns the layers that read data sets: Data, ImageData, ImageFloatData, WindowData, PatchData,
+HDF5Data."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from ...backends.cores import usable_cores
 from ...data.databases.database import open_database
 from ...data.resident.cache import CachedBatches
 from ...data.streams.hdf5 import Hdf5Source
-from ...data.streams.image_list import ImageListSource
+from ...data.streams.image_list import ImageListSource, NumberedImageSource
 from ...data.streams.patches import PatchSource
 from ...data.streams.source import DatumSource
 from ...data.streams.windows import WindowSource
@@ -72,6 +73,50 @@ class ImageData(Images):
                 param.source, transform, colour=param.is_color, raw=self.takes_raw, **options
             )
         return self.images(source, transform, batch=param.batch_size)
+
+
+@register("ImageFloatData")
+class ImageFloatData(Stream):
+    """Images from a list and label_dim numbers for each, the places of landmarks, say.
+
+    hard_sample: lines end with a weight, a third top. with_heatmap: a gray image of the same name
+    in heatmap_dir is one more channel.
+    """
+
+    tops = (2, 3)
+    messages = ("image_float_data_param", "image_data_param", "transform_param")
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        param, numbers = self.param.image_data_param, self.param.image_float_data_param
+        self.require("image_data_param", source="name a file with lines NAME NUMBER ...")
+        self.check_positive("image_data_param", "batch_size")
+        self.check_positive("image_float_data_param", "label_dim")
+        for field in "crop_size", "mirror":
+            if getattr(self.param.transform_param, field):
+                self.fail(f"transform_param.{field}", "cannot be set: it would move the landmarks")
+        if len(self.param.top) > 2 and not numbers.hard_sample:
+            self.fail("top", "needs 2: a third one is for the weights of hard_sample")
+        size, transform = self.read_size("image_data_param"), self.read_transform()
+        with self.blame("image_data_param.source"):
+            source = NumberedImageSource(
+                param.source,
+                transform,
+                numbers=numbers.label_dim + numbers.hard_sample,
+                root=param.root_folder,
+                maps=numbers.heatmap_dir if numbers.with_heatmap else None,
+                colour=param.is_color,
+                size=size,
+                shuffle=param.shuffle,
+                seed=self.seed,
+                rand_skip=param.rand_skip,
+                bad=self.bad_records,
+            )
+        self.record_shape, batch = source.record_shape, param.batch_size
+        shapes: Shapes = [(batch, *source.shape), (batch, numbers.label_dim), (batch,)]
+        return self.stream(source, shapes, threads=usable_cores(), decodes=True)
+
+    def limit_labels(self, top: int, labels: Labels) -> None:
+        """Its numbers are no labels."""
 
 
 @register("WindowData")

@@ -1,7 +1,8 @@
 """The layers of nets that label pixels.
 
-From alexgkendall/caffe-segnet and TimoSaemann/caffe-enet: DenseImageData, Upsample, BN (also that
-of yjxiong/caffe, for TSN and PSPNet). From hszhao/PSPNet and DeepLab: ImageSegData, Interp,
+From alexgkendall/caffe-segnet and TimoSaemann/caffe-enet: DenseImageData, Upsample (also that of
+eric612/MobileNet-YOLO), BN (also that of yjxiong/caffe, for TSN and PSPNet). From yjxiong/caffe:
+SegData. From hszhao/PSPNet and DeepLab: ImageSegData, Interp,
 SegAccuracy. From HED and Andrew-Qibin/caffe_dss: ImageLabelmapData. From torrvision/caffe
 (CRF-RNN): MultiStageMeanfield. From ctensmeyer/caffe: BilinearInterpolation.
 

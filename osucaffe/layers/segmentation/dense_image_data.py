@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...data.streams.dense_images import DenseImageSource, read_edges, read_gray
+from ...data.streams.dense_images import (
+    DenseImageSource,
+    SizedImageSource,
+    Sizes,
+    read_edges,
+    read_gray,
+)
 from ..base import Shapes, register
 from ..reading.feed import Varying
 
@@ -129,3 +135,48 @@ class ImageLabelmapData(PixelLabels):
             read=read_gray if raw else read_edges,
             varies=self.reshapes,
         )
+
+
+@register("SegData")
+class SegData(PixelLabels):
+    """Images one by one, and a label for each of their pixels, from a list of pairs of files (TSN).
+
+    Each is scaled by a factor between two scale_ratios and cropped, at random, to sides that are
+    multiples of stride and at most upper_size, or upper_height and upper_width. balance: crops of
+    one label alone are avoided.
+    """
+
+    where = "seg_data_param"
+    messages = ("seg_data_param", "transform_param")
+    reshapes = True
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        if self._source is None:
+            self._source = source = self._open()
+            self.record_shape, self.records = source.record_shape, len(source)
+            with self.blame(f"{self.where}.source"):
+                self.shapes = [each[None].shape for each in source.one(0)]
+        return self.shapes
+
+    def _open(self) -> SizedImageSource:
+        param, transformation = self.param.seg_data_param, self.param.transform_param
+        self.require(self.where, source="name a file with lines IMAGE LABELS")
+        self.check_positive("transform_param", "stride")
+        for field in "crop_size", "mean_file":
+            if getattr(transformation, field):
+                self.fail(f"transform_param.{field}", "cannot be given here: sizes differ")
+        ratios = list(transformation.scale_ratios) or [1.0, 1.0]
+        if len(ratios) != 2 or not 0 < ratios[0] <= ratios[1]:
+            self.fail("transform_param.scale_ratios", f"{ratios}: give the least and the greatest")
+        most = None
+        if transformation.HasField("upper_size"):
+            most = (transformation.upper_size,) * 2
+        elif transformation.HasField("upper_height") and transformation.HasField("upper_width"):
+            most = (transformation.upper_height, transformation.upper_width)
+        sizes = Sizes(ratios[0], ratios[1], transformation.stride, most, param.balance)
+        with self.blame(f"{self.where}.source"):
+            return SizedImageSource(
+                param.source, self.read_transform("mirror"), sizes, root=param.root_dir,
+                mirror=transformation.mirror, shuffle=param.shuffle, seed=self.seed,
+                bad=self.bad_records,
+            )  # fmt: skip

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 from ..base import Blobs, Flags, Layer, Program, Shape, Shapes, register
 
 
 @register("Upsample")
 class Upsample(Layer):
-    """Puts each element where the maximum stood that a Pooling noted in its mask (SegNet)."""
+    """Puts each element where the maximum stood that a Pooling noted in its mask (SegNet).
+
+    With one bottom it is the layer of YOLO's nets: each element fills a square.
+    """
 
     bottoms = (2, 2)
     no_gradient = (1,)
+
+    @classmethod
+    def form(cls, param: Any) -> type[Layer]:
+        return Magnified if len(param.bottom) == 1 else cls
 
     def setup(self, bottom: Shapes) -> Shapes:
         self.check_axes(bottom[0])
@@ -50,6 +60,33 @@ class Upsample(Layer):
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         program.unpooling_backward(top[0].diff, bottom[1].data, bottom[0].diff)
+
+
+class Magnified(Layer):
+    """Each element becomes a square of scale x scale (MobileNet-YOLO, darknet2caffe)."""
+
+    messages = ("upsample_param",)
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        param, (*outer, height, width) = self.param.upsample_param, bottom[0][:]
+        self.check_axes(bottom[0])
+        for field, _ in param.ListFields():
+            if field.name != "scale":
+                self.fail(f"upsample_param.{field.name}", "is for two bottoms: the second, a mask")
+        scale = param.scale if param.HasField("scale") else 1  # as in MobileNet-YOLO
+        if scale < 1:
+            self.fail("upsample_param.scale", "must be at least 1")
+        rows = math.prod(outer) * height
+        self.small, self.squares = (rows, 1, width, 1), (rows, scale, width, scale)
+        return [(*outer, height * scale, width * scale)]
+
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
+        x, y = bottom[0].data.view(self.small), top[0].data.view(self.squares)
+        program.broadcast([x], [y], formula="y = a")
+
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        dy, dx = top[0].diff.view(self.squares), bottom[0].diff.view(self.small)
+        program.reduce([dy], dx, formula="y = a", axes=(1, 3))
 
 
 @register("Interp")

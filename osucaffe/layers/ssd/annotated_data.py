@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ...data.ahead.pipeline import Buffer, allocate
 from ...data.databases.database import open_database
 from ...data.streams.annotated import COLUMNS, ROOM, AnnotatedSource, join_rows
-from ..base import Blobs, Program, Shapes, register
+from ..base import Arrays, Blobs, Program, Shapes, register
 from ..reading.feed import Varying
 
 OBJECTS = 64
 """Rows of the label's top for each image; ROOM at least. Those behind the objects are -1."""
+SAME_SIZE = 10
+"""So many batches have one size, where there are several to draw from, as in MobileNet-YOLO."""
 
 
 @register("AnnotatedData")
 class AnnotatedData(Varying):
-    """Images from an LMDB, varied as SSD does, and a row of 8 numbers for each of their objects."""
+    """Images from an LMDB, varied as SSD does, and a row of 8 numbers for each of their objects.
+
+    Of several `resize_param`s one is drawn, by their prob, for 10 batches (MobileNet-YOLO).
+    """
 
     tops = (1, 2)
     messages = ("data_param", "transform_param", "annotated_data_param")
@@ -25,7 +32,8 @@ class AnnotatedData(Varying):
         if self._source is None:
             self._source = self._open()
             self.records = len(self._source)
-            self.reshapes = self._source.varies
+            self.reshapes = self._source.varies or self._source.sizes > 1
+            self.batch = batch
             shapes: Shapes = [(batch, *self._source.shape), (batch, ROOM, COLUMNS)]
             self.shapes = shapes[: len(self.param.top)]
         rows = max(ROOM, OBJECTS * batch)
@@ -49,6 +57,14 @@ class AnnotatedData(Varying):
             text = "FIT_SMALL_SIZE gives images of any size: batch_size must be 1"
             self.fail("transform_param.resize_param.resize_mode", text)
         return source
+
+    def one(self, position: int) -> Arrays:
+        number, source, size = self._place // (self.ranks * self.batch), self._source, 0
+        assert source is not None
+        if source.sizes > 1:
+            size = source.drawn_size((self.seed, self.key, number // SAME_SIZE))
+        items = [source.one(position + i, size) for i in range(self.batch)]
+        return [np.stack(each) for each in zip(*items, strict=True)][: len(self.param.top)]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         if len(top) == 1:

@@ -131,7 +131,8 @@ SAME_RATIO = 1e-6
 class PriorBox(Layer):
     """Boxes around each place of bottom[0], in shares of the image bottom[1], and their variances.
 
-    They depend on shapes alone: they are computed once, and written when the net is built.
+    They depend on shapes alone: they are computed once, and written when the net is built. In place
+    of min_size and what belongs to it, width and height may list the sizes of the boxes.
     """
 
     bottoms = (2, None)
@@ -173,6 +174,8 @@ class PriorBox(Layer):
     def _sizes(self) -> list[tuple[float, float]]:
         """Width and height, in pixels, of each box of a place, in order."""
         param = self.param.prior_box_param
+        if param.width or param.height:
+            return self._listed(param)
         smallest, largest = [int(s) for s in param.min_size], [int(s) for s in param.max_size]
         if not smallest or min(smallest) < 1:
             self.fail("prior_box_param.min_size", "give one or more, of at least a pixel")
@@ -187,6 +190,17 @@ class PriorBox(Layer):
                 sizes.append(((low * high) ** 0.5,) * 2)
             sizes += [(low * ratio**0.5, low / ratio**0.5) for ratio in self._ratios()]
         return sizes
+
+    def _listed(self, param: Any) -> list[tuple[float, float]]:
+        if len(param.width) != len(param.height):
+            counts = f"are given {len(param.width)} and {len(param.height)} times"
+            self.fail("prior_box_param.width", f"and height {counts}: one of each for a box")
+        if min(*param.width, *param.height) <= 0:
+            self.fail("prior_box_param.width", "and height must be above 0")
+        for field in "min_size", "max_size", "aspect_ratio":
+            if getattr(param, field):
+                self.fail(f"prior_box_param.{field}", "give either it, or width and height")
+        return list(zip(param.width, param.height, strict=True))
 
     def _ratios(self) -> list[float]:
         """The ratios of width to height besides 1."""
@@ -208,6 +222,17 @@ class PriorBox(Layer):
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         top[0].keep_exact()
         self.initial = [(top[0].data, self.values)]
+
+
+@register("PriorBoxClustered")
+class PriorBoxClustered(PriorBox):
+    """PriorBox of widths and heights (OpenVINO's training toolbox)."""
+
+    messages = ("prior_box_param",)
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        self.require("prior_box_param", width="give the width and height of each box of a place")
+        return super().setup(bottom)
 
 
 def _boxes(

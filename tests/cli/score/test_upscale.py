@@ -175,6 +175,34 @@ def test_one_image_upright(cli, upscale):
     np.testing.assert_array_equal(made, np.rot90(repeated(colours)[::-1], -1, (1, 2)))
 
 
+def test_options_say_how_images_enter(cli, upscale):
+    """The net repeats what enters: so the same image comes out, whatever the mean and the scale."""
+    unknown = caffe_pb2.NetParameter.FromString(repeating())
+    del unknown.layer[0]
+    (cli.folder / "w.caffemodel").write_bytes(unknown.SerializeToString())
+    colours = image(12, 22)
+    save(cli.folder / "small.png", colours[::-1], "RGB")
+    done = upscale("small.png", "out.png")
+    assert done.code == 1
+    assert "does not record how training preprocessed images: give --mean and" in done.err
+    wide = unknown.layer[0].blobs[1]
+    wide.data[:] = np.repeat(np.float32([0.1, 0, 0]), 4)  # channels in front of the shuffle
+    (cli.folder / "w.caffemodel").write_bytes(unknown.SerializeToString())
+    for options, step in (
+        (("--mean", "0"), 0.1),
+        (("--mean", "10,20,30", "--input_scale", "0.01"), 10),
+        (("--input_scale", "0.005"), 20),
+    ):
+        assert upscale("small.png", "out.png", *options).code == 0
+        wanted = repeated(colours).astype(float)
+        wanted[0] = (wanted[0] + step).clip(0, 255)
+        found = planes_of(cli.folder / "out.png", "RGB")[::-1]
+        assert np.abs(found - wanted).max() <= 0.5 + 1e-3
+    done = upscale("small.png", "out.png", "--mean", "1,2")
+    assert done.code == 2
+    assert "must be one number or three" in done.err
+
+
 def test_score(cli, upscale):
     colours = image(61, 70)
     save(cli.folder / "one.png", colours[::-1], "RGB")

@@ -270,7 +270,10 @@ def _pooling(g: Growing, layer: LayerParameter, shape: Shape) -> None:
 
 @maker("Upsample", fits=lambda shape: len(shape) == 4 and min(shape[2:]) > 1)
 def _upsample(g: Growing, layer: LayerParameter, shape: Shape) -> bool | None:
-    """On top of a pooling that tells where its maxima stood."""
+    """On top of a pooling that tells where its maxima stood, or with one bottom."""
+    if g.chance(0.4):
+        layer.upsample_param.scale = g.choice(1, 2, 3)
+        return None
     name = g.name("Pooling")
     pool = LayerParameter(
         name=name, type="Pooling", bottom=layer.bottom, top=[name, f"{name}_mask"]
@@ -350,6 +353,20 @@ def _crop(g: Growing, layer: LayerParameter, shape: Shape) -> None:
         param.offset.append(min(rooms))
     elif g.chance(0.8):
         param.offset.extend(g.random.randint(0, room) for room in rooms)
+
+
+@maker("CropCenter")
+def _crop_center(g: Growing, layer: LayerParameter, shape: Shape) -> None:
+    cuts = (g.random.randint(0, min(2, (extent - 1) // 2)) for extent in shape)
+    layer.crop_center_param.crop_size.extend(cuts)
+
+
+@maker("InnerDistance", fits=lambda shape: len(shape) > 1)
+def _inner_distance(g: Growing, layer: LayerParameter, shape: Shape) -> None:
+    param = layer.inner_distance_param
+    param.num_output, param.distance_type = g.choice(1, 3, 5), g.choice("L2", "L1")
+    param.axis = g.choice(1, len(shape) - 1)
+    param.weight_filler.type = "xavier"
 
 
 @maker("Concat")

@@ -429,6 +429,8 @@ def _spp(c: Context, p: Any, x: Tensors, w: Tensors) -> Tensor:
 
 @layer("Upsample")
 def _upsample(c: Context, p: Any, x: Tensors, w: Tensors) -> Tensor:
+    if len(x) == 1:
+        return x[0].repeat_interleave(p.scale, 2).repeat_interleave(p.scale, 3)
     size = (p.upsample_h, p.upsample_w)
     if not p.HasField("upsample_h"):
         size = (x[0].shape[2] * p.scale, x[0].shape[3] * p.scale)
@@ -520,6 +522,18 @@ def _arg_max(c: Context, p: Any, x: Tensors, w: Tensors) -> Tensor:
         return (values if p.out_max_val else index).movedim(-1, p.axis)
     y = torch.stack([index, values] if p.out_max_val else [index], 1)
     return y.reshape(*y.shape, *[1] * (x[0].dim() - 3))
+
+
+@layer("CropCenter")
+def _crop_center(c: Context, p: Any, x: Tensors, w: Tensors) -> Tensor:
+    cuts = zip(p.crop_size, x[0].shape, strict=True)
+    return x[0][tuple(slice(cut, extent - cut) for cut, extent in cuts)]
+
+
+@layer("InnerDistance")
+def _inner_distance(c: Context, p: Any, x: Tensors, w: Tensors) -> Tensor:
+    gaps = x[0].flatten(p.axis).unsqueeze(-2) - w[0]
+    return (gaps.abs() if p.distance_type == "L1" else gaps**2).sum(-1)
 
 
 @layer("Reorg")

@@ -8,7 +8,7 @@ import pytest
 
 from osucaffe.backends.cpu.backend import Cpu
 
-from ..nets import one_layer, parameter_gradient
+from ..nets import one_layer, parameter_gradient, refuse
 from ..test_values import run
 
 random = np.random.default_rng(9)
@@ -89,3 +89,20 @@ def test_dropout_keeps_mean_and_variance() -> None:
     kept = scale * x - scale * 0.2 * alpha
     np.testing.assert_allclose(y[~dropped], kept[~dropped], rtol=1e-6, atol=1e-6)
     np.testing.assert_array_equal(run("SeLuDropout", [x]), x)
+
+
+def test_the_centre_is_cropped() -> None:
+    x = random.standard_normal((2, 3, 7, 8))
+    found = run("CropCenter", [x], "crop_center_param { crop_size: [0, 1, 2, 3] }")
+    np.testing.assert_array_equal(found, x[:, 1:2, 2:5, 3:5])
+    text = 'type: "CropCenter" top: "y" crop_center_param {{ crop_size: {} }}'
+    refuse(text.format([2, 2]), [(4, 5, 6)], "crop_center_param.crop_size: needs 3 numbers")
+    refuse(text.format([1, 3]), [(4, 6)], r"crop_size: \(1, 3\) leaves nothing of \(4, 6\)")
+
+
+def test_gather_gives_its_bottoms() -> None:
+    x, z = random.standard_normal((2, 3)), random.standard_normal(4)
+    found = run("Gather", [x, z], tops=2)
+    np.testing.assert_array_equal(found[0], x)
+    np.testing.assert_array_equal(found[1], z)
+    refuse('type: "Gather" top: "y"', [(2, 3), (4,)], "top: needs 2, one for each bottom")

@@ -360,3 +360,55 @@ def test_bad_window_files_name_the_line(tmp_path, windows):
     path.write_text(good.replace("0.9 2 3 17 18", "0.9 40 3 50 18"))
     with pytest.raises(UserError, match=r"40 3 50 18 lies outside of"):
         batches(build(window_data(tmp_path, "fg_fraction: 1")), 5, "data")
+
+
+# -- ImageFloatData ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def landmarks(tmp_path, pictures):
+    """The pictures with two numbers and a weight each, in floats.txt; maps in heat/."""
+    (tmp_path / "heat").mkdir()
+    numbers, lines = np.arange(15).reshape(5, 3) / 8, []
+    for i, image in enumerate(pictures):
+        (tmp_path / f"a picture {i}.jpg").rename(tmp_path / f"{i}.jpg")
+        gray = np.full((*image.shape[:2], 1), 50 * i, np.uint8)
+        content = simplejpeg.encode_jpeg(gray, colorspace="GRAY")
+        (tmp_path / "heat" / f"{i}.jpg").write_bytes(content)
+        lines.append(" ".join([f"{i}.jpg", *map(str, numbers[i])]))
+    (tmp_path / "floats.txt").write_text("\n".join(lines))
+    return numbers
+
+
+def float_data(folder, settings, tops=2, more=""):
+    top = " ".join(f'top: "t{i}"' for i in range(tops))
+    return f"""type: "ImageFloatData" {top} image_float_data_param {{ {settings} }}
+        image_data_param {{ source: "{folder}/floats.txt" root_folder: "{folder}/" batch_size: 5 }}
+        {more}"""
+
+
+def test_image_float_data_brings_numbers_weights_and_maps(tmp_path, pictures, landmarks) -> None:
+    image, numbers = batches(build(float_data(tmp_path, "label_dim: 3")), 2, "t0", "t1")
+    wanted = np.transpose(pictures, (0, 3, 1, 2))
+    np.testing.assert_array_equal(image, np.concatenate([wanted, wanted]))
+    np.testing.assert_allclose(numbers, np.tile(landmarks, (2, 1)))
+    text = float_data(
+        tmp_path,
+        f'label_dim: 2 hard_sample: true with_heatmap: true heatmap_dir: "{tmp_path}/heat/"',
+        tops=3,
+        more="transform_param { scale: 0.5 }",
+    )
+    mapped, numbers, weight = batches(build(text), 1, "t0", "t1", "t2")
+    np.testing.assert_allclose(mapped[:, :3], image[:5] / 2)
+    for i in range(5):
+        assert (mapped[i, 3] == 25 * i).all()
+    np.testing.assert_allclose(numbers, landmarks[:, :2])
+    np.testing.assert_allclose(weight, landmarks[:, 2])
+
+
+def test_bad_input_of_image_float_data_is_named(tmp_path, pictures, landmarks) -> None:
+    refuse(float_data(tmp_path, "label_dim: 2"), "is not an image's name and 2 numbers")
+    refuse(float_data(tmp_path, "label_dim: 0"), "label_dim: must be at least 1")
+    refuse(float_data(tmp_path, "label_dim: 3", 3), "a third one is for the weights")
+    mirror = "transform_param { mirror: true }"
+    refuse(float_data(tmp_path, "label_dim: 3", more=mirror), "it would move the landmarks")

@@ -223,3 +223,70 @@ def test_bad_label_maps_are_named(tmp_path: Path, pairs: Pairs) -> None:
     net = build(layer(tmp_path, pixels))
     with pytest.raises(Exception, match=r"image1.png is 3x9x5, but the first of the list"):
         net.forward()
+
+
+def seg_data(folder: Path, settings: str = "", transform: str = "") -> str:
+    return f"""type: "SegData" top: "data" top: "label" transform_param {{ {transform} }}
+        seg_data_param {{ source: "{folder}/list.txt" root_dir: "{folder}/" {settings} }}"""
+
+
+def taken(net, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The next batches, of any shape."""
+    return [tuple(each[0] for each in batches(net, 1, "data", "label")) for _ in range(count)]
+
+
+def test_seg_data_brings_sides_that_are_multiples(tmp_path: Path, pairs: tuple) -> None:
+    for image, label in taken(build(seg_data(tmp_path, "", "stride: 4 mean_value: 2")), 6):
+        assert image.shape == (3, 4, 8)
+        np.testing.assert_array_equal(image[0] + 2, 10 * label[0])
+    images = taken(build(seg_data(tmp_path)), 4)
+    np.testing.assert_array_equal([image for image, _ in images[:3]], pairs[0])
+    np.testing.assert_array_equal(images[3][0], images[0][0])
+
+
+@pytest.mark.parametrize(
+    ("transform", "most"),
+    [("upper_size: 5", (5, 5)), ("upper_height: 4 upper_width: 3", (4, 3)), ("upper_width: 3", ())],
+)
+def test_seg_data_bounds_its_sides(
+    tmp_path: Path, pairs: tuple, transform: str, most: tuple[int, ...]
+) -> None:
+    found = taken(build(seg_data(tmp_path, "shuffle: true", f"mirror: true {transform}")), 20)
+    for image, label in found:
+        assert image.shape[1:] == label.shape[1:] == (most or (6, 8))
+        np.testing.assert_array_equal(image[0], 10 * label[0])
+    assert len({label.tobytes() for _, label in found}) > 3
+
+
+def test_seg_data_draws_its_sizes(tmp_path: Path, pairs: tuple) -> None:
+    text = seg_data(tmp_path, "", "stride: 2 scale_ratios: 0.5 scale_ratios: 2")
+    shapes = [label.shape[1:] for _, label in taken(build(text), 40)]
+    assert len(set(shapes)) > 8
+    assert {side % 2 for shape in shapes for side in shape} == {0}
+    heights, widths = zip(*shapes, strict=True)
+    assert (min(heights), max(heights)) >= (2, 10)
+    assert max(heights) <= 12
+    assert max(widths) <= 16
+    again = [label.shape[1:] for _, label in taken(build(text), 40)]
+    assert again == shapes
+
+
+def test_seg_data_avoids_crops_of_one_label(tmp_path: Path) -> None:
+    image, label = np.zeros((8, 8, 3), np.uint8), np.zeros((8, 8), np.uint8)
+    label[0] = 1
+    Image.fromarray(image).save(tmp_path / "image.png")
+    Image.fromarray(label).save(tmp_path / "label.png")
+    (tmp_path / "list.txt").write_text("image.png label.png")
+    shares = [
+        np.mean([(each == 1).any() for _, each in taken(build(seg_data(tmp_path, s, t)), 60)])
+        for s, t in (("", "upper_size: 3"), ("balance: true", "upper_size: 3"))
+    ]
+    assert shares[0] < 0.4 < 0.6 < shares[1]
+
+
+def test_bad_input_of_seg_data_is_named(tmp_path: Path, pairs: tuple) -> None:
+    refuse('type: "SegData" top: "a" top: "b"', "seg_data_param.source: is missing")
+    refuse(seg_data(tmp_path, "", "stride: 0"), "transform_param.stride: must be at least 1")
+    refuse(seg_data(tmp_path, "", "scale_ratios: 1"), "give the least and the greatest")
+    refuse(seg_data(tmp_path, "", "stride: 9"), "image0.png is 6x8: less than the stride of 9")
+    refuse(seg_data(tmp_path, "", "crop_size: 4"), "crop_size")

@@ -11,7 +11,7 @@ from osucaffe.backends.cpu.backend import Cpu
 from osucaffe.errors import UserError
 from osucaffe.proto import array_to_blob, caffe_pb2
 
-from ..nets import build, inputs, layer
+from ..nets import build, inputs, layer, refuse
 from ..test_fixtures import PRECISIONS
 from ..test_values import run
 
@@ -95,6 +95,17 @@ def test_no_gradient_is_asked_of_a_mask() -> None:
     net.backward()
     bias = next(each for each in net.parameters if each.index == 1)
     np.testing.assert_array_equal(net.backend.read(bias.blob.diff), [4, 4, 4])  # windows
+
+
+def test_upsample_with_one_bottom_repeats_elements() -> None:
+    x = random.standard_normal((2, 3, 2, 4))
+    wanted = x.repeat(3, axis=2).repeat(3, axis=3)
+    np.testing.assert_array_equal(run("Upsample", [x], "upsample_param { scale: 3 }"), wanted)
+    np.testing.assert_array_equal(run("Upsample", [x]), x)
+    text = 'type: "Upsample" top: "y" upsample_param {{ {} }}'
+    refuse(text.format("scale: 0"), [(1, 1, 2, 2)], "upsample_param.scale: must be at least 1")
+    refuse(text.format("upsample_h: 9"), [(1, 1, 2, 2)], "upsample_h: is for two bottoms")
+    refuse(text.format("scale: 2"), [(1, 2)], r"has shape \(1, 2\), but must be N x C x H x W")
 
 
 @pytest.mark.parametrize(

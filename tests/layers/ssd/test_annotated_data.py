@@ -98,6 +98,33 @@ def test_what_is_drawn_depends_on_seed_epoch_and_record_only(tmp_path: Path) -> 
     close(net)
 
 
+def test_one_of_several_sizes_is_drawn_for_ten_batches(tmp_path: Path) -> None:
+    sizes = [
+        f"resize_param {{ height: {height} width: {width} prob: {prob} }}"
+        for height, width, prob in ((20, 20, 0.25), (30, 25, 0.75))
+    ]
+    alone = [
+        train_net(tmp_path / str(i), f"mirror: true {each.split('prob')[0]} }}", SAMPLER)
+        for i, each in enumerate(sizes)
+    ]
+    net = train_net(tmp_path, "mirror: true " + " ".join(sizes), SAMPLER)
+    shapes = []
+    for _ in range(60):
+        for each in (net, *alone):
+            each.forward()
+        shapes.append(net.read("data").shape)
+        same = alone[shapes[-1][2:] == (30, 25)]
+        for blob in "data", "label":
+            np.testing.assert_array_equal(net.read(blob), same.read(blob))
+    assert all(len(set(shapes[i : i + 10])) == 1 for i in range(0, 60, 10))
+    assert len(set(shapes)) == 2
+    net.layers[0].position = 3 * 35  # type: ignore[attr-defined]
+    net.forward()
+    assert net.read("data").shape == shapes[35]
+    for each in (net, *alone):
+        close(each)
+
+
 def test_boxes_follow_their_pixels(tmp_path: Path) -> None:
     """On a canvas of two colours the box stays on its colour, however the image is varied."""
     image = np.full((3, 40, 50), 50, np.uint8)
@@ -128,6 +155,7 @@ def test_bad_settings_name_the_layer(tmp_path: Path) -> None:
     for settings, words in (
         ("resize_param { height: 3 }", "resize_param: needs height and width"),
         ("resize_param { height: 3 width: 3 resize_mode: FIT_SMALL_SIZE }", "batch_size must be 1"),
+        (RESIZE.replace("{", "{ prob: 0.5"), "prob: must sum up to 1, not 0.5"),
         (f"{RESIZE} crop_h: 4", "give both crop_h and crop_w"),
         (f"{RESIZE} crop_size: 40", "larger than the image"),
         ("noise_param { prob: 1 }", "not supported yet"),

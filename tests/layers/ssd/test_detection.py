@@ -11,8 +11,9 @@ import pytest
 from osucaffe.backends.cpu import Cpu
 from osucaffe.errors import UserError
 
-from ..nets import build, inputs, one_layer
+from ..nets import build, inputs, one_layer, refuse
 from ..test_fixtures import FIXTURES, Fixture
+from ..test_values import run
 
 random = np.random.default_rng(37)
 
@@ -147,6 +148,33 @@ def test_priors_follow_the_shape_of_the_image() -> None:
     wanted.forward()
     assert net.read("y").shape != small.shape
     np.testing.assert_array_equal(net.read("y"), wanted.read("y"))
+
+
+@pytest.mark.parametrize("kind", ["PriorBoxClustered", "PriorBox"])
+def test_priors_of_listed_sizes(kind: str) -> None:
+    sizes, variance = [(9.4, 15), (25.1, 39.6)], [0.1, 0.1, 0.2, 0.2]
+    listed = " ".join(f"width: {width} height: {height}" for width, height in sizes)
+    text = f"""prior_box_param {{ clip: true step: 16 offset: 0.5 {listed}
+        {" ".join(f"variance: {each}" for each in variance)} }}"""
+    shapes = (1, 4, 2, 3), (1, 3, 40, 60)
+    found = run(kind, [np.zeros(shape) for shape in shapes], text)
+    wanted = []
+    for row in range(2):
+        for column in range(3):
+            for width, height in sizes:
+                x, y = (column + 0.5) * 16, (row + 0.5) * 16
+                box = [(x - width / 2) / 60, (y - height / 2) / 40]
+                box += [(x + width / 2) / 60, (y + height / 2) / 40]
+                wanted.append([min(1, max(0, each)) for each in box])
+    np.testing.assert_allclose(found[0, 0], np.ravel(wanted), rtol=1e-6)
+    np.testing.assert_allclose(found[0, 1], np.tile(variance, 12), rtol=1e-6)
+    text = f'type: "{kind}" top: "y" prior_box_param {{{{ {{}} }}}}'
+    refuse(text.format("width: 3"), shapes, "width: and height are given 1 and 0 times")
+    refuse(text.format("width: 3 height: 0"), shapes, "width: and height must be above 0")
+    both = "width: 3 height: 4 min_size: 5"
+    refuse(text.format(both), shapes, "min_size: give either it, or width and height")
+    if kind == "PriorBoxClustered":
+        refuse(text.format("min_size: 3"), shapes, "prior_box_param.width: is missing: give the")
 
 
 def test_what_is_not_written_is_said(caplog: pytest.LogCaptureFixture) -> None:
