@@ -44,8 +44,8 @@ class Cudnn(Provider):
         self._plans.search(self._convolution)
 
     def candidates(self) -> Iterable[Candidate]:
-        for found in self._plans.search(self._convolution).result():
-            yield self._candidate(found.name, found.plan)
+        for built in self._plans.search(self._convolution).result():
+            yield self._candidate(built.name, built.plan)
 
     def chosen(self, name: str) -> None:
         self._plans.keep(self._convolution, name)
@@ -96,7 +96,7 @@ def plan_steps(
 
 
 def aligned_workspace(call: CudaCall, nbytes: int) -> Callable[[], int]:
-    """What gives the address of so many bytes of scratch, or 0 if none are wanted."""
+    """What gives the address of so many bytes of scratch, or 0 for none."""
     if not nbytes:
         return lambda: 0
     scratch = call.temporary((nbytes + WORKSPACE_ALIGNMENT,), "uint8")
@@ -142,17 +142,17 @@ class PackedGroups(Cudnn):
         return sequence([*steps, *behind])
 
 
-def _pack(whole: Tensor, pack: Tensor, number: int) -> Step:
+def _pack(blob: Tensor, pack: Tensor, number: int) -> Step:
     """A step that copies the channels of the group of this number."""
-    channels, width = whole.shape[1], pack.shape[1]
+    channels, width = blob.shape[1], pack.shape[1]
     pitch, offset = (channels, width), (number * width, 0)
-    return copy_columns(whole, pack, whole.size // channels, width, pitch=pitch, offset=offset)
+    return copy_columns(blob, pack, blob.size // channels, width, pitch=pitch, offset=offset)
 
 
-def _unpack(pack: Tensor, whole: Tensor, number: int, relu_output: Tensor | None) -> Step:
+def _unpack(pack: Tensor, blob: Tensor, number: int, relu_output: Tensor | None) -> Step:
     """A step that copies them back, as zeros where `relu_output` is not positive."""
-    channels, width = whole.shape[1], pack.shape[1]
+    channels, width = blob.shape[1], pack.shape[1]
     return copy_columns(
-        pack, whole, whole.size // channels, width, relu_output=relu_output,
+        pack, blob, blob.size // channels, width, relu_output=relu_output,
         pitch=(width, channels), offset=(0, number * width),
     )  # fmt: skip

@@ -18,7 +18,7 @@ from osucaffe.backends.cuda.autotune.tuner import Tuner
 from osucaffe.backends.cuda.call import Pending
 from osucaffe.backends.cuda.convolution import cudnn, providers
 from osucaffe.backends.cuda.convolution.cudnn_graph import UIDS, Convolution, Operand
-from osucaffe.backends.cuda.convolution.cudnn_search import Found
+from osucaffe.backends.cuda.convolution.cudnn_search import BuiltPlan
 
 from ...running import Output, run_call
 from ..executed import execute
@@ -46,7 +46,7 @@ class PlansOnCpu(FakeCudnn):
 
     def search(self, convolution: Any) -> Any:
         fits = convolution.x.shape[1] == convolution.w.shape[1]
-        return done([Found("eng0", self._plan(convolution), False)] if fits else [])
+        return done([BuiltPlan("eng0", self._plan(convolution), False)] if fits else [])
 
     def _plan(self, convolution: Any) -> Any:
         names = {uid: name for name, uid in UIDS.items()}
