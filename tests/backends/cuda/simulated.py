@@ -15,7 +15,7 @@ import pytest
 
 from osucaffe.backends.cuda.autotune.tuner import Tuner
 from osucaffe.backends.cuda.call import Candidate, Pending, Provider
-from osucaffe.backends.cuda.convolution.cudnn_search import Found
+from osucaffe.backends.cuda.convolution.cudnn_search import BuiltPlan
 from osucaffe.backends.cuda.runtime import device
 from osucaffe.backends.cuda.runtime.device import Device
 
@@ -231,7 +231,7 @@ class FakeCudnn:
     def search(self, convolution: Any) -> Future[Any]:
         self.asked.append(convolution)
         count = self._plans if self._has(convolution) else 0
-        return done([Found(f"eng{i}", self._plan(convolution), False) for i in range(count)])
+        return done([BuiltPlan(f"eng{i}", self._plan(convolution), False) for i in range(count)])
 
     def named(self, convolution: Any, name: str) -> Future[Any]:
         return done(self._plan(convolution))

@@ -1,17 +1,26 @@
-"""Owns cuDNN's candidates for a convolution, and the steps that run its plans."""
+"""Owns cuDNN's candidates for a convolution: its plans, on whole tensors or on packed groups."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ...tensor import Step, Tensor
+from ...tensor import Step, Tensor, sequence
 from ..call import Candidate, CudaCall, Provider
 from ..gpu import Gpu
 from ..libraries.cudnn import CudnnError, Plan
+from ..passes.convert import copy_columns
 from .cudnn_graph import UIDS, Convolution
+from .operands import bias_step, bind, temporary
 
 WORKSPACE_ALIGNMENT = 256
+MOST_GROUPS = 8
+"""Up to so many groups, each may get a convolution of its own."""
+MOST_COPYING = 0.5
+"""Of the time of the fastest other candidate, what copies may take: if more, cuDNN is not asked for
+packed groups."""
+LAUNCH = 0.002
+"""Milliseconds that a kernel takes at least."""
 
 
 class Cudnn(Provider):
@@ -35,8 +44,8 @@ class Cudnn(Provider):
         self._plans.search(self._convolution)
 
     def candidates(self) -> Iterable[Candidate]:
-        for found in self._plans.search(self._convolution).result():
-            yield self._candidate(found.name, found.plan)
+        for built in self._plans.search(self._convolution).result():
+            yield self._candidate(built.name, built.plan)
 
     def chosen(self, name: str) -> None:
         self._plans.keep(self._convolution, name)
@@ -87,8 +96,63 @@ def plan_steps(
 
 
 def aligned_workspace(call: CudaCall, nbytes: int) -> Callable[[], int]:
-    """What gives the address of so many bytes of scratch, or 0 if none are wanted."""
+    """What gives the address of so many bytes of scratch, or 0 for none."""
     if not nbytes:
         return lambda: 0
     scratch = call.temporary((nbytes + WORKSPACE_ALIGNMENT,), "uint8")
     return lambda: -(-scratch.address // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
+
+
+class PackedGroups(Cudnn):
+    """cuDNN on packed groups: a group's channels are copied, so that they lie alone.
+
+    It has faster kernels for whole tensors than for groups. Copies take the time to read and write
+    them; the bias, the ReLU and the mask come with the one that unpacks. part: the convolution of
+    one group, alone.
+    """
+
+    def __init__(self, call: CudaCall, part: Convolution, group: int) -> None:
+        x, y = part.x.nbytes * group, part.y.nbytes * group
+        copied = 2 * (x + y) + (x if call["relu_output"] is not None else 0)
+        copying = copied / call.backend.properties.copies_a_millisecond + 2 * group * LAUNCH
+        self._group = group
+        super().__init__(call.backend, "cudnn on packed groups", part, self._step)
+        self.unless = copying / MOST_COPYING
+
+    def _step(self, plan: Plan, call: CudaCall) -> Step:
+        part, operation = self._convolution, self._convolution.operation
+        # What follows outputs and gradients of images comes with the copies.
+        bound, behind = bind(call, fused=operation != "filter")
+        tensors = {name: bound[name] for name in "xwy"}
+        packs = {"x": temporary(call, part.x.shape), "y": temporary(call, part.y.shape)}
+        *read, _ = part.operands
+        places = [{"w": i * part.w.nbytes} for i in range(self._group)]
+        steps = []
+        for i, run in enumerate(plan_steps(call, plan, {**tensors, **packs}, places)):
+            # One group after another: the copies are smaller, and in the cache when they are read.
+            steps += [_pack(tensors[name], packs[name], i) for name in packs if name in read]
+            steps.append(run)
+            if operation == "forward":
+                y, pack = tensors["y"], packs["y"]
+                relu = call.settings.get("relu")
+                first = i * pack.shape[1]
+                steps.append(bias_step(y, call["b"], relu, y.shape[1], pack, first))
+            elif operation == "data":
+                steps.append(_unpack(packs["x"], tensors["x"], i, bound.get("mask")))
+        return sequence([*steps, *behind])
+
+
+def _pack(blob: Tensor, pack: Tensor, number: int) -> Step:
+    """A step that copies the channels of the group of this number."""
+    channels, width = blob.shape[1], pack.shape[1]
+    pitch, offset = (channels, width), (number * width, 0)
+    return copy_columns(blob, pack, blob.size // channels, width, pitch=pitch, offset=offset)
+
+
+def _unpack(pack: Tensor, blob: Tensor, number: int, relu_output: Tensor | None) -> Step:
+    """A step that copies them back, as zeros where `relu_output` is not positive."""
+    channels, width = blob.shape[1], pack.shape[1]
+    return copy_columns(
+        pack, blob, blob.size // channels, width, relu_output=relu_output,
+        pitch=(width, channels), offset=(0, number * width),
+    )  # fmt: skip

@@ -55,7 +55,7 @@ LESS_THAN_FP32 = frozenset((
 """What engines note that promise less than fp32."""
 
 
-class Found(NamedTuple):
+class BuiltPlan(NamedTuple):
     """A plan, the text of its configuration, and whether cuDNN had to compile it."""
 
     name: str
@@ -72,17 +72,17 @@ def refused(proposal: Proposal, convolution: Convolution) -> bool:
     return convolution.precision == "fp32" and bool(notes & LESS_THAN_FP32)
 
 
-def worth_timing(convolution: Convolution, handle: Handle, known: set[str]) -> list[Found]:
+def worth_timing(convolution: Convolution, handle: Handle, known: set[str]) -> list[BuiltPlan]:
     """The plans that are worth timing, built; none where cuDNN has none for a device.
 
     known: configurations that were compiled before, for other shapes: it grows.
     """
     for mode in HeurMode.A, HeurMode.B, HeurMode.FALLBACK:
         try:
-            found = list(proposals(handle, convolution.graph(handle), mode, MOST_ASKED))
+            proposed = list(proposals(handle, convolution.graph(handle), mode, MOST_ASKED))
         except CudnnError:
             continue
-        fine = [each for each in found if not refused(each, convolution)]
+        fine = [each for each in proposed if not refused(each, convolution)]
         if plans := _built(convolution, handle, fine, known):
             return plans
     return []
@@ -90,8 +90,8 @@ def worth_timing(convolution: Convolution, handle: Handle, known: set[str]) -> l
 
 def _built(
     convolution: Convolution, handle: Handle, proposed: Sequence[Proposal], known: set[str]
-) -> list[Found]:
-    plans: list[Found] = []
+) -> list[BuiltPlan]:
+    plans: list[BuiltPlan] = []
     heavy = convolution.work > HEAVY
     left = {True: MOST_COMPILED_AGAIN, False: MOST_COMPILED_HEAVY if heavy else MOST_COMPILED}
     numbered = [(str(each.configuration), each) for each in proposed]
@@ -116,7 +116,7 @@ def _built(
                 raise
             continue
         if plan.workspace <= MOST_WORKSPACE:
-            plans.append(Found(name, plan, compiled))
+            plans.append(BuiltPlan(name, plan, compiled))
     return plans
 
 
@@ -128,7 +128,7 @@ class CudnnPlans:
         self._stream = 0
         self._local = threading.local()
         self._known: set[str] = set()
-        self._searched: dict[Convolution, Task[list[Found]]] = {}
+        self._searched: dict[Convolution, Task[list[BuiltPlan]]] = {}
         self._named: dict[tuple[Convolution, str], Task[Plan]] = {}
 
     @functools.cached_property
@@ -144,7 +144,7 @@ class CudnnPlans:
         if "handle" in self.__dict__:  # made when a plan is first run
             self.handle.use(stream.ptr)
 
-    def search(self, convolution: Convolution) -> Task[list[Found]]:
+    def search(self, convolution: Convolution) -> Task[list[BuiltPlan]]:
         """The plans that are worth timing."""
         if convolution not in self._searched:
             make = functools.partial(worth_timing, known=self._known)
@@ -158,11 +158,11 @@ class CudnnPlans:
 
     def keep(self, convolution: Convolution, name: str) -> None:
         """Keep one of `search`'s for `named`; on disk, too, if it was compiled."""
-        for found in self.search(convolution).result():
-            if found.name == name:
-                self._named[convolution, name] = Task(functools.partial(getattr, found, "plan"))
-                if found.compiled:
-                    begin(functools.partial(_write, self._file(convolution, name), found.plan))
+        for built in self.search(convolution).result():
+            if built.name == name:
+                self._named[convolution, name] = Task(functools.partial(getattr, built, "plan"))
+                if built.compiled:
+                    begin(functools.partial(_write, self._file(convolution, name), built.plan))
 
     def named(self, convolution: Convolution, name: str) -> Task[Plan]:
         """The plan of a configuration. Its result is a CudnnError where it cannot be built."""
@@ -174,16 +174,18 @@ class CudnnPlans:
         return self._named[key]
 
     def _file(self, convolution: Convolution, name: str) -> Path:
-        """Where a plan that was compiled is kept."""
+        """Where a plan that was compiled is cached."""
         text = f"{self._name} {version()} {convolution} {name}"
         return cache_folder() / f"{hashlib.sha256(text.encode()).hexdigest()}.plan.json"
 
-    def _on_a_thread(self, make: Callable[[Convolution, Handle], Any], found: Convolution) -> Any:
+    def _on_a_thread(
+        self, make: Callable[[Convolution, Handle], Any], convolution: Convolution
+    ) -> Any:
         """What this makes, with the handle of the thread that it runs on."""
         if not hasattr(self._local, "handle"):
             self._device.use()  # each thread has a current device of its own
             self._local.handle = Handle()
-        return make(found, self._local.handle)
+        return make(convolution, self._local.handle)
 
 
 def _plan_of(name: str, file: Path, convolution: Convolution, handle: Handle) -> Plan:

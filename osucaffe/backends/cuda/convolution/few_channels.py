@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,15 +32,11 @@ LEAST_WORK = 1e8
 ROWS = 8
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(NamedTuple):
     """How work is divided. own: outputs of a block; columns: of a tile of the output."""
 
     own: int
     columns: int
-
-    def __str__(self) -> str:
-        return f"{self.own}x{self.columns}"
 
 
 def _pair(dtype: str) -> int:

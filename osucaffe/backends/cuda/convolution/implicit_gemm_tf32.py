@@ -36,8 +36,8 @@ CHUNK = 16
 LOADERS, MOST_LOADED = 24, 32
 """Vectors of a plane that are loaded at once, and times that this happens, at most."""
 LOADING, SPARE = 64, 26
-"""Registers of a thread that loads, and of one that multiplies beside its sums. ptxas asks for
-these beside the sums of one product, too, where threads have even shares."""
+"""Registers of a thread that loads, and of one that multiplies, besides its sums. ptxas asks for
+these besides the sums of one product, too, where threads have even shares."""
 MOST_OUTPUTS = 192
 """Of a tile: more sums do not fit."""
 SHAPES = ((3, 1), (4, 1), (2, 2), (3, 2))
@@ -100,7 +100,7 @@ class TileConfig:
 
     @property
     def macros(self) -> dict[str, Any]:
-        """What the kernels are told."""
+        """Macros of the kernels."""
         return {
             "N": self.outputs, "GROUPS": self.groups, "DEEP": self.deep, "TAPS": self.taps,
             "STAGES": self.stages, "BUFFERS": self.buffers, "LOADING": LOADING,
@@ -225,20 +225,20 @@ class ImplicitGemm(Problem):
 
 def implicit_gemm(device: Device, precision: str, problem: Problem) -> ImplicitGemm | None:
     """The convolution as one for this kernel, if it is worth trying as such."""
-    found = ImplicitGemm.like(problem)
-    possible = can_use_wgmma(device, precision, problem) and found.possible
-    return found if possible and found.work >= LEAST_WORK else None
+    gemm = ImplicitGemm.like(problem)
+    possible = can_use_wgmma(device, precision, problem) and gemm.possible
+    return gemm if possible and gemm.work >= LEAST_WORK else None
 
 
 def implicit_gemm_tf32(call: CudaCall, problem: Problem) -> list[Kernels]:
     """This kernel, for the outputs or for the gradient of the images of a call, where it is worth
     trying."""
     device = call.backend.properties
-    found = implicit_gemm(device, call.backend.precision, problem)
-    if found is None:
+    gemm = implicit_gemm(device, call.backend.precision, problem)
+    if gemm is None:
         return []
     if "y" not in call.writes:
-        found = found.gradient(masked=call["relu_output"] is not None)
-    configs = functools.partial(found.configs, device)
-    estimate = functools.partial(found.milliseconds, device)
-    return [Kernels("implicit_gemm_tf32", configs, found.step, estimate)]
+        gemm = gemm.gradient(masked=call["relu_output"] is not None)
+    configs = functools.partial(gemm.configs, device)
+    estimate = functools.partial(gemm.milliseconds, device)
+    return [Kernels("implicit_gemm_tf32", configs, gemm.step, estimate)]

@@ -88,7 +88,7 @@ class Problem:
 
     @property
     def macros(self) -> dict[str, int]:
-        """What every kernel is told of a convolution of images: all extents but the batch's."""
+        """Macros of every kernel for images: all extents but that of the batch."""
         c, h, w = self.x[1:]
         o, oh, ow = self.y[1:]
         (kh, kw), (sh, sw), (ph, pw) = self.kernel, self.stride, self.pad

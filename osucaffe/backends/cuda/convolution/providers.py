@@ -12,14 +12,13 @@ from ..call import CudaCall, Provider, only_unless, spares
 from ..libraries.cublaslt import Product
 from ..libraries.cudnn import Plan
 from . import space_to_depth
-from .cudnn import Cudnn, plan_step
+from .cudnn import MOST_GROUPS, Cudnn, PackedGroups, plan_step
 from .cudnn_graph import ALIGNMENT, Convolution
 from .cudnn_search import HEAVY
 from .few_channels import few_channels
 from .gemm import Bound, Gemm
 from .implicit_gemm_tf32 import implicit_gemm_tf32
 from .operands import Operands, bias_gradients, bind, channels_last_blob, operation
-from .packed_groups import MOST_GROUPS, PackedGroups
 from .problem import Problem
 from .small_mma import small_mma, small_mma_wgrad
 from .wgrad_tf32 import wgrad_tf32

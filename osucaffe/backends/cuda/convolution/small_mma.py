@@ -93,7 +93,7 @@ class Small(Problem):
         return 2 if self.dtype != "float32" and even % 2 == 0 else 1
 
     def macros_for(self, x: Tensor, pair: int, most: int) -> dict[str, Any]:
-        """What each kernel is told. pair: elements of a word; most: those loaded at once."""
+        """Macros of each kernel. pair: elements of a word; most: those loaded at once."""
         n, c, h, w = strides(x)
         # Neighbouring channels in one load, where they are neighbours.
         vector = math.gcd(self.x[1], most) if c == 1 else 1
@@ -108,12 +108,12 @@ class Small(Problem):
         """The most promising tile configs for `correlate`; none if it cannot compute this."""
         if min(self.pad) < 0:
             return []
-        found = {
+        estimates = {
             config: estimate
             for rows, deep, parts in itertools.product(_halves(self.y[2]), (1, 2, 4), (1, 2))
             for config, estimate in self._correlation(device, rows, deep, parts)
         }
-        return sorted(found, key=lambda config: found[config])[:TRIED]
+        return sorted(estimates, key=lambda config: estimates[config])[:TRIED]
 
     def _correlation(
         self, device: Device, rows: int, deep: int, parts: int
@@ -199,23 +199,23 @@ def small_mma(call: CudaCall, problem: Problem) -> list[Provider]:
     """The kernel `correlate`, where it is worth trying: for the outputs of a call, or with flipped
     filters for the gradient of its images."""
     device = call.backend.properties
-    found = small(device, call.backend.precision, call.backend.dtype, problem)
-    if found is None:
+    convolution = small(device, call.backend.precision, call.backend.dtype, problem)
+    if convolution is None:
         return []
     if "y" not in call.writes:
-        found = found.transposed
-    configs = functools.partial(found.correlations, device)
-    return [Kernels("small_mma", configs, found.correlate)]
+        convolution = convolution.transposed
+    configs = functools.partial(convolution.correlations, device)
+    return [Kernels("small_mma", configs, convolution.correlate)]
 
 
 def small_mma_wgrad(call: CudaCall, problem: Problem) -> list[Provider]:
     """The kernel `gradient`, where it is worth trying: for the gradients of filters and biases."""
     device = call.backend.properties
-    found = small(device, call.backend.precision, call.backend.dtype, problem)
-    if found is None or not is_nhwc(call.needed("dw")):
+    convolution = small(device, call.backend.precision, call.backend.dtype, problem)
+    if convolution is None or not is_nhwc(call.needed("dw")):
         return []
-    tried = functools.partial(configs, device, found)
-    return [Kernels("small_mma_wgrad", tried, functools.partial(_gradients, found))]
+    tried = functools.partial(configs, device, convolution)
+    return [Kernels("small_mma_wgrad", tried, functools.partial(_gradients, convolution))]
 
 
 def configs(device: Device, small: Small) -> list[TileConfig]:

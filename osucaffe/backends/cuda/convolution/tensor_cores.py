@@ -22,7 +22,7 @@ ONES = {
 
 
 def mma_macros(dtype: str, pair: int) -> dict[str, Any]:
-    """What kernels that use mma.cuh are told. dtype: of what they multiply; pair: elements of a
+    """Macros of kernels that use mma.cuh. dtype: of what they multiply; pair: elements of a
     word."""
     word = ("float32", 1) if pair == 1 else (dtype, 2)
     return {"PAIR": pair, "MMA": f'"mma.sync.aligned.{INSTRUCTIONS[word]}"', "ONE": ONES[word]}

@@ -100,7 +100,7 @@ class TileConfig:
 
     @property
     def macros(self) -> dict[str, Any]:
-        """What the kernels are told."""
+        """Macros of the kernels."""
         stage, tile = self.stage, self.tile
         return {
             "ROWS": stage.rows, "WIDE": stage.wide, "PITCH": stage.pitch,
@@ -113,13 +113,13 @@ class TileConfig:
 
 @dataclass(frozen=True)
 class WeightGradient(Problem):
-    """A dense convolution of images, with the channels last, whose filters' gradient is wanted."""
+    """A dense convolution of images, with the channels last, for the gradient of its filters."""
 
     @property
     def possible(self) -> bool:
         """Whether the kernel can compute it, and a library not simply as a product."""
-        whole = self.outputs % 8 == 0 and self.channels % 8 == 0
-        return whole and max(self.kernel) > 1
+        aligned = self.outputs % 8 == 0 and self.channels % 8 == 0
+        return aligned and max(self.kernel) > 1
 
     @functools.lru_cache(256)  # noqa: B019 (it is asked for each call of a net, and when it is built)
     def configs(self, device: Device) -> list[TileConfig]:
@@ -131,8 +131,8 @@ class WeightGradient(Problem):
         best, stages = [], list(self._stages())
         for tile in itertools.starmap(Tile, tiles):
             if registers := self._registers(tile):
-                found = [self._config(device, stage, tile, registers) for stage in stages]
-                best += sorted(filter(None, found), key=lambda each: each[0])[:1]
+                configs = [self._config(device, stage, tile, registers) for stage in stages]
+                best += sorted(filter(None, configs), key=lambda each: each[0])[:1]
         return [config for _, config in sorted(best, key=lambda each: each[0])[:TRIED]]
 
     def _stages(self) -> Iterator[Stage]:
@@ -141,7 +141,7 @@ class WeightGradient(Problem):
         for steps in range(LEAST_STEPS, MOST_STEPS + 1):
             across = steps * 8
             yield Stage(1, across, across + self.kernel[1] - 1, across, steps, steps)
-        pitch = max(self.x[3] + self.pad[1], wide)  # the zeros beside a row are those of the next
+        pitch = max(self.x[3] + self.pad[1], wide)  # zeros after a row are those before the next
         for rows in range(2, high + 1):
             pixels = [(many - 1) * pitch + wide for many in (rows, (high - 1) % rows + 1)]
             if pixels[0] > MOST_PIXELS:
@@ -243,15 +243,15 @@ class WeightGradient(Problem):
 
 def weight_gradient(device: Device, precision: str, problem: Problem) -> WeightGradient | None:
     """The gradient of a convolution's filters, if this may compute it."""
-    found = WeightGradient.like(problem)
-    possible = can_use_wgmma(device, precision, problem) and found.possible
-    return found if possible and found.work >= LEAST_WORK else None
+    gradient = WeightGradient.like(problem)
+    possible = can_use_wgmma(device, precision, problem) and gradient.possible
+    return gradient if possible and gradient.work >= LEAST_WORK else None
 
 
 def wgrad_tf32(call: CudaCall, problem: Problem) -> list[Kernels]:
     """This kernel, for the gradients of the filters of a call, where it is worth trying."""
     device = call.backend.properties
-    found = weight_gradient(device, call.backend.precision, problem)
-    if found is None or not is_nhwc(call.needed("dw")):
+    gradient = weight_gradient(device, call.backend.precision, problem)
+    if gradient is None or not is_nhwc(call.needed("dw")):
         return []
-    return [Kernels("wgrad_tf32", functools.partial(found.configs, device), found.step)]
+    return [Kernels("wgrad_tf32", functools.partial(gradient.configs, device), gradient.step)]

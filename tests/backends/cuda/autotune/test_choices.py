@@ -30,27 +30,19 @@ def test_a_choice_outlives_the_process() -> None:
     assert Choices("other device").get("what") is None
 
 
-def test_others_may_write_at_the_same_time() -> None:
+@pytest.mark.parametrize(
+    ("key", "known", "chosen"),
+    [("b", ["z"], "z"), ("a", ["x", "z"], "x"), ("a", ["z"], "z")],
+    ids=["both are remembered", "of two the first stays", "one that is gone is replaced"],
+)
+def test_another_process_chooses_meanwhile(key: str, known: list[str], chosen: str) -> None:
     mine, theirs = Choices("device"), Choices("device")
     assert mine.put("a", "x", 1.0, ["x", "z"]) == "x"
-    assert theirs.put("b", "y", 2.0, ["y"]) == "y"
-    assert Choices("device").get("a") == ("x", 1.0)
-    assert Choices("device").get("b") == ("y", 2.0)
-
-
-def test_of_two_choices_the_first_stays() -> None:
-    mine, theirs = Choices("device"), Choices("device")
-    assert mine.put("a", "x", 1.0, ["x", "z"]) == "x"
-    assert theirs.put("a", "z", 0.9, ["x", "z"]) == "x"
-    assert theirs.get("a") == ("x", 1.0)
-    assert Choices("device").get("a") == ("x", 1.0)
-
-
-def test_a_choice_that_is_gone_is_replaced() -> None:
-    mine, theirs = Choices("device"), Choices("device")
-    mine.put("a", "x", 1.0, ["x", "z"])
-    assert theirs.put("a", "z", 0.9, ["z"]) == "z"
-    assert Choices("device").get("a") == ("z", 0.9)
+    assert theirs.put(key, "z", 0.9, known) == chosen
+    first, second = ("x", 1.0), ("z", 0.9)
+    expected = {"a": first, key: second if chosen == "z" else first}
+    assert theirs.get(key) == expected[key]
+    assert {name: Choices("device").get(name) for name in expected} == expected
 
 
 def test_nothing_is_left_beside_the_file(folder: Path) -> None:

@@ -16,9 +16,9 @@ from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.autotune import timing
 from osucaffe.backends.cuda.autotune.tuner import Tuner
 from osucaffe.backends.cuda.call import Pending
-from osucaffe.backends.cuda.convolution import packed_groups, providers
+from osucaffe.backends.cuda.convolution import cudnn, providers
 from osucaffe.backends.cuda.convolution.cudnn_graph import UIDS, Convolution, Operand
-from osucaffe.backends.cuda.convolution.cudnn_search import Found
+from osucaffe.backends.cuda.convolution.cudnn_search import BuiltPlan
 
 from ...running import Output, run_call
 from ..executed import execute
@@ -46,7 +46,7 @@ class PlansOnCpu(FakeCudnn):
 
     def search(self, convolution: Any) -> Any:
         fits = convolution.x.shape[1] == convolution.w.shape[1]
-        return done([Found("eng0", self._plan(convolution), False)] if fits else [])
+        return done([BuiltPlan("eng0", self._plan(convolution), False)] if fits else [])
 
     def _plan(self, convolution: Any) -> Any:
         names = {uid: name for name, uid in UIDS.items()}
@@ -103,7 +103,7 @@ def test_layers_on_the_cpu(name: str, slope: float, monkeypatch: pytest.MonkeyPa
     layer, form = LAYERS[name]
     simulate(monkeypatch)
     execute(monkeypatch)
-    monkeypatch.setattr(packed_groups, "MOST_COPYING", math.inf)
+    monkeypatch.setattr(cudnn, "MOST_COPYING", math.inf)
     monkeypatch.setattr(providers, "WORTH_FUSING", 0)
     provider = "cudnn on packed groups" if form is None else "cudnn by space to depth"
     operations = ("forward", "data", "filter") if form is None else ("forward", "filter")
@@ -124,9 +124,9 @@ def test_what_is_searched_for(taken: float, searched: int, monkeypatch: pytest.M
     simulate(monkeypatch)
     for name in "once", "time_of":
         monkeypatch.setattr(timing, name, lambda *_: taken)
-    cudnn = FakeCudnn()
-    backend = with_libraries(Cuda(precision="fp32"), cudnn)
+    fake = FakeCudnn()
+    backend = with_libraries(Cuda(precision="fp32"), fake)
     monkeypatch.setattr(Tuner, "begin", lambda tuner, *given: Pending(tuner.fastest, *given))
     run(backend, PACKED["2 groups"])
-    packed = {each for each in cudnn.asked if each.x.shape[1] == each.w.shape[1]}
+    packed = {each for each in fake.asked if each.x.shape[1] == each.w.shape[1]}
     assert len(packed) == searched  # of outputs and of both gradients

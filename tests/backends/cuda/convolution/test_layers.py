@@ -13,8 +13,8 @@ from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.autotune.tuner import Tuner
 from osucaffe.backends.cuda.convolution import (
+    cudnn,
     implicit_gemm_tf32,
-    packed_groups,
     providers,
     small_mma,
     wgrad_tf32,
@@ -44,7 +44,7 @@ def worth_trying(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(providers, "WORTH_FUSING", 0)
     monkeypatch.setattr(implicit_gemm_tf32, "LEAST_WORK", 0)
     monkeypatch.setattr(wgrad_tf32, "LEAST_WORK", 0)
-    monkeypatch.setattr(packed_groups, "MOST_COPYING", float("inf"))
+    monkeypatch.setattr(cudnn, "MOST_COPYING", float("inf"))
 
 
 @functools.lru_cache(1)

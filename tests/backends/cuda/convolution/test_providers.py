@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -16,6 +14,8 @@ from ... import test_primitives  # noqa: F401 (fills CASES)
 from ...cases import CASES, STATE, Case
 from ...running import Output, Runner
 from ..simulated import FakeCudnn, FakeProducts, force, simulate, with_libraries
+from .layers import IMAGE
+from .layers import run as run_layer
 
 LIBRARY = ("convolution", "inner_product")
 """Beginnings of the names of the primitives that cuDNN and cuBLAS compute."""
@@ -113,8 +113,7 @@ def test_there_is_always_another(monkeypatch: pytest.MonkeyPatch) -> None:
     for precision in "fp32", "bf16":
         cudnn = FakeCudnn(has=lambda found: found.x.shape[1] == 3)
         backend = with_libraries(Cuda(precision=precision), cudnn)
-        run(backend, few_channels("convolution"), True)
-        run(backend, few_channels("convolution_backward_filter"), True)
+        run_layer(backend, IMAGE["image"], ("forward", "filter"))
 
 
 def test_nothing_that_computes_it_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,23 +124,10 @@ def test_nothing_that_computes_it_is_one_message(monkeypatch: pytest.MonkeyPatch
         run(backend, case, True)
 
 
-def few_channels(name: str) -> Case:
-    """An image of three channels under a large kernel."""
-    images, filters, maps = (2, 3, 23, 28), (8, 3, 7, 7), (2, 8, 11, 12)
-    tensors: dict[str, Any] = {"x": np.zeros(images)}
-    if name == "convolution":
-        tensors |= {"w": np.zeros(filters), "b": np.zeros(8), "y": Output(maps)}
-    else:
-        tensors |= {"dy": np.zeros(maps), "dw": Output(filters), "db": Output((8,))}
-    settings = {"stride": [2, 2], "pad": [2, 1], "dilation": [1, 1], "group": 1}
-    return Case("few channels", name, tensors, settings, {})
-
-
-@pytest.mark.parametrize("name", ["convolution", "convolution_backward_filter"])
 @pytest.mark.parametrize("flexible", [False, True], ids=["row-major", "free"])
 def test_space_to_depth_compiles(
-    name: str, flexible: bool, backend: Cuda, monkeypatch: pytest.MonkeyPatch
+    flexible: bool, backend: Cuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for number in range(3):
+    for number in range(2):
         force(monkeypatch, "cudnn by space to depth", number)
-        run(backend, few_channels(name), flexible)
+        run_layer(backend, IMAGE["image"], ("forward", "filter"), flexible=flexible)

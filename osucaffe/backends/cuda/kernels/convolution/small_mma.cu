@@ -72,8 +72,8 @@ __device__ __forceinline__ Vector<S, VEC> pixel(const S* image, int h, int w, in
 }
 
 // Where the i-th of the vectors of a patch lies: neighbours in memory go to neighbouring threads.
-struct Place { int line, column, c; };
-__device__ __forceinline__ Place patch_place(int i) {
+struct PatchIndex { int line, column, c; };
+__device__ __forceinline__ PatchIndex patch_index(int i) {
 #if VEC > 1
     return {i / (C / VEC) / WIDTH, i / (C / VEC) % WIDTH, i % (C / VEC) * VEC};
 #else
@@ -140,11 +140,11 @@ __device__ __forceinline__ void load_patch(const S* image, uint32_t* patch, int 
     copy<at_once(COUNT)>(
         COUNT,
         [&](int i) {
-            Place at = patch_place(i);
+            PatchIndex at = patch_index(i);
             return pixel(image, top + at.line, at.column - PW, at.c);
         },
         [&](int i, const Vector<S, VEC>& v) {
-            Place at = patch_place(i);
+            PatchIndex at = patch_index(i);
             put(patch + (at.line * WIDTH + at.column) * PITCH + at.c / PAIR, v);
         });
 }
@@ -336,13 +336,13 @@ __device__ __forceinline__ void load_unit(const S* x, const T* dy, uint32_t* pat
     copy<6>(
         HEIGHT * WIDTH * C / VEC,
         [&](int i) {
-            Place at = patch_place(i);
+            PatchIndex at = patch_index(i);
             int line = top + at.line, column = at.column - PW;
             return Pair<S, VEC>{pixel(image, line, column, at.c),
                                 pixel(image, line, column + (PAIR - 1), at.c)};
         },
         [&](int i, const Pair<S, VEC>& v) {
-            Place at = patch_place(i);
+            PatchIndex at = patch_index(i);
             put(patch + (at.line * WIDTH + at.column) * PITCH + at.c, v);
         });
 }
