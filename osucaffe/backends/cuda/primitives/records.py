@@ -35,7 +35,7 @@ def _transform(
     call.choose_layouts(x, table, a.mean, a.y, labels)
     x, table = (call.in_layout(tensor, nhwc=False) for tensor in (x, table))
     extents = x.shape[1:3] if a.interleaved else x.shape[2:]
-    whole = a.mean is not None and a.mean.shape[1:] == extents
+    is_image = a.mean is not None and a.mean.shape[1:] == extents
     mean, labels = (
         None if tensor is None else call.in_layout(tensor, nhwc=False, dtype="float32")
         for tensor in (a.mean, labels)
@@ -43,7 +43,7 @@ def _transform(
     if addresses is not None:
         x = call.row_major(addresses)
     batch, channels, height, width = a.y.shape
-    macros = {"CACHED": 0, "PARTS": 1, "CHANNELS": channels, "WHOLE": whole, **macros}
+    macros = {"CACHED": 0, "PARTS": 1, "CHANNELS": channels, "MEAN_IMAGE": is_image, **macros}
     macros |= {"FROM_LAST": a.interleaved, "LAST": is_channels_last(a.y)}
     function = kernel("records", "transform", T=a.y, **macros)
     count = batch * height * width

@@ -171,7 +171,7 @@ def _reduce(call: CudaCall, a: Summation, y: Tensor, *, accumulate: bool) -> Ste
     body = to_c(a.formula, [*a.operands, "y"], constants=a.constants)
     columns = math.prod(box[axis] for axis in kept)
     rows = math.prod(box[axis] for axis in summed)
-    # Neighbouring threads read neighbouring elements: sums beside one another, or parts of one.
+    # Neighbouring threads read neighbouring elements: adjacent sums, or parts of one.
     largest = max(views, key=lambda view: view.tensor.count)
     fastest = min((axis for axis in range(len(box)) if box[axis] > 1), default=0,
                   key=lambda axis: largest.strides[axis] or math.inf)  # fmt: skip
