@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 from ...primitives.records import CachedBatch, CachedRows, NextRow, Transform
 from ...tensor import Step, Tensor
 from ..layout import is_channels_last
 from ..registry import CudaCall, primitive
 from ..runtime.compile import kernel
 from ..runtime.launch import THREADS, blocks_for, launch
+from .movement import gather_step
 
 
 @primitive("own")
@@ -53,8 +52,7 @@ def _transform(
 
 @primitive("plain")
 def cached_rows(call: CudaCall, a: CachedRows) -> Step:
-    arguments = [a.records, a.rows, a.y, a.y.count, math.prod(a.y.shape[1:])]
-    return launch(kernel("values", "cached_rows"), blocks_for(a.y.count), arguments)
+    return gather_step(a.records, a.rows, a.y)
 
 
 @primitive("plain")
