@@ -102,6 +102,11 @@ def dtype_of(tensor: Tensor) -> str:
     return tensor.dtype if tensor.layout is None else tensor.layout.dtype
 
 
+def c_type(tensor: Tensor) -> str:
+    """The same in C, as kernels call it (common.cuh)."""
+    return C_TYPES[dtype_of(tensor)]
+
+
 def _shape(tensor: Tensor) -> Shape:
     shape: Shape = tensor.layout.shape if tensor.layout is not None else tensor.shape
     return shape
