@@ -76,11 +76,11 @@ class Cuda(TuningGpu):
         return map_file(self, file)
 
     def uploads(self) -> DeviceUploads:
-        """What fills the device's memory beside its steps."""
+        """Copies to the device's memory that overlap its steps."""
         return DeviceUploads(self)
 
     def memory_in_use(self) -> dict[str, int]:
-        """Bytes that this backend holds beside a net's own, by what they are for."""
+        """Bytes that this backend holds besides a net's own, by purpose."""
         copies = [copy for _, copy in self._copies.values()]
         return {
             "16-bit copies of the parameters": sum(map(self.nbytes, copies)),
@@ -105,7 +105,7 @@ class Cuda(TuningGpu):
         return steps
 
     def arrange(self, calls: Sequence[tuple[Call, Step]]) -> list[Step]:
-        """The steps of the calls in their order, where those that may run beside others do."""
+        """The steps of the calls in their order; some that may overlap others on another stream."""
         return arrange(self, calls)
 
     def low_priority(self, step: Step) -> Step:

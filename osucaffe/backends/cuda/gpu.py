@@ -207,14 +207,14 @@ class Gpu(Backend):
             return None
         for _, copy in inside:  # their memory can be had again
             copy.array = None
-        whole = in_dtype(arena, self.dtype, "arena.16")
-        memory = self.allocate(self.nbytes(whole))
-        self.place(whole, memory, 0)
+        low = in_dtype(arena, self.dtype, "arena.16")
+        memory = self.allocate(self.nbytes(low))
+        self.place(low, memory, 0)
         for parameter, copy in inside:
             self.place(copy, memory, (parameter.address - arena.address) // 2)
             self._refresh(parameter, copy)
-        self._copied_arenas[id(arena)] = (arena, whole)
-        return whole
+        self._copied_arenas[id(arena)] = (arena, low)
+        return low
 
     def follow(self, tensors: Iterable[Tensor]) -> None:
         """Renew the 16-bit copies of tensors that steps have changed."""
@@ -285,10 +285,11 @@ class Gpu(Backend):
 
 @functools.cache
 def _streams(cupy: Any, device: int) -> tuple[Any, ...]:
-    """The streams to compute, to do so beside that, to do so in what room these leave, and to
-    upload: shared on a device."""
+    """A device's streams, shared by its backends: to compute, to overlap that, for work of low
+    priority, and to upload."""
     return tuple(
-        cupy.cuda.Stream(non_blocking=True, priority=each) for each in (PRIORITY, PRIORITY, 0, 0)
+        cupy.cuda.Stream(non_blocking=True, priority=priority)
+        for priority in (PRIORITY, PRIORITY, 0, 0)
     )
 
 

@@ -102,6 +102,11 @@ def dtype_of(tensor: Tensor) -> str:
     return tensor.dtype if tensor.layout is None else tensor.layout.dtype
 
 
+def c_type(tensor: Tensor) -> str:
+    """The same in C, as kernels call it (common.cuh)."""
+    return C_TYPES[dtype_of(tensor)]
+
+
 def _shape(tensor: Tensor) -> Shape:
     shape: Shape = tensor.layout.shape if tensor.layout is not None else tensor.shape
     return shape
@@ -111,16 +116,17 @@ def is_row_major(tensor: Tensor) -> bool:
     """Whether the elements lie in the order of the tensor's shape."""
     if tensor.layout is None or not tensor.layout.nhwc:
         return True
-    shape = _shape(tensor)
-    return len(shape) <= 2 or shape[1] == 1 or math.prod(shape[2:]) == 1
+    return _is_both(_shape(tensor))
 
 
 def is_nhwc(tensor: Tensor) -> bool:
     """Whether channels vary fastest (where it makes no difference, tensors are row-major too)."""
-    shape = _shape(tensor)
-    if len(shape) <= 2 or shape[1] == 1 or math.prod(shape[2:]) == 1:
-        return True
-    return tensor.layout is not None and tensor.layout.nhwc
+    return _is_both(_shape(tensor)) or (tensor.layout is not None and tensor.layout.nhwc)
+
+
+def _is_both(shape: Shape) -> bool:
+    """Whether channels last is the order of the shape, too."""
+    return len(shape) <= 2 or shape[1] == 1 or math.prod(shape[2:]) == 1
 
 
 def is_channels_last(tensor: Tensor) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import re
+import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,13 +21,11 @@ from .lockstep import compiled
 FOLDER = Path(__file__).parent
 HEADERS = ("lockstep.h", "warps_lockstep.h")
 _KERNEL = re.compile(r"__global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\((.*?)\)", re.DOTALL)
-_OPTIONAL = re.compile(r"#ifdef (\w+)\n.*?#endif\n", re.DOTALL)
-"""What is in a text only if a macro is defined."""
 _SHARED = re.compile(
-    r"^(?:template <typename N> |__device__ __forceinline__ float bounded_loss).*?^}\n",
+    r"^(?:template <typename N> |\S+ \S+ float (?:bounded_loss|warp_max)).*?^}\n",
     re.DOTALL | re.MULTILINE,
 )
-"""Of common.cuh: sums over a warp and a block, and the bound of a loss."""
+"""Of common.cuh: sums and maxima over a warp and a block, and the bound of a loss."""
 
 
 class Executed:
@@ -44,12 +43,18 @@ class Executed:
         self._run(self._number, grid[0], block[0], addresses)
 
 
+def _preprocessed(text: str) -> str:
+    """A text without what is in it only if a macro is defined that is not."""
+    command = ("cpp", "-P", "-undef", "-")
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
+
+
 class _Module:
     """The kernels of a text, built at once."""
 
     def __init__(self, text: str) -> None:
-        text = _OPTIONAL.sub(lambda part: part[0] * (f"#define {part[1]} " in text), text)
         common = compile.read("common.cuh")
+        text = _preprocessed(text.removeprefix(common))
         found = _KERNEL.findall(text)
         self._names = [name for name, _ in found]
         cases = []
@@ -61,7 +66,7 @@ class _Module:
             self._run = compiled(
                 "".join((FOLDER / header).read_text() for header in HEADERS)
                 + "".join(_SHARED.findall(common))
-                + text.removeprefix(common)
+                + text
                 + 'extern "C" void run(int number, int blocks, int threads, void** values) {'
                 + " blockDim = {threads, 1, 1};"
                 + " run_blocks({blocks, 1, 1}, blockDim, [&] {"

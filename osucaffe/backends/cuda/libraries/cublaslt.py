@@ -139,7 +139,7 @@ class Algorithm:
 
 
 class _Described:
-    """A product as the library is told of it. It counts along columns first: its matrices are ours
+    """The library's descriptors of a product. It counts along columns first: its matrices are ours
     transposed, c' = b' a'."""
 
     def __init__(self, product: Product) -> None:
@@ -200,7 +200,7 @@ def check(status: int, what: str = "") -> None:
 
 @functools.cache
 def _load() -> Any:
-    """The library beside the cuBLAS that CuPy has loaded: by its name it is found again."""
+    """The library that comes with the cuBLAS that CuPy has loaded: its name finds it again."""
     major = load_cublas()
     try:
         return ctypes.CDLL(f"libcublasLt.so.{major}")

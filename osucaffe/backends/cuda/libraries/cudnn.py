@@ -210,7 +210,7 @@ class Handle:
 
 
 class Configuration(NamedTuple):
-    """An engine of cuDNN and what it is told: the number, and values by the numbers of knobs."""
+    """An engine of cuDNN, by its number, and the values of its knobs, by theirs."""
 
     engine: int
     knobs: tuple[tuple[int, int], ...]

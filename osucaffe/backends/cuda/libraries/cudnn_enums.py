@@ -169,11 +169,11 @@ class BehaviorNote(IntEnum):
 
 
 class Knob(int):
-    """A cudnnBackendKnobType_t: what an engine can be told is not named here, it is remembered."""
+    """A cudnnBackendKnobType_t: by its number alone, as it is remembered."""
 
 
 class Double(float):
-    """A number that cuDNN wants as a double."""
+    """A number that cuDNN takes as a double."""
 
 
 class Address(int):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ...formula import to_c
 from ...tensor import Step, Tensor
-from ..layout import C_TYPES, ITEM_BYTES, dtype_of
+from ..layout import ITEM_BYTES, c_type, dtype_of
 from ..runtime.compile import kernel_from
 from ..runtime.launch import blocks_for, launch
 
@@ -28,7 +28,7 @@ class Operand:
     @property
     def type(self) -> str:
         """Of its elements, in C."""
-        return C_TYPES[dtype_of(self.tensor)]
+        return c_type(self.tensor)
 
 
 def vector_function(

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...primitives.losses import Accuracy, ClassLoss, SoftmaxLoss, SoftmaxLossBackward, Total
 from ...tensor import Step, Tensor, sequence
-from ..layout import C_TYPES, dtype_of
+from ..layout import c_type
 from ..registry import CudaCall, primitive
 from ..runtime.compile import kernel, kernel_from
 from ..runtime.launch import blocks_for, launch
@@ -90,7 +90,7 @@ def accuracy(call: CudaCall, a: Accuracy) -> Step:
 @primitive("own")
 def total(call: CudaCall, a: Total) -> Step:
     call.choose_layouts(*a.xs)
-    declared = ", ".join(f"const {C_TYPES[dtype_of(x)]}* x{i}" for i, x in enumerate(a.xs))
+    declared = ", ".join(f"const {c_type(x)}* x{i}" for i, x in enumerate(a.xs))
     sums = "\n".join(
         f"sum = 0; for (int64_t id = threadIdx.x; id < {x.size}ll; id += blockDim.x)"
         f" sum += to_float(x{i}[id]); total += {float(weight)!r}f * block_sum(sum);"

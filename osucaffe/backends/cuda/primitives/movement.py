@@ -107,8 +107,13 @@ def _sizes(table: Tensor, index: Tensor) -> list[int]:
 
 @primitive("plain")
 def gather(call: CudaCall, a: Gather) -> Step:
-    arguments = [a.x, a.index, a.y, *_sizes(a.x, a.index)]
-    return launch(kernel("selection", "gather"), blocks_for(a.y.count), arguments)
+    return gather_step(a.x, a.index, a.y)
+
+
+def gather_step(x: Tensor, index: Tensor, y: Tensor) -> Step:
+    """A step that sets y to those rows of x."""
+    function = kernel("selection", "gather", INDEX=index)
+    return launch(function, blocks_for(y.count), [x, index, y, *_sizes(x, index)])
 
 
 @primitive("plain")

@@ -151,7 +151,7 @@ class _Matrix:
         return self.call.temporary((2, self.grid[1], self.channels))
 
     def over(self, name: str, arguments: list[Any], **flags: Any) -> Step:
-        """A step that launches a kernel over the whole matrix."""
+        """A step that launches a kernel over the matrix."""
         function = kernel("batch_norm", name, **self.macros, **flags)
         return launch(function, self.grid, [*arguments, self.rows], block=self.block)
 
@@ -196,7 +196,7 @@ def batch_norm_backward(call: CudaCall, a: BatchNormBackward) -> Step:
     matrix = _Matrix(call, a.x, *a.dys, a.relu_output, a.dy, a.dx)
     first, *others = [matrix.in_layout(part) for part in a.dys]
     mask = matrix.in_layout(a.relu_output) if a.relu and a.relu_output is not None else None
-    whole = None if a.dy is None else matrix.in_layout(a.dy)
+    dy = None if a.dy is None else matrix.in_layout(a.dy)
     small = [a.mean, a.rate, a.scale, a.bias]
     averages = call.temporary((2, matrix.channels))
     steps: list[Step] = []
@@ -204,21 +204,21 @@ def batch_norm_backward(call: CudaCall, a: BatchNormBackward) -> Step:
     def gradients(target: Tensor | None, partial: Tensor | None, **flags: Any) -> Step:
         parts = [first, others[0] if others else None, mask]
         arguments = [matrix.x, *parts, *small, averages, target, partial]
-        masked = a.relu and (whole is None or flags["SUMS"])
+        masked = a.relu and (dy is None or flags["SUMS"])
         flags |= {"PARTS": 1 + len(others), "RELU": masked}
         return matrix.over("gradients", arguments, POSITIVE=masked and mask is not None, **flags)
 
     average = a.dx is not None and not a.constant
-    if average or whole is not None or a.dscale is not None or a.dbias is not None:
+    if average or dy is not None or a.dscale is not None or a.dbias is not None:
         partial = matrix.partial()
-        steps.append(gradients(whole, partial, SUMS=1, WHOLE=whole is not None, AVERAGES=0))
+        steps.append(gradients(dy, partial, SUMS=1, WHOLE=dy is not None, AVERAGES=0))
         finish = [
             partial, a.rate, a.dscale, a.dbias, averages, matrix.grid[1], 1 / matrix.rows,
             *(name in call.accumulates for name in ("dscale", "dbias")),
         ]  # fmt: skip
         steps.append(matrix.finish("finish_gradients", finish))
     if a.dx is not None:
-        if whole is not None:  # it is their sum, behind the ReLU
-            first, others = whole, []
+        if dy is not None:  # it is their sum, behind the ReLU
+            first, others = dy, []
         steps.append(gradients(matrix.in_layout(a.dx), None, SUMS=0, WHOLE=0, AVERAGES=average))
     return sequence(steps)

@@ -49,7 +49,7 @@ def _over_images(
     over = large if a.name.endswith("_backward") else small
     over = call.in_layout(over, nhwc=True)
     floats = dtype_of(over)
-    large, small, *others = (
+    large, small, *rest = (
         call.in_layout(each, nhwc=True, dtype=floats if each.dtype == "float32" else None)
         if isinstance(each, Tensor)
         else each
@@ -62,7 +62,7 @@ def _over_images(
     macros = dict(zip(names, map(int, values), strict=True))
     function = kernel("pooling", a.name, T=over, VEC=vector, RELU=relu, **macros)
     count = over.size // vector
-    return launch(function, blocks_for(count), [large, small, *others, count])
+    return launch(function, blocks_for(count), [large, small, *rest, count])
 
 
 def _over_windows(
@@ -74,7 +74,7 @@ def _over_windows(
     element that it writes."""
     call.choose_layouts(large, small)
     # All lie row-major, in the types that are declared.
-    large, small, *others = (
+    large, small, *rest = (
         call.in_layout(each, nhwc=False, dtype=each.dtype) if isinstance(each, Tensor) else each
         for each in (large, small, *others)
     )
@@ -85,7 +85,7 @@ def _over_windows(
         DILATION=getattr(a, "dilation", [1] * len(a.kernel)), INS=math.prod(large.shape[2:]),
         OUTS=math.prod(small.shape[2:]), TAPS=math.prod(a.kernel), COUNT=f"{over.count}ll",
     )  # fmt: skip
-    return launch(function, blocks_for(over.count), [large, small, *others])
+    return launch(function, blocks_for(over.count), [large, small, *rest])
 
 
 @primitive("own")

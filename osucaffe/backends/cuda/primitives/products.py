@@ -107,7 +107,7 @@ def _operands(call: CudaCall, nhwc: bool) -> Any:
     """The arguments of an inner product's call, with blobs and weights as matrices in the type of
     the precision. nhwc: images lie with the channels last."""
 
-    def wanted(name: str, tensor: Tensor) -> Tensor:
+    def operand(name: str, tensor: Tensor) -> Tensor:
         if name == "w":
             return low_precision_weights(call, tensor)
         if name in ("b", "dw", "db"):
@@ -115,7 +115,7 @@ def _operands(call: CudaCall, nhwc: bool) -> Any:
         image = name in ("x", "dx", "relu_output")
         return call.in_layout(tensor, nhwc=nhwc and image, dtype=call.backend.dtype)
 
-    tensors = {name: wanted(name, each) for name, each in (call.reads | call.writes).items()}
+    tensors = {name: operand(name, each) for name, each in (call.reads | call.writes).items()}
     return arguments(call.name, call.settings, tensors)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 from ...primitives.records import CachedBatch, CachedRows, NextRow, Transform
 from ...tensor import Step, Tensor
 from ..layout import is_channels_last
 from ..registry import CudaCall, primitive
 from ..runtime.compile import kernel
 from ..runtime.launch import THREADS, blocks_for, launch
+from .movement import gather_step
 
 
 @primitive("own")
@@ -35,7 +34,7 @@ def _transform(
     call.choose_layouts(x, table, a.mean, a.y, labels)
     x, table = (call.in_layout(tensor, nhwc=False) for tensor in (x, table))
     extents = x.shape[1:3] if a.interleaved else x.shape[2:]
-    whole = a.mean is not None and a.mean.shape[1:] == extents
+    is_image = a.mean is not None and a.mean.shape[1:] == extents
     mean, labels = (
         None if tensor is None else call.in_layout(tensor, nhwc=False, dtype="float32")
         for tensor in (a.mean, labels)
@@ -43,7 +42,7 @@ def _transform(
     if addresses is not None:
         x = call.row_major(addresses)
     batch, channels, height, width = a.y.shape
-    macros = {"CACHED": 0, "PARTS": 1, "CHANNELS": channels, "WHOLE": whole, **macros}
+    macros = {"CACHED": 0, "PARTS": 1, "CHANNELS": channels, "MEAN_IMAGE": is_image, **macros}
     macros |= {"FROM_LAST": a.interleaved, "LAST": is_channels_last(a.y)}
     function = kernel("records", "transform", T=a.y, **macros)
     count = batch * height * width
@@ -53,8 +52,7 @@ def _transform(
 
 @primitive("plain")
 def cached_rows(call: CudaCall, a: CachedRows) -> Step:
-    arguments = [a.records, a.rows, a.y, a.y.count, math.prod(a.y.shape[1:])]
-    return launch(kernel("values", "cached_rows"), blocks_for(a.y.count), arguments)
+    return gather_step(a.records, a.rows, a.y)
 
 
 @primitive("plain")

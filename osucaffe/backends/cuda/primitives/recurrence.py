@@ -116,14 +116,14 @@ def _dtype(call: CudaCall, name: str) -> str:
 
 
 def _given(call: CudaCall) -> Any:
-    """The arguments of the call, with tensors as its kernels want them."""
+    """The arguments of the call, with tensors as its kernels take them."""
 
-    def wanted(name: str, tensor: Tensor) -> Tensor:
+    def operand(name: str, tensor: Tensor) -> Tensor:
         if name == "w":
             return low_precision_weights(call, tensor)
         return call.in_layout(tensor, nhwc=False, dtype=_dtype(call, name))
 
-    tensors = {name: wanted(name, each) for name, each in (call.reads | call.writes).items()}
+    tensors = {name: operand(name, each) for name, each in (call.reads | call.writes).items()}
     return arguments(call.name, call.settings, tensors)
 
 
@@ -138,7 +138,7 @@ Make = Callable[["Cell", int, CudaCall, Any], Step]
 
 
 class _Recurrence(Provider):
-    """The fused kernel with so many units a block, and a kernel for the cell beside products by
+    """The fused kernel with so many units a block, and a kernel for the cell behind products by
     cuBLASLt."""
 
     name = "recurrence"

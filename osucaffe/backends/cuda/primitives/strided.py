@@ -18,7 +18,7 @@ from ...formula import to_c
 from ...primitives.formulas import OUTPUTS, Broadcast, Reduce, ReduceGradient, Summation
 from ...primitives.movement import Crop, CropBackward, Permute
 from ...tensor import Shape, Step, Tensor, sequence
-from ..layout import C_TYPES, dtype_of, strides
+from ..layout import c_type, strides
 from ..passes.elementwise import fill_step
 from ..passes.rows import sum_parts
 from ..registry import CudaCall, primitive
@@ -68,7 +68,7 @@ def _loads(views: Sequence[View]) -> str:
 
 
 def _declared(views: Sequence[View]) -> str:
-    return ", ".join(f"{C_TYPES[dtype_of(view.tensor)]}* {view.name}_" for view in views)
+    return ", ".join(f"{c_type(view.tensor)}* {view.name}_" for view in views)
 
 
 def _memory_order(view: View, box: Shape) -> list[int]:
@@ -82,10 +82,7 @@ def map_step(views: Sequence[View], box: Shape, body: str) -> Step:
     if count >= 2**32:
         raise ValueError(f"a box of {count} elements is too large")
     stored = [view for view in views if view.stored]
-    stores = [
-        f"{v.name}_[{v.name}_at] = from_float<{C_TYPES[dtype_of(v.tensor)]}>({v.name});"
-        for v in stored
-    ]
+    stores = [f"{v.name}_[{v.name}_at] = from_float<{c_type(v.tensor)}>({v.name});" for v in stored]
     text = f"""
 extern "C" __global__ void map({_declared(views)}) {{
     PDL_BEGIN;
@@ -171,7 +168,7 @@ def _reduce(call: CudaCall, a: Summation, y: Tensor, *, accumulate: bool) -> Ste
     body = to_c(a.formula, [*a.operands, "y"], constants=a.constants)
     columns = math.prod(box[axis] for axis in kept)
     rows = math.prod(box[axis] for axis in summed)
-    # Neighbouring threads read neighbouring elements: sums beside one another, or parts of one.
+    # Neighbouring threads read neighbouring elements: adjacent sums, or parts of one.
     largest = max(views, key=lambda view: view.tensor.count)
     fastest = min((axis for axis in range(len(box)) if box[axis] > 1), default=0,
                   key=lambda axis: largest.strides[axis] or math.inf)  # fmt: skip

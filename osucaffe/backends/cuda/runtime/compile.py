@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...tensor import Tensor
-from ..layout import C_TYPES, dtype_of
+from ..layout import c_type
 from . import device, nvrtc
 from .background import Task, begin
 from .cache import cache_folder, keep_somewhere
@@ -161,7 +161,7 @@ def parameter_types(text: str, function: str) -> list[type[np.generic] | None]:
 def _c_value(value: Any) -> str:
     """A macro's value in C. A tensor stands for the type of its elements."""
     if isinstance(value, Tensor):
-        return C_TYPES[dtype_of(value)]
+        return c_type(value)
     if isinstance(value, float):
         return f"{value!r}f"
     if isinstance(value, tuple | list):

@@ -20,7 +20,7 @@ class Device:
 
     compute_capability: as CUDA's architectures are named, 90 for 9.0. shared_memory: of a block
     that asks for it; shared_memory_per_sm: of all blocks on a multiprocessor. clock: Hz.
-    memory_rate: bytes a second, by the memory's clock and width (0: not told).
+    memory_rate: bytes a second, by the memory's clock and width (0: unknown).
     """
 
     number: int
@@ -44,7 +44,7 @@ class Device:
 
     @property
     def has_wgmma(self) -> bool:
-        """Whether four warps multiply together, and copies of boxes run beside them (wgmma, TMA):
+        """Whether four warps multiply together, and copies of boxes overlap them (wgmma, TMA):
         instructions of Hopper, sm_90a, which no later GPU has."""
         return self.compute_capability == 90
 

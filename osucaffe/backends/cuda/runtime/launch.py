@@ -50,7 +50,7 @@ def launch(
     pointer; numbers become what the kernel declares. RuntimeError where no block fits the GPU."""
     blocks = (grid,) if isinstance(grid, int) else tuple(grid)
     threads = (block,) if isinstance(block, int) else tuple(block)
-    given = [
+    converted = [
         kind(argument) if kind else 0 if argument is None else argument
         for kind, argument in zip(function.number_types, arguments, strict=True)
     ]
@@ -59,7 +59,7 @@ def launch(
     function.reserve(shared)
 
     def step() -> None:
-        values = tuple(map(_value, given))
+        values = tuple(map(_value, converted))
         if is_capturing() and launches_early(device.current()):
             launch_early(function.function, blocks, threads, values, shared)
         else:

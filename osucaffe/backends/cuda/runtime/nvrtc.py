@@ -14,7 +14,7 @@ FAILED = 3
 
 
 def load(path: str) -> ctypes.CDLL:
-    """The library. Some versions of it do not find libnvrtc-builtins, which lies beside it."""
+    """The library. Some versions of it do not find libnvrtc-builtins in their own folder."""
     folder = os.path.dirname(path)
     for name in os.listdir(folder):
         if name.startswith("libnvrtc-builtins.so."):

@@ -18,7 +18,7 @@ MISSING = {
     "driver": "no NVIDIA driver is there (libcuda.so.1): install it, or run on the CPU",
     "newer driver": (
         "the NVIDIA driver knows CUDA {driver}, this CuPy is of CUDA {cuda}: install driver "
-        "{wanted} or later, or in a new environment the extra for an older driver: "
+        "{least} or later, or in a new environment the extra for an older driver: "
         'pip install "osucaffe[cuda12]"'
     ),
     "GPU": "no GPU is there: check nvidia-smi and CUDA_VISIBLE_DEVICES, or run on the CPU",
@@ -47,8 +47,8 @@ def missing(what: str, error: object = "", **known: object) -> UserError:
 
 
 def begin(number: int) -> None:
-    """Begin to start the GPU of this number, beside what follows: importing CuPy and making the
-    device's context takes half a second. What is wrong is told where the GPU is used first."""
+    """Begin to start the GPU of this number in a thread: importing CuPy and making the device's
+    context takes half a second. What is wrong is reported where the GPU is used first."""
     threading.Thread(target=_start, args=(number,), name="GPU start", daemon=True).start()
 
 
@@ -106,8 +106,8 @@ def _unusable(runtime: Any, error: str) -> UserError:
         driver, cuda = runtime.driverGetVersion(), runtime.runtimeGetVersion()
         if not driver:  # so the system has none
             return missing("driver")
-        wanted = DRIVERS.get(cuda // 1000, "of that CUDA")
-        return missing("newer driver", driver=_dotted(driver), cuda=_dotted(cuda), wanted=wanted)
+        least = DRIVERS.get(cuda // 1000, "of that CUDA")
+        return missing("newer driver", driver=_dotted(driver), cuda=_dotted(cuda), least=least)
     return missing("GPU") if "NoDevice" in error else missing("use of a GPU", error)
 
 

@@ -1,5 +1,5 @@
-"""Owns uploads, of batches and of tables: beside the computation, from where they are made; and
-batches of bytes on the GPU that threads fill meanwhile."""
+"""Owns uploads of batches and tables that overlap the computation; and batches of bytes on the GPU
+that threads fill."""
 
 from __future__ import annotations
 
@@ -124,8 +124,8 @@ class DeviceUploads(Uploads):
         target, source = tensor.address + first * row, rows.ctypes.data
         kind = self._runtime.memcpyHostToDevice
         if len(rows) > 1 and rows.strides[0] != row:
-            given = (target, row, source, rows.strides[0], row, len(rows))
-            self._runtime.memcpy2DAsync(*given, kind, stream.ptr)
+            rectangle = (target, row, source, rows.strides[0], row, len(rows))
+            self._runtime.memcpy2DAsync(*rectangle, kind, stream.ptr)
         else:
             self._runtime.memcpyAsync(target, source, rows.nbytes, kind, stream.ptr)
         done: Step = self._recorded(stream).synchronize

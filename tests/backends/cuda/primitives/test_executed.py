@@ -29,6 +29,8 @@ LABELS = {
     "multibox_losses": ("SSD's", "a match a class"),
     "multibox_losses_backward": ("SSD's, all", "bounded decoded, some", "a match a class, all"),
     "next_row": None,
+    "softmax_loss": None,
+    "softmax_loss_backward": ("2-d, ignore 1, VALID, weighted", "3-d, ignore 0, BATCH_SIZE"),
 }
 """What runs of each primitive (None: all cases): to build a kernel takes a second. And of all that
 look at regions, cases that have a label."""
@@ -54,6 +56,7 @@ def test_kernels_in_lockstep(each: Case, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(detection, "LIST_BLOCK", 32)
     for module in detection, regions:
         monkeypatch.setattr(module, "blocks_for", lambda count: 1)
-    found = run_call(Cuda(precision="fp32"), each.name, each.tensors, each.settings, flexible=False)
+    backend, call = Cuda(precision="fp32"), (each.name, each.tensors, each.settings)
+    found = run_call(backend, *call, flexible=False, first=each.first)
     for argument, expected in each.expected.items():
         assert_close(found[argument], expected, 1e-6 if each.name in MOVED else 1e-5, argument)

@@ -37,8 +37,8 @@ extern "C" __global__ void product(const T* a, const T* b, const float* bias, T*
         bool upper = lane & 2 * half;
 #pragma unroll
         for (int i = 0; i < half; ++i) {
-            float given = upper ? own[i] : own[i + half], kept = upper ? own[i + half] : own[i];
-            own[i] = kept + __shfl_xor_sync(0xffffffff, given, 2 * half);
+            float sent = upper ? own[i] : own[i + half], kept = upper ? own[i + half] : own[i];
+            own[i] = kept + __shfl_xor_sync(0xffffffff, sent, 2 * half);
         }
     }
     own[0] += __shfl_xor_sync(0xffffffff, own[0], 1);
@@ -107,15 +107,15 @@ extern "C" __global__ void gradient(const T* a, const T* b, const R* relu_output
         int r = at / (32 * COLUMNS), e = at % (32 * COLUMNS);
         if (row + r >= n || left + e >= k) continue;
         int64_t to = (row + r) * (int64_t)k + left + e;
-        float whole = add_c ? to_float(c[to]) : 0.0f;
+        float total = add_c ? to_float(c[to]) : 0.0f;
 #pragma unroll
-        for (int i = 0; i < WARPS; ++i) whole += parts[i][r][e % COLUMNS * PITCH + e / COLUMNS];
-        c[to] = from_float<R>(relu_output && !(to_float(relu_output[to]) > 0) ? 0.0f : whole);
+        for (int i = 0; i < WARPS; ++i) total += parts[i][r][e % COLUMNS * PITCH + e / COLUMNS];
+        c[to] = from_float<R>(relu_output && !(to_float(relu_output[to]) > 0) ? 0.0f : total);
     }
     if (!d || blockIdx.x || warp || lane >= ROWS || row + lane >= n) return;
-    float whole = add_d ? d[row + lane] : 0.0f;
+    float total = add_d ? d[row + lane] : 0.0f;
 #pragma unroll
-    for (int i = 0; i < WARPS; ++i) whole += biases[i][lane];
-    d[row + lane] = whole;
+    for (int i = 0; i < WARPS; ++i) total += biases[i][lane];
+    d[row + lane] = total;
 }
 #endif

@@ -81,11 +81,11 @@ extern "C" __global__ void softmax_loss_backward(const P_T* probability, const f
     FOR_EACH(rows * c) {
         int64_t inner = id % step, outer = id / step / c;
         int channel = id / step % c;
-        int wanted = (int)label[outer * step + inner];
-        bool counts = wanted >= 0 && wanted < c && !IGNORED(wanted);
-        float value = (to_float(probability[id]) - (channel == wanted)) * factor;
-        if (counts) value = WEIGH(value, wanted);
-        dx[id] = from_float<DX_T>(IGNORED(wanted) ? 0.0f : value);
+        int target = (int)label[outer * step + inner];
+        bool counts = target >= 0 && target < c && !IGNORED(target);
+        float value = (to_float(probability[id]) - (channel == target)) * factor;
+        if (counts) value = WEIGH(value, target);
+        dx[id] = from_float<DX_T>(IGNORED(target) ? 0.0f : value);
     }
 }
 #endif
@@ -120,13 +120,13 @@ extern "C" __global__ void softmax_losses(const X_T* x, const float* label, P_T*
         const X_T* from = x + BASE;
         float most, sum = softmax_row(from, probability + BASE, c, step, lane, most);
         if (lane == 0) {
-            int wanted = (int)label[row];
+            int target = (int)label[row];
             float value = -1;
             // log softmax = score - most - log(sum)
-            if (!IGNORED(wanted))
-                value = wanted < 0 || wanted >= c
+            if (!IGNORED(target))
+                value = target < 0 || target >= c
                     ? NAN
-                    : WEIGH(bounded_loss(logf(sum) + most - to_float(from[wanted * step])), wanted);
+                    : WEIGH(bounded_loss(logf(sum) + most - to_float(from[target * step])), target);
             note[row] = value;
         }
     }
@@ -141,14 +141,14 @@ extern "C" __global__ void softmax_loss(const X_T* x, const float* label, P_T* p
     int row = threadIdx.x, step = distance;
     float total = 0, count = 0;
     if (row < rows) {
-        int base = row / step * step * SCORES + row % step, wanted = (int)label[row];
+        int base = row / step * step * SCORES + row % step, target = (int)label[row];
         float score[SCORES], most = -INFINITY, sum = 0, hit = NAN;
 #pragma unroll
         for (int i = 0; i < SCORES; ++i) score[i] = to_float(x[base + i * step]);
 #pragma unroll
         for (int i = 0; i < SCORES; ++i) {
             most = fmaxf(most, score[i]);
-            if (i == wanted) hit = score[i];
+            if (i == target) hit = score[i];
         }
 #pragma unroll
         for (int i = 0; i < SCORES; ++i) sum += score[i] = expf(score[i] - most);
@@ -156,9 +156,9 @@ extern "C" __global__ void softmax_loss(const X_T* x, const float* label, P_T* p
 #pragma unroll
         for (int i = 0; i < SCORES; ++i)
             probability[base + i * step] = from_float<P_T>(score[i] * scale);
-        if (!IGNORED(wanted))
+        if (!IGNORED(target))
             total = bounded_loss(logf(sum) + most - hit), count = 1;
-        if (wanted >= 0 && wanted < SCORES) total = WEIGH(total, wanted);
+        if (target >= 0 && target < SCORES) total = WEIGH(total, target);
     }
     put_mean(total, count, loss, fixed);
 }
@@ -182,12 +182,12 @@ extern "C" __global__ void accuracy(const X_T* x, const float* label, float* not
     PDL_BEGIN;
     ROW_LOOP {
         const X_T* from = x + BASE;
-        int wanted = (int)label[row];
-        bool skip = IGNORED(wanted);
-        float score = !skip && wanted >= 0 && wanted < c ? to_float(from[wanted * step]) : NAN;
+        int target = (int)label[row];
+        bool skip = IGNORED(target);
+        float score = !skip && target >= 0 && target < c ? to_float(from[target * step]) : NAN;
         float above = 0;
         for (int i = lane; i < c; i += 32)
-            above += i != wanted && to_float(from[i * step]) >= score;
+            above += i != target && to_float(from[i * step]) >= score;
         above = warp_sum(above);
         if (lane == 0) note[row] = skip ? -1.0f : (float)(above < top_k && score == score);
     }

@@ -259,8 +259,8 @@ template <typename Able>
 __device__ uint32_t highest(const float* values, int count, int k, int& more, Able able) {
     __shared__ int histogram[256];
     __shared__ uint32_t found;
-    __shared__ int wanted;
-    if (threadIdx.x == 0) found = 0, wanted = k;
+    __shared__ int left;
+    if (threadIdx.x == 0) found = 0, left = k;
     for (int shift = 24; shift >= 0; shift -= 8) {
         for (int i = threadIdx.x; i < 256; i += blockDim.x) histogram[i] = 0;
         __syncthreads();
@@ -272,12 +272,12 @@ __device__ uint32_t highest(const float* values, int count, int k, int& more, Ab
         __syncthreads();
         if (threadIdx.x == 0) {
             int digit = 255;
-            while (digit > 0 && histogram[digit] < wanted) wanted -= histogram[digit--];
+            while (digit > 0 && histogram[digit] < left) left -= histogram[digit--];
             found |= (uint32_t)digit << shift;
         }
         __syncthreads();
     }
-    more = wanted;
+    more = left;
     return found;
 }
 

@@ -1,6 +1,6 @@
 // Owns the transformation of raw records, as `transform_record` of records.py defines it.
 //
-// T: element type of y. FROM_LAST, LAST: x, y have the channels last. WHOLE: the mean is an image.
+// T: element type of y. FROM_LAST, LAST: x, y have the channels last. MEAN_IMAGE: the mean is an image.
 // CACHED: x has more records than the batch; a row of the table begins with the number of one, and
 // ends with its label. PARTS: above 1, x is the addresses of so many parts of the records: the one of
 // number n is the (n / PARTS)-th of part n % PARTS.
@@ -29,7 +29,7 @@ extern "C" __global__ void transform(const void* x, const int* table, const floa
 #pragma unroll
         for (int c = 0; c < CHANNELS; ++c) {
             float value = to_float(source[FROM_LAST ? c : (int64_t)c * plane]);
-            if (mean) value -= mean[WHOLE ? (int64_t)c * plane + from : c];
+            if (mean) value -= mean[MEAN_IMAGE ? (int64_t)c * plane + from : c];
             target[LAST ? c : (int64_t)c * area] = from_float<T>(value * scale);
         }
     }

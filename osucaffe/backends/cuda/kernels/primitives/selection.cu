@@ -1,7 +1,8 @@
 // Owns the picking of elements, in row-major float32 tensors.
 
-// y (picks, inner) = rows of x (rows, inner); NaN where the index is out of range.
-extern "C" __global__ void gather(const float* x, const float* index, float* y, int rows, int picks,
+#ifdef INDEX
+// y (picks, inner) = rows of x (rows, inner); NaN where the index is out of range. INDEX: its type.
+extern "C" __global__ void gather(const float* x, const INDEX* index, float* y, int rows, int picks,
                                   int64_t inner) {
     PDL_BEGIN;
     FOR_EACH(picks * inner) {
@@ -9,6 +10,7 @@ extern "C" __global__ void gather(const float* x, const float* index, float* y, 
         y[id] = row >= 0 && row < rows ? x[row * inner + id % inner] : NAN;
     }
 }
+#endif
 
 // Each element of dx adds what was picked from it, in order: no atomics, the same bits each time.
 extern "C" __global__ void gather_backward(const float* dy, const float* index, float* dx, int rows,

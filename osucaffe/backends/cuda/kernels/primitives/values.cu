@@ -26,10 +26,3 @@ extern "C" __global__ void next_row(const uint32_t* table, int* cursor, uint32_t
     __syncthreads();
     for (int64_t i = threadIdx.x; i < size; i += blockDim.x) row[i] = table[at * size + i];
 }
-
-// y = those rows of x, of `size` elements each, that `rows` names; count: elements of y.
-extern "C" __global__ void cached_rows(const float* x, const int* rows, float* y, int64_t count,
-                                       int64_t size) {
-    PDL_BEGIN;
-    FOR_EACH(count) y[id] = x[rows[id / size] * size + id % size];
-}
