@@ -63,11 +63,10 @@ class Preparation:
         self.before: list[Step] = []
         self._after: list[Step] = []
 
-    def operand(
-        self, tensor: Tensor, plain: Descriptor | None = None, *, add: bool = False
-    ) -> Operand:
+    def operand(self, tensor: Tensor, plain: Descriptor | None = None) -> Operand:
         """A tensor under its own dimensions, or under others; see `Operand`."""
         plain = plain or self.library.plain(tensor.shape or (1,))
+        add = any(self.call.writes[name] is tensor for name in self.call.accumulates)
         return Operand(self.library, tensor, plain, add)
 
     def channels_last(self, shape: Sequence[int]) -> Descriptor:

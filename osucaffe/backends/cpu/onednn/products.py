@@ -77,12 +77,12 @@ def _geometry(x: Tensor, w: Tensor, y: Tensor, a: ops.ConvolutionWindow) -> list
     return [a.stride, [apart - 1 for apart in a.dilation], a.pad, behind]
 
 
-def _weights(p: Preparation, w: Tensor, group: int, *, add: bool = False) -> Operand:
+def _weights(p: Preparation, w: Tensor, group: int) -> Operand:
     """Weights (O, I, *kernel); in groups, oneDNN wants them as (group, O / group, I, *kernel)."""
     if group == 1:
-        return p.operand(w, add=add)
+        return p.operand(w)
     in_groups = (group, w.shape[0] // group, *w.shape[1:])
-    return p.operand(w, p.library.plain(in_groups), add=add)
+    return p.operand(w, p.library.plain(in_groups))
 
 
 def _ending(
@@ -216,10 +216,9 @@ def convolution_backward_filter(p: Preparation, a: ops.ConvolutionBackwardFilter
     """Without dw it is left to NumPy."""
     if a.dw is None:
         return None
-    accumulates = p.call.accumulates
     image, above = p.operand(a.x), p.operand(a.dy)
-    weights = _weights(p, a.dw, a.group, add="dw" in accumulates)
-    bias = None if a.db is None else p.operand(a.db, add="db" in accumulates)
+    weights = _weights(p, a.dw, a.group)
+    bias = None if a.db is None else p.operand(a.db)
     geometry = _geometry(a.x, a.dw, a.dy, a)
     depthwise = a.group > 1 and a.dw.shape[1] == 1
 
@@ -243,23 +242,23 @@ def convolution_backward_filter(p: Preparation, a: ops.ConvolutionBackwardFilter
     return p.step(chosen, reads, {api.DIFF_WEIGHTS: weights, api.DIFF_BIAS: bias})
 
 
-def _images(p: Preparation, x: Tensor, axis: int) -> Operand:
-    """x as (rows, K), always flattened: oneDNN would take images as they are, but its code for
-    them is much slower than to reorder x, which is small beside the weights."""
-    flattened = (math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
-    return p.operand(x, p.library.plain(flattened))
+def _matrices(
+    p: Preparation, x: Tensor, w: Tensor, y: Tensor, a: ops.Flattening
+) -> tuple[Operand, Operand, Operand]:
+    """x as (rows, K), w as (O, K), y as (rows, O).
 
-
-def _matrix(p: Preparation, w: Tensor, transpose: bool, *, add: bool = False) -> Operand:
-    """w as (O, K); with `transpose` its elements are those of (K, O)."""
-    if transpose:
-        return p.operand(w, p.library.plain(w.shape[::-1], (1, w.shape[1])), add=add)
-    return p.operand(w, add=add)
-
-
-def _scores(p: Preparation, y: Tensor) -> Operand:
-    """y as (rows, O)."""
-    return p.operand(y, p.library.plain((math.prod(y.shape[:-1]), y.shape[-1])))
+    x is always flattened: oneDNN would take images as they are, but its code for them is much
+    slower than to reorder x, which is small beside the weights.
+    """
+    flattened = math.prod(x.shape[: a.axis]), math.prod(x.shape[a.axis :])
+    rows = math.prod(y.shape[:-1]), y.shape[-1]
+    # With `transpose` the elements of w are those of (K, O).
+    weights = p.library.plain(w.shape[::-1], (1, w.shape[1])) if a.transpose else None
+    return (
+        p.operand(x, p.library.plain(flattened)),
+        p.operand(w, weights),
+        p.operand(y, p.library.plain(rows)),
+    )
 
 
 def _product(
@@ -275,8 +274,7 @@ def _product(
 
 def inner_product(p: Preparation, a: ops.InnerProduct) -> Step | None:
     """An activation that only slow code could end with is left to NumPy."""
-    images, scores = _images(p, a.x, a.axis), _scores(p, a.y)
-    weights = _matrix(p, a.w, a.transpose)
+    images, weights, scores = _matrices(p, a.x, a.w, a.y, a)
     then, given = _ending(p, scores.plain.dimensions, a)
     bias = None if a.b is None else p.operand(a.b)
 
@@ -291,8 +289,7 @@ def inner_product(p: Preparation, a: ops.InnerProduct) -> Step | None:
 
 
 def inner_product_backward_data(p: Preparation, a: ops.InnerProductBackwardData) -> Step:
-    scores, images = _scores(p, a.dy), _images(p, a.dx, a.axis)
-    weights = _matrix(p, a.w, a.transpose)
+    images, weights, scores = _matrices(p, a.dx, a.w, a.dy, a)
 
     def describe(dx: Descriptor, w: Descriptor, dy: Descriptor) -> PrimitiveDescriptor:
         x, v, y = (p.library.any(form.dimensions) for form in (dx, w, dy))
@@ -307,10 +304,8 @@ def inner_product_backward_filter(p: Preparation, a: ops.InnerProductBackwardFil
     """Without dw it is left to NumPy."""
     if a.dw is None:
         return None
-    accumulates = p.call.accumulates
-    images, scores = _images(p, a.x, a.axis), _scores(p, a.dy)
-    weights = _matrix(p, a.dw, a.transpose, add="dw" in accumulates)
-    bias = None if a.db is None else p.operand(a.db, add="db" in accumulates)
+    images, weights, scores = _matrices(p, a.x, a.dw, a.dy, a)
+    bias = None if a.db is None else p.operand(a.db)
 
     def describe(x: Descriptor, dw: Descriptor, dy: Descriptor) -> PrimitiveDescriptor:
         return p.library.describe(
