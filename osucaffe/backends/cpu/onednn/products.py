@@ -37,17 +37,17 @@ DEPTHWISE = "jit_dw"
 last, takes 1.1 to 1.8 times as long, and code that pads each to 16 channels 10 to 20 times."""
 
 
-def _named(found: PrimitiveDescriptor, name: str) -> PrimitiveDescriptor | None:
+def _named(proposed: PrimitiveDescriptor, name: str) -> PrimitiveDescriptor | None:
     """The code whose name begins so among what oneDNN proposes, if there is any."""
     try:
-        while not found.implementation.startswith(name):
-            found.next()
+        while not proposed.implementation.startswith(name):
+            proposed.next()
     except Unsupported:
         return None
-    return found
+    return proposed
 
 
-def _fast(found: PrimitiveDescriptor, w: Tensor, group: int) -> PrimitiveDescriptor:
+def _fast(proposed: PrimitiveDescriptor, w: Tensor, group: int) -> PrimitiveDescriptor:
     """What oneDNN proposes, or the next that is not far slower than a matrix product would be.
     Raises Unsupported where nothing is left, as oneDNN's reference code (`ref`) is a thousand times
     slower: then NumPy's product of unfolded images is taken.
@@ -66,9 +66,9 @@ def _fast(found: PrimitiveDescriptor, w: Tensor, group: int) -> PrimitiveDescrip
         in_blocks = inputs % 16 == outputs % 16 == 0 or inputs == outputs == 1
         return group > 1 and taps == 1 and not in_blocks and "gemm" not in name
 
-    while is_slow(found.implementation):
-        found.next()
-    return found
+    while is_slow(proposed.implementation):
+        proposed.next()
+    return proposed
 
 
 def _geometry(x: Tensor, w: Tensor, y: Tensor, a: ops.ConvolutionWindow) -> list[Sequence[int]]:
@@ -181,8 +181,8 @@ def convolution(p: Preparation, a: ops.Convolution) -> Step | None:
         )
 
     def describe(*forms: Descriptor) -> PrimitiveDescriptor:
-        found = _named(find(*forms), best) or find(*forms)
-        return _fast(found, weights.tensor, a.group)
+        proposed = _named(find(*forms), best) or find(*forms)
+        return _fast(proposed, weights.tensor, a.group)
 
     forms = _image_form(p, image), weights.form, _output_form(p, output)
     ahead = _channels_last(p, describe, image, weights, output, keeps=adds)
@@ -200,12 +200,12 @@ def convolution_backward_data(p: Preparation, a: ops.ConvolutionBackwardData) ->
     geometry = _geometry(a.dx, a.w, a.dy, a)
 
     def describe(dx: Descriptor, w: Descriptor, dy: Descriptor) -> PrimitiveDescriptor:
-        found = p.library.describe(
+        proposed = p.library.describe(
             "convolution_backward_data", api.CONVOLUTION_DIRECT, dx, w, dy, *geometry, None
         )
-        if found.implementation.startswith("brg_fwd") and below.tensor.shape[1] % 16:
-            found.next()  # faster where the channels do not fill the registers
-        return _fast(found, weights.tensor, a.group)
+        if proposed.implementation.startswith("brg_fwd") and below.tensor.shape[1] % 16:
+            proposed.next()  # faster where the channels do not fill the registers
+        return _fast(proposed, weights.tensor, a.group)
 
     forms = below.form, weights.form, above.form
     chosen = p.choose(describe, *forms, cheap=_WEIGHTS, last=True)
@@ -223,18 +223,18 @@ def convolution_backward_filter(p: Preparation, a: ops.ConvolutionBackwardFilter
     depthwise = a.group > 1 and a.dw.shape[1] == 1
 
     def describe(x: Descriptor, dw: Descriptor, dy: Descriptor) -> PrimitiveDescriptor:
-        found = p.library.describe(
+        proposed = p.library.describe(
             "convolution_backward_weights",
             api.CONVOLUTION_DIRECT,
             *(x, dw, bias and bias.plain, dy),
             *geometry,
             None,
         )
-        name = found.implementation
+        name = proposed.implementation
         # All but code for depthwise filters fills blocks with them: NumPy is twice as fast.
         if name.startswith("ref") or (depthwise and "dw" not in name):
             raise Unsupported(name)
-        return found
+        return proposed
 
     forms = _image_form(p, image), weights.form, above.form
     chosen = p.choose(describe, *forms, cheap=_WEIGHTS, last=True)

@@ -96,17 +96,17 @@ def softmax(call: CpuCall, a: ops.Softmax) -> Step:
     axis = a.axis
     outer, classes = math.prod(a.x.shape[:axis]), a.x.shape[axis]
     inner = math.prod(a.x.shape[axis + 1 :])
-    turned = None
+    transposed = None
     if inner == 1 and outer > classes:  # NumPy is slow at short lines: let them be the columns
         inner, outer = outer, 1
-        turned = call.temporary((outer, classes, inner))
+        transposed = call.temporary((outer, classes, inner))
     line = call.temporary((outer, 1, inner))
 
     def step() -> None:
         source, out = planes(a.x, axis), planes(a.y, axis)
         work = out
-        if turned is not None:
-            work, out = turned.array, out.T
+        if transposed is not None:
+            work, out = transposed.array, out.T
             np.copyto(work, source.T)
             source = work
         np.max(source, axis=1, keepdims=True, out=line.array)
