@@ -186,7 +186,7 @@ class _StandIns:
         """Scratch to write: afterwards it is added to the tensor."""
         total = self._make(tensor, read=True)
         part = self._call.temporary(tensor.shape, tensor.dtype)
-        self.after.insert(0, _adder(total, part))
+        self.after.insert(0, lambda: np.add(total.array, part.array, out=total.array))
         return part
 
     def _make(self, tensor: Tensor, read: bool) -> Tensor:
@@ -207,23 +207,11 @@ def _make_row_major(tensor: Tensor) -> None:
 
 
 def _share_layout(tensors: list[Tensor]) -> bool:
-    """Whether all the tensors lie alike; those that are open take the others' layout."""
-    chosen = [tensor for tensor in tensors if not tensor.is_open]
-    if not chosen:
-        for tensor in tensors:
-            _make_row_major(tensor)
-        return True
-    layout = chosen[0].layout
-    if any(tensor.layout != layout for tensor in chosen):
+    """Whether all the tensors lie alike; those that are open take the others' layout, or none."""
+    layouts = [tensor.layout for tensor in tensors if not tensor.is_open] or [None]
+    if any(layout != layouts[0] for layout in layouts):
         return False
     for tensor in tensors:
         if tensor.is_open:
-            tensor.root.layout = layout
+            tensor.root.layout = layouts[0]
     return True
-
-
-def _adder(total: Tensor, part: Tensor) -> Step:
-    def step() -> None:
-        np.add(total.array, part.array, out=total.array)
-
-    return step

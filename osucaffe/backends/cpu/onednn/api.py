@@ -109,16 +109,12 @@ class Handle:
 
     def __init__(self, library: Library, kind: str, value: int) -> None:
         self._as_parameter_ = c_void_p(value)
-        self.value = value
+        self._library, self.value = library, value
         weakref.finalize(self, library.destroyer(kind), value).atexit = False
 
 
 class Descriptor(Handle):
     """A memory descriptor: dimensions, data type, and how the elements lie."""
-
-    def __init__(self, library: Library, value: int) -> None:
-        super().__init__(library, "memory_desc", value)
-        self._library = library
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Descriptor) and bool(self._library.equal(self.value, other.value))
@@ -140,10 +136,6 @@ class Descriptor(Handle):
 
 class PrimitiveDescriptor(Handle):
     """A chosen implementation of a primitive for given memory descriptors."""
-
-    def __init__(self, library: Library, value: int) -> None:
-        super().__init__(library, "primitive_desc", value)
-        self._library = library
 
     @property
     def implementation(self) -> str:
@@ -173,7 +165,7 @@ class PrimitiveDescriptor(Handle):
     def wants(self, argument: int) -> Descriptor:
         """The format of an argument."""
         value = self._library.create("memory_desc_clone", self._form(argument))
-        return Descriptor(self._library, value)
+        return Descriptor(self._library, "memory_desc", value)
 
     def _form(self, argument: int) -> int | None:
         found: int | None = self._library.query_md(self.value, _QUERY_ARGUMENT, argument)
@@ -257,18 +249,14 @@ class Library:
         self, whole: Descriptor, dimensions: Sequence[int], start: Sequence[int]
     ) -> Descriptor:
         """A part of memory that lies as `whole`. Raises Unsupported where it would cut a block."""
-        value = self.create(
-            "memory_desc_create_submemory",
-            whole,
-            self.dimensions(dimensions),
-            self.dimensions(start),
-        )
-        return Descriptor(self, value)
+        extents = self.dimensions(dimensions), self.dimensions(start)
+        value = self.create("memory_desc_create_submemory", whole, *extents)
+        return Descriptor(self, "memory_desc", value)
 
     def _descriptor(self, how: str, dimensions: Sequence[int], last: Any) -> Descriptor:
         extents = self.dimensions(dimensions)
         value = self.create(f"memory_desc_create_{how}", len(dimensions), extents, F32, last)
-        return Descriptor(self, value)
+        return Descriptor(self, "memory_desc", value)
 
     @staticmethod
     def dimensions(values: Sequence[int]) -> Any:
@@ -313,7 +301,7 @@ class Library:
             elif letter == "F":
                 value = (c_float * len(value))(*value)
             given.append(value)
-        return PrimitiveDescriptor(self, self.create(primitive, *given))
+        return PrimitiveDescriptor(self, "primitive_desc", self.create(primitive, *given))
 
     def primitive(self, descriptor: PrimitiveDescriptor) -> Handle:
         """Generate the code of a chosen implementation."""

@@ -38,13 +38,7 @@ def lrn(p: Preparation, a: ops.Lrn) -> Step | None:
         return p.library.describe("lrn_forward", kind, region, x, y, *numbers)
 
     chosen = p.choose(describe, below.form, above.form)
-    if a.note is None:
-        return p.step(chosen, {api.SRC: below}, {api.DST: above})
-    if not chosen.has(api.WORKSPACE):
-        note_in(a.note, p.library.plain((1,)), chosen)
-        return p.step(chosen, {api.SRC: below}, {api.DST: above})
-    note_in(a.note, chosen.wants(api.WORKSPACE), chosen)
-    return p.step(chosen, {api.SRC: below}, {api.DST: above}, {api.WORKSPACE: a.note})
+    return p.step(chosen, {api.SRC: below}, {api.DST: above}, note_in(p, a.note, chosen))
 
 
 def lrn_backward(p: Preparation, a: ops.LrnBackward) -> Step | None:

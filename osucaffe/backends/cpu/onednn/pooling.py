@@ -26,11 +26,18 @@ class Note(Layout):
     above: Descriptor
 
 
-def note_in(tensor: Tensor, form: Descriptor, forward: PrimitiveDescriptor) -> None:
-    """Let an open tensor hold what the chosen forward notes in this format."""
+def note_in(
+    p: Preparation, tensor: Tensor | None, forward: PrimitiveDescriptor
+) -> dict[int, Tensor]:
+    """Let an open tensor hold what the chosen forward notes; the argument for it, if it does."""
+    if tensor is None:
+        return {}
     if not tensor.is_open:
         raise Unsupported("the note must be row-major")
+    notes = forward.has(api.WORKSPACE)
+    form = forward.wants(api.WORKSPACE) if notes else p.library.plain((1,))
     choose_layout(tensor, Note(form, form, forward.wants(api.SRC), forward.wants(api.DST)))
+    return {api.WORKSPACE: tensor} if notes else {}
 
 
 def _windows(x: Tensor, y: Tensor, a: ops.PoolingWindow) -> list[Sequence[int]]:
@@ -61,11 +68,7 @@ def _forward(
     chosen = p.choose(describe, below.form, above.form, last=index is None)
     if index is None and chosen.is_reference:
         raise Unsupported(chosen.implementation)
-    notes = {}
-    if index is not None:
-        note_in(index, chosen.wants(api.WORKSPACE), chosen)
-        notes[api.WORKSPACE] = index
-    return p.step(chosen, {api.SRC: below}, {api.DST: above}, notes)
+    return p.step(chosen, {api.SRC: below}, {api.DST: above}, note_in(p, index, chosen))
 
 
 def _backward(

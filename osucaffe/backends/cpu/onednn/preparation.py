@@ -63,11 +63,10 @@ class Preparation:
         self.before: list[Step] = []
         self._after: list[Step] = []
 
-    def operand(
-        self, tensor: Tensor, plain: Descriptor | None = None, *, add: bool = False
-    ) -> Operand:
+    def operand(self, tensor: Tensor, plain: Descriptor | None = None) -> Operand:
         """A tensor under its own dimensions, or under others; see `Operand`."""
         plain = plain or self.library.plain(tensor.shape or (1,))
+        add = any(self.call.writes[name] is tensor for name in self.call.accumulates)
         return Operand(self.library, tensor, plain, add)
 
     def channels_last(self, shape: Sequence[int]) -> Descriptor:
@@ -164,15 +163,15 @@ class Preparation:
             arguments = {**arguments, api.SCRATCHPAD: (self._scratch(form), form)}
         return execution(self.library, chosen, arguments)
 
-    def _source(self, operand: Operand, wanted: Descriptor) -> Formatted:
-        """The operand in the wanted format: itself, or scratch that a reorder fills first."""
-        self._choose_layout(operand, wanted)
+    def _source(self, operand: Operand, form: Descriptor) -> Formatted:
+        """The operand in this format: itself, or scratch that a reorder fills first."""
+        self._choose_layout(operand, form)
         tensor, layout = operand.tensor, operand.tensor.layout
         if layout is not None and layout.plain != operand.plain:
             tensor = self._reordered((tensor, layout.form), layout.plain)  # to other dimensions
-        if operand.form != wanted:
-            tensor = self._reordered((tensor, operand.form), wanted)
-        return tensor, wanted
+        if operand.form != form:
+            tensor = self._reordered((tensor, operand.form), form)
+        return tensor, form
 
     def _target(self, operand: Operand, produced: Descriptor) -> Formatted:
         """Where to write the operand: itself, or scratch that is reordered into it after."""
@@ -195,9 +194,9 @@ class Preparation:
             plain = operand.plain
             choose_layout(operand.tensor, None if form == plain else Layout(form, plain))
 
-    def _reordered(self, source: Formatted, wanted: Descriptor) -> Tensor:
-        scratch = self._scratch(wanted)
-        self.before.append(self.reorder(source, (scratch, wanted)))
+    def _reordered(self, source: Formatted, form: Descriptor) -> Tensor:
+        scratch = self._scratch(form)
+        self.before.append(self.reorder(source, (scratch, form)))
         return scratch
 
     def _scratch(self, form: Descriptor) -> Tensor:

@@ -37,17 +37,17 @@ DEPTHWISE = "jit_dw"
 last, takes 1.1 to 1.8 times as long, and code that pads each to 16 channels 10 to 20 times."""
 
 
-def _named(found: PrimitiveDescriptor, name: str) -> PrimitiveDescriptor | None:
+def _named(proposed: PrimitiveDescriptor, name: str) -> PrimitiveDescriptor | None:
     """The code whose name begins so among what oneDNN proposes, if there is any."""
     try:
-        while not found.implementation.startswith(name):
-            found.next()
+        while not proposed.implementation.startswith(name):
+            proposed.next()
     except Unsupported:
         return None
-    return found
+    return proposed
 
 
-def _fast(found: PrimitiveDescriptor, w: Tensor, group: int) -> PrimitiveDescriptor:
+def _fast(proposed: PrimitiveDescriptor, w: Tensor, group: int) -> PrimitiveDescriptor:
     """What oneDNN proposes, or the next that is not far slower than a matrix product would be.
     Raises Unsupported where nothing is left, as oneDNN's reference code (`ref`) is a thousand times
     slower: then NumPy's product of unfolded images is taken.
@@ -66,9 +66,9 @@ def _fast(found: PrimitiveDescriptor, w: Tensor, group: int) -> PrimitiveDescrip
         in_blocks = inputs % 16 == outputs % 16 == 0 or inputs == outputs == 1
         return group > 1 and taps == 1 and not in_blocks and "gemm" not in name
 
-    while is_slow(found.implementation):
-        found.next()
-    return found
+    while is_slow(proposed.implementation):
+        proposed.next()
+    return proposed
 
 
 def _geometry(x: Tensor, w: Tensor, y: Tensor, a: ops.ConvolutionWindow) -> list[Sequence[int]]:
@@ -77,12 +77,12 @@ def _geometry(x: Tensor, w: Tensor, y: Tensor, a: ops.ConvolutionWindow) -> list
     return [a.stride, [apart - 1 for apart in a.dilation], a.pad, behind]
 
 
-def _weights(p: Preparation, w: Tensor, group: int, *, add: bool = False) -> Operand:
+def _weights(p: Preparation, w: Tensor, group: int) -> Operand:
     """Weights (O, I, *kernel); in groups, oneDNN wants them as (group, O / group, I, *kernel)."""
     if group == 1:
-        return p.operand(w, add=add)
+        return p.operand(w)
     in_groups = (group, w.shape[0] // group, *w.shape[1:])
-    return p.operand(w, p.library.plain(in_groups), add=add)
+    return p.operand(w, p.library.plain(in_groups))
 
 
 def _ending(
@@ -181,8 +181,8 @@ def convolution(p: Preparation, a: ops.Convolution) -> Step | None:
         )
 
     def describe(*forms: Descriptor) -> PrimitiveDescriptor:
-        found = _named(find(*forms), best) or find(*forms)
-        return _fast(found, weights.tensor, a.group)
+        proposed = _named(find(*forms), best) or find(*forms)
+        return _fast(proposed, weights.tensor, a.group)
 
     forms = _image_form(p, image), weights.form, _output_form(p, output)
     ahead = _channels_last(p, describe, image, weights, output, keeps=adds)
@@ -200,12 +200,12 @@ def convolution_backward_data(p: Preparation, a: ops.ConvolutionBackwardData) ->
     geometry = _geometry(a.dx, a.w, a.dy, a)
 
     def describe(dx: Descriptor, w: Descriptor, dy: Descriptor) -> PrimitiveDescriptor:
-        found = p.library.describe(
+        proposed = p.library.describe(
             "convolution_backward_data", api.CONVOLUTION_DIRECT, dx, w, dy, *geometry, None
         )
-        if found.implementation.startswith("brg_fwd") and below.tensor.shape[1] % 16:
-            found.next()  # faster where the channels do not fill the registers
-        return _fast(found, weights.tensor, a.group)
+        if proposed.implementation.startswith("brg_fwd") and below.tensor.shape[1] % 16:
+            proposed.next()  # faster where the channels do not fill the registers
+        return _fast(proposed, weights.tensor, a.group)
 
     forms = below.form, weights.form, above.form
     chosen = p.choose(describe, *forms, cheap=_WEIGHTS, last=True)
@@ -216,26 +216,25 @@ def convolution_backward_filter(p: Preparation, a: ops.ConvolutionBackwardFilter
     """Without dw it is left to NumPy."""
     if a.dw is None:
         return None
-    accumulates = p.call.accumulates
     image, above = p.operand(a.x), p.operand(a.dy)
-    weights = _weights(p, a.dw, a.group, add="dw" in accumulates)
-    bias = None if a.db is None else p.operand(a.db, add="db" in accumulates)
+    weights = _weights(p, a.dw, a.group)
+    bias = None if a.db is None else p.operand(a.db)
     geometry = _geometry(a.x, a.dw, a.dy, a)
     depthwise = a.group > 1 and a.dw.shape[1] == 1
 
     def describe(x: Descriptor, dw: Descriptor, dy: Descriptor) -> PrimitiveDescriptor:
-        found = p.library.describe(
+        proposed = p.library.describe(
             "convolution_backward_weights",
             api.CONVOLUTION_DIRECT,
             *(x, dw, bias and bias.plain, dy),
             *geometry,
             None,
         )
-        name = found.implementation
+        name = proposed.implementation
         # All but code for depthwise filters fills blocks with them: NumPy is twice as fast.
         if name.startswith("ref") or (depthwise and "dw" not in name):
             raise Unsupported(name)
-        return found
+        return proposed
 
     forms = _image_form(p, image), weights.form, above.form
     chosen = p.choose(describe, *forms, cheap=_WEIGHTS, last=True)
@@ -243,23 +242,23 @@ def convolution_backward_filter(p: Preparation, a: ops.ConvolutionBackwardFilter
     return p.step(chosen, reads, {api.DIFF_WEIGHTS: weights, api.DIFF_BIAS: bias})
 
 
-def _images(p: Preparation, x: Tensor, axis: int) -> Operand:
-    """x as (rows, K), always flattened: oneDNN would take images as they are, but its code for
-    them is much slower than to reorder x, which is small beside the weights."""
-    flattened = (math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
-    return p.operand(x, p.library.plain(flattened))
+def _matrices(
+    p: Preparation, x: Tensor, w: Tensor, y: Tensor, a: ops.Flattening
+) -> tuple[Operand, Operand, Operand]:
+    """x as (rows, K), w as (O, K), y as (rows, O).
 
-
-def _matrix(p: Preparation, w: Tensor, transpose: bool, *, add: bool = False) -> Operand:
-    """w as (O, K); with `transpose` its elements are those of (K, O)."""
-    if transpose:
-        return p.operand(w, p.library.plain(w.shape[::-1], (1, w.shape[1])), add=add)
-    return p.operand(w, add=add)
-
-
-def _scores(p: Preparation, y: Tensor) -> Operand:
-    """y as (rows, O)."""
-    return p.operand(y, p.library.plain((math.prod(y.shape[:-1]), y.shape[-1])))
+    x is always flattened: oneDNN would take images as they are, but its code for them is much
+    slower than to reorder x, which is small beside the weights.
+    """
+    flattened = math.prod(x.shape[: a.axis]), math.prod(x.shape[a.axis :])
+    rows = math.prod(y.shape[:-1]), y.shape[-1]
+    # With `transpose` the elements of w are those of (K, O).
+    weights = p.library.plain(w.shape[::-1], (1, w.shape[1])) if a.transpose else None
+    return (
+        p.operand(x, p.library.plain(flattened)),
+        p.operand(w, weights),
+        p.operand(y, p.library.plain(rows)),
+    )
 
 
 def _product(
@@ -275,8 +274,7 @@ def _product(
 
 def inner_product(p: Preparation, a: ops.InnerProduct) -> Step | None:
     """An activation that only slow code could end with is left to NumPy."""
-    images, scores = _images(p, a.x, a.axis), _scores(p, a.y)
-    weights = _matrix(p, a.w, a.transpose)
+    images, weights, scores = _matrices(p, a.x, a.w, a.y, a)
     then, given = _ending(p, scores.plain.dimensions, a)
     bias = None if a.b is None else p.operand(a.b)
 
@@ -291,8 +289,7 @@ def inner_product(p: Preparation, a: ops.InnerProduct) -> Step | None:
 
 
 def inner_product_backward_data(p: Preparation, a: ops.InnerProductBackwardData) -> Step:
-    scores, images = _scores(p, a.dy), _images(p, a.dx, a.axis)
-    weights = _matrix(p, a.w, a.transpose)
+    images, weights, scores = _matrices(p, a.dx, a.w, a.dy, a)
 
     def describe(dx: Descriptor, w: Descriptor, dy: Descriptor) -> PrimitiveDescriptor:
         x, v, y = (p.library.any(form.dimensions) for form in (dx, w, dy))
@@ -307,10 +304,8 @@ def inner_product_backward_filter(p: Preparation, a: ops.InnerProductBackwardFil
     """Without dw it is left to NumPy."""
     if a.dw is None:
         return None
-    accumulates = p.call.accumulates
-    images, scores = _images(p, a.x, a.axis), _scores(p, a.dy)
-    weights = _matrix(p, a.dw, a.transpose, add="dw" in accumulates)
-    bias = None if a.db is None else p.operand(a.db, add="db" in accumulates)
+    images, weights, scores = _matrices(p, a.x, a.dw, a.dy, a)
+    bias = None if a.db is None else p.operand(a.db)
 
     def describe(x: Descriptor, dw: Descriptor, dy: Descriptor) -> PrimitiveDescriptor:
         return p.library.describe(

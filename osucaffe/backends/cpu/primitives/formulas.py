@@ -147,10 +147,10 @@ def dropout(call: CpuCall, a: ops.Dropout) -> Step:
         draw = Draw(call, a.x.size, a.key)
 
         def work(start: int, stop: int) -> None:
-            source, target, kept = flat(a.x), flat(a.y), flat(a.mask)
+            source, target, mask = flat(a.x), flat(a.y), flat(a.mask)
             for piece, bits in draw(start, stop):
-                np.greater_equal(bits, threshold, out=kept[piece], casting="unsafe")
-                np.multiply(source[piece], kept[piece], out=target[piece])
+                np.greater_equal(bits, threshold, out=mask[piece], casting="unsafe")
+                np.multiply(source[piece], mask[piece], out=target[piece])
                 np.multiply(target[piece], scale, out=target[piece])
 
         return work
@@ -228,18 +228,18 @@ def _reduce(call: CpuCall, a: ops.Summation, y: Tensor) -> Step:
     inputs = a.inputs
     full = np.broadcast_shapes(*(tensor.shape for tensor in inputs))
     summed = tuple(a.axes)
-    kept = tuple(1 if axis in summed else extent for axis, extent in enumerate(full))
+    reduced = tuple(1 if axis in summed else extent for axis, extent in enumerate(full))
     operands = [*a.operands, "y"]
     evaluate = Evaluate(a.formula, operands, (), a.constants, dtype=call.backend.dtype)
     length = min(CHUNK, math.prod(full))
     value, part = call.temporary((length,)), call.temporary((length,))
     pieces = [
-        (extents(box), [clip(box, tensor.shape) for tensor in inputs], clip(box, kept))
+        (extents(box), [clip(box, tensor.shape) for tensor in inputs], clip(box, reduced))
         for box in boxes(full)
     ]
 
     def step() -> None:
-        total = y.array.reshape(kept)
+        total = y.array.reshape(reduced)
         total.fill(0)
         evaluate.set_scalars(())
         for shape, places, place in pieces:

@@ -18,38 +18,35 @@ from ..windows import Windows
 from .formulas import broadcast, planes, reduce
 
 
-class _Neighbours:
+class _Neighbours(Windows):
     """Sums over the neighbours of each element of an image: of `size` channels or pixels a side.
 
     scale is what the sum of squares is multiplied with: alpha / the number of neighbours.
     """
 
     def __init__(self, call: CpuCall, x: Tensor, a: ops.Neighbourhood) -> None:
-        size, within_channel = a.size, a.within_channel
-        channels, *extents = x.shape[1:]
-        spatial = len(extents)
-        kernel = [1] + [size] * spatial if within_channel else [size] + [1] * spatial
+        image, spatial = x.shape[1:], len(x.shape) - 2
+        kernel = [1] + [a.size] * spatial if a.within_channel else [a.size] + [1] * spatial
         pad = [(extent - 1) // 2 for extent in kernel]
-        image = (channels, *extents)
-        self.windows = Windows(image, image, kernel, [1] * len(kernel), pad)
-        self.scale = a.alpha / self.windows.area
-        self.padded = call.temporary(self.windows.padded)
+        super().__init__(image, image, kernel, [1] * len(kernel), pad)
+        self.scale = a.alpha / self.area
+        self._scratch = call.temporary(self.padded)
 
     def clear(self) -> None:
         """Zero the padding (scratch holds anything before a step)."""
-        self.padded.array.fill(0)
+        self._scratch.array.fill(0)
 
     @property
     def source(self) -> np.ndarray:
         """Where to write the values to be summed."""
-        interior: np.ndarray = self.padded.array[self.windows.interior]
+        interior: np.ndarray = self._scratch.array[self.interior]
         return interior
 
     def sum(self, out: np.ndarray) -> None:
         """out = the sum of the neighbours of each element of `source`."""
         out.fill(0)
-        for tap in self.windows.taps:
-            out += self.padded.array[tap]
+        for tap in self.taps:
+            out += self._scratch.array[tap]
 
 
 @primitive()
@@ -99,17 +96,17 @@ def softmax(call: CpuCall, a: ops.Softmax) -> Step:
     axis = a.axis
     outer, classes = math.prod(a.x.shape[:axis]), a.x.shape[axis]
     inner = math.prod(a.x.shape[axis + 1 :])
-    turned = None
+    transposed = None
     if inner == 1 and outer > classes:  # NumPy is slow at short lines: let them be the columns
         inner, outer = outer, 1
-        turned = call.temporary((outer, classes, inner))
+        transposed = call.temporary((outer, classes, inner))
     line = call.temporary((outer, 1, inner))
 
     def step() -> None:
         source, out = planes(a.x, axis), planes(a.y, axis)
         work = out
-        if turned is not None:
-            work, out = turned.array, out.T
+        if transposed is not None:
+            work, out = transposed.array, out.T
             np.copyto(work, source.T)
             source = work
         np.max(source, axis=1, keepdims=True, out=line.array)
