@@ -93,12 +93,12 @@ class Tester:
     ) -> None:
         self.net, self._index, self._param, self._group = net, index, param, group
         self._forward = net.whole(backward=False)
-        self._kept = OutputBuffer(net)
+        self._outputs = OutputBuffer(net)
 
     def run(self, iteration: int, interrupted: Callable[[], bool]) -> TestResult | None:
         """Run test_iter batches, and log the means; None if it was interrupted between two."""
         logger.info("Iteration %d, Testing net (#%d)", iteration, self._index)
-        net, group, results = self.net, self._group, self._kept
+        net, group, results = self.net, self._group, self._outputs
         batches, with_loss = self._param.test_iter[self._index], self._param.test_compute_loss
         total, loss = np.zeros(results.width), 0.0
         results.forget()

@@ -82,8 +82,7 @@ def measure(
                     made[choice] = make(choice)
                 took = seconds(job, made[choice], operation, array)
                 candidates.append((job.broadcast_object(took), choice))
-            took, choice = _pick(candidates, best, nbytes)
-            report(f"{operation:15} {nbytes:>11,} B {took * 1e6:>10.1f} us  {choice.algorithm}")
+            report(f"{operation:15} {_pick(candidates, best, nbytes)}")
         table[operation] = _rows(best)
     for comm in made.values():
         comm.close()
@@ -136,8 +135,7 @@ def measure_gpus(
             }
             times = in_turns(job, ways, ROUNDS)
             candidates = [(took, Choice(name, 0)) for name, took in times.items()]
-            took, choice = _pick(candidates, best[operation], nbytes, noise=1.0)
-            report(f"{operation:15} {nbytes:>11,} B {took * 1e6:>10.1f} us  {choice.algorithm}")
+            report(f"{operation:15} {_pick(candidates, best[operation], nbytes, noise=1.0)}")
             del ways
     return {operation: _rows(choices) for operation, choices in best.items()}
 
@@ -158,15 +156,16 @@ def _pick(
     nbytes: int,
     *,
     noise: float = 1.1,
-) -> tuple[float, Choice]:
-    """Add the fastest to `best`; a change of algorithm must gain more than the noise."""
+) -> str:
+    """Add the fastest to `best`, and describe it; a change of algorithm must gain more than the
+    noise."""
     took, choice = min(candidates)
     if best:
         before = best[-1][1]
         same = min((pair for pair in candidates if pair[1] == before), default=(np.inf, choice))
         took, choice = same if same[0] < noise * took else (took, choice)
     best.append((nbytes, choice))
-    return took, choice
+    return f"{nbytes:>11,} B {took * 1e6:>10.1f} us  {choice.algorithm}"
 
 
 def _rows(best: Sequence[tuple[int, Choice]]) -> list[list[Any]]:

@@ -224,7 +224,8 @@ def join_sum_backward(calls: list[Call]) -> None:
 
 
 def _keep_gradient(calls: Sequence[Call], norm: Call, dy: Tensor) -> None:
-    """Let norm write dy, which nothing writes before it any more, if it is read later."""
+    """Let norm write dy, which nothing writes before it any more, if it is read later, before it is
+    written anew."""
     if norm.writes.get("dx") is dy:
         return
     behind = calls[calls.index(norm) + 1 :]

@@ -83,11 +83,9 @@ class Policy:
             known = ", ".join(NEEDS)
             what = f"lr_policy {name!r} is not known" if name else "lr_policy is missing"
             raise UserError(f"{file}: {what}; choose one of {known}")
+        given = {field.name for field, _ in param.ListFields()}
         for field in NEEDS[name]:
-            value = getattr(param, field)
-            repeated = field in ("stepvalue", "stagelr", "stageiter", "plateau_winsize")
-            given = len(value) > 0 if repeated else param.HasField(field)
-            if not given:
+            if field not in given:
                 raise UserError(f"{file}: lr_policy {name!r} needs the field {field}; set it")
         if name == "step" and param.stepsize <= 0:
             raise UserError(f"{file}: stepsize must be positive, not {param.stepsize}")
@@ -102,9 +100,9 @@ class Policy:
             raise UserError(f"{file}: the stageiters must not fall; sort them")
         if param.warmup_iter > 0 and param.rampup_interval > 0:
             raise UserError(f"{file}: give warmup_iter or rampup_interval, not both")
-        if not 0 <= param.min_lr <= param.base_lr and param.HasField("min_lr"):
+        if not 0 <= param.min_lr <= param.base_lr and "min_lr" in given:
             raise UserError(f"{file}: min_lr must be between 0 and base_lr, not {param.min_lr:g}")
-        if not param.HasField("base_lr") and name != "multifixed":
+        if "base_lr" not in given and name != "multifixed":
             raise UserError(f"{file}: base_lr is missing, nothing would be learnt; set it")
         self.name = name
         self.current_step = 0
