@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import subprocess
 import sys
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from osucaffe.cli import main
 from tests.forked import run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -97,10 +100,21 @@ class Cli:
         return result
 
     def fails(self, *arguments: str, **environment: str) -> Result:
-        """A run that refuses what it is given."""
-        result = self(*arguments, **environment)
+        """A run that refuses what it is given; in this process, unless it changes variables."""
+        result = self(*arguments, **environment) if environment else self.here(*arguments)
         assert result.code == 1, result.err
         return result
+
+    def here(self, *arguments: str) -> Result:
+        """A run in this process: of what need not be one of its own."""
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            contextlib.chdir(self.folder),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            code = main(arguments)
+        return Result(code, out.getvalue(), err.getvalue())
 
     def train_without_end(self, *arguments: str) -> subprocess.Popen[str]:
         """A run that goes on until it gets a signal, and has done its first test."""
