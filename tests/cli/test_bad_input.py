@@ -252,7 +252,7 @@ def test_bad_input_gives_one_message(cli: Cli, case: Case) -> None:
     if case.settings:
         cli.write_net(**case.settings)
     case.spoil(cli)
-    result = cli.here(*case.run)
+    result = cli(*case.run)
     said = message(result)
     assert [word for word in case.words if word not in said] == [], said
     assert case not in FILES or BUILT not in result.err
