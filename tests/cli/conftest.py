@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -72,10 +74,6 @@ class Result:
     err: str
 
 
-def environment(**changes: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), "OSUCAFFE_DEBUG": "", **changes}
-
-
 class Cli:
     """Runs `osucaffe` in `folder`, on one thread."""
 
@@ -87,7 +85,7 @@ class Cli:
         return [sys.executable, "-m", "osucaffe", *arguments]
 
     def environment(self, **changes: str) -> dict[str, str]:
-        return environment(**changes)
+        return {**os.environ, "PYTHONPATH": str(ROOT), "OSUCAFFE_DEBUG": "", **changes}
 
     def __call__(self, *arguments: str, **environment: str) -> Result:
         """A run in this process, unless it starts ranks, or changes what belongs to a process."""
@@ -96,6 +94,7 @@ class Cli:
             return Result(*run(command, str(self.folder), self.environment(**environment)))
         out, err = io.StringIO(), io.StringIO()
         with (
+            patch.object(logging.getLogger(), "handlers", []),  # pytest's
             contextlib.chdir(self.folder),
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
