@@ -94,6 +94,7 @@ class Cli:
             return Result(*run(command, str(self.folder), self.environment(**environment)))
         out, err = io.StringIO(), io.StringIO()
         with (
+            patch.dict(os.environ, OSUCAFFE_DEBUG=""),
             patch.object(logging.getLogger(), "handlers", []),  # pytest's
             contextlib.chdir(self.folder),
             contextlib.redirect_stdout(out),
