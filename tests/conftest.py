@@ -65,8 +65,14 @@ def root() -> Path:
 
 @pytest.fixture(scope="session")
 def fixtures() -> Path:
-    """The files that C++ Caffe wrote."""
+    """The files that C++ Caffe and its forks wrote."""
     return ROOT / "tests" / "fixtures"
+
+
+@pytest.fixture(scope="session")
+def formats(fixtures: Path) -> Path:
+    """Those in Caffe's formats."""
+    return fixtures / "formats"
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ def test_opencv_computes_the_same(model, tmp_path):
         scale = np.sqrt(2 / np.prod(shape[1:])) if len(shape) > 1 else 0.1
         net.backend.write(parameter.blob.data, scale * random.standard_normal(shape))
     saved = tmp_path / "model.caffemodel"
-    write_weights(saved, net.to_proto())
+    write_weights(saved, net.to_proto(), checksum=True)
 
     x = random.standard_normal(net.blobs["data"].shape).astype(np.float32)
     net.write("data", x)
@@ -35,14 +35,11 @@ def test_opencv_computes_the_same(model, tmp_path):
     theirs = cv2.dnn.readNetFromCaffe(str(deploy), str(saved))
     theirs.setInput(x)
     np.testing.assert_allclose(theirs.forward("prob"), ours, rtol=1e-4, atol=1e-6)
-    assert (
-        ours.std() > 1e-3 / ours.shape[1]
-    )  # it tells the classes apart, so that the comparison says something
+    assert ours.std() > 1e-3 / ours.shape[1]  # it tells the classes apart
 
 
-def test_what_c_plus_plus_caffe_saved_gives_opencvs_scores():
-    fixtures = Path(__file__).parent / "fixtures" / "formats"
-    weights = fixtures / "lenet_iter_200.caffemodel"
+def test_what_c_plus_plus_caffe_saved_gives_opencvs_scores(formats):
+    weights = formats / "lenet_iter_200.caffemodel"
     param = read_net(MODELS / "lenet" / "deploy.prototxt")
     net = Net(param, backend=Cpu(), phase="TEST")
     net.load(read_weights(weights))

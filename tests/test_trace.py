@@ -36,18 +36,18 @@ def check_nesting(events: list[dict[str, Any]]) -> None:
         open_spans.append(end)
 
 
-def test_a_traced_run_is_the_same_run(tmp_path: Path) -> None:
-    plain, traced = (solver(SETTINGS) for _ in range(2))
-    traced.tracer = Tracer(tmp_path / "out.json", traced.backend)
-    for run in plain, traced:
-        run.step(10)
-    assert_same(plain, traced)
+def traced(path: Path, *arguments: Any, iterations: int = 10, rank: int = 0, **options: Any) -> Any:
+    """A run that was traced."""
+    run = solver(*arguments, **options)
+    run.tracer = Tracer(path, run.backend, rank=rank)
+    run.step(iterations)
+    return run
 
 
-def test_layers_passes_and_iterations_nest(tmp_path: Path) -> None:
-    run = solver(SETTINGS)
-    run.tracer = Tracer(tmp_path / "out.json", run.backend)
-    run.step(10)
+def test_a_traced_run_is_the_same_run_and_its_spans_nest(tmp_path: Path) -> None:
+    plain, run = solver(SETTINGS), traced(tmp_path / "out.json", SETTINGS)
+    plain.step(10)
+    assert_same(plain, run)
     events = spans(tmp_path / "out.json")
     check_nesting(events)
     named = [(event["name"], event["cat"]) for event in events]
@@ -57,8 +57,7 @@ def test_layers_passes_and_iterations_nest(tmp_path: Path) -> None:
     passes = 2 * TRACED
     assert named.count(("data", "data")) == passes
     for layer in LAYERS[1:]:
-        assert named.count((layer, "forward")) == passes
-        assert named.count((layer, "backward")) == passes
+        assert named.count((layer, "forward")) == named.count((layer, "backward")) == passes
     assert named.count(("update", "update")) == TRACED
     # Layers lie within their pass, passes within their iteration.
     for inner, outer in (("conv", "forward"), ("forward", "iteration 5")):
@@ -69,17 +68,14 @@ def test_layers_passes_and_iterations_nest(tmp_path: Path) -> None:
 
 
 def test_layers_without_a_name_are_called_by_their_type(tmp_path: Path) -> None:
-    run = solver("", NET.replace('name: "conv" ', "").replace('"drop"', '"relu"'))
-    run.tracer = Tracer(tmp_path / "out.json", run.backend)
-    run.step(1)
+    net = NET.replace('name: "conv" ', "").replace('"drop"', '"relu"')
+    traced(tmp_path / "out.json", "", net, iterations=1)
     names = [each["name"] for each in spans(tmp_path / "out.json") if each["cat"] == "forward"]
     assert names == ["forward", "(Convolution)", "relu", "relu", "ip", "loss", "total"]
 
 
 def test_a_short_run_is_traced_from_its_start(tmp_path: Path) -> None:
-    run = solver("")
-    run.tracer = Tracer(tmp_path / "out.json", run.backend, rank=1)
-    run.step(2)
+    traced(tmp_path / "out.json", "", iterations=2, rank=1)
     events = spans(tmp_path / "out.rank1.json")
     assert [e["name"] for e in events if e["cat"] == "iteration"] == ["iteration 0", "iteration 1"]
     assert {event["pid"] for event in events} == {1}

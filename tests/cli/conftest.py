@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import logging
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
+from osucaffe.cli import main
 from tests.forked import run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,10 +74,6 @@ class Result:
     err: str
 
 
-def environment(**changes: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), "OSUCAFFE_DEBUG": "", **changes}
-
-
 class Cli:
     """Runs `osucaffe` in `folder`, on one thread."""
 
@@ -84,11 +85,26 @@ class Cli:
         return [sys.executable, "-m", "osucaffe", *arguments]
 
     def environment(self, **changes: str) -> dict[str, str]:
-        return environment(**changes)
+        return {**os.environ, "PYTHONPATH": str(ROOT), "OSUCAFFE_DEBUG": "", **changes}
 
     def __call__(self, *arguments: str, **environment: str) -> Result:
-        command = ["osucaffe", *arguments]
-        return Result(*run(command, str(self.folder), self.environment(**environment)))
+        """A run in this process, unless it starts ranks, or changes what belongs to a process."""
+        if environment or any(word.startswith(("--ranks", "--quiet")) for word in arguments):
+            command = ["osucaffe", *arguments]
+            return Result(*run(command, str(self.folder), self.environment(**environment)))
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            patch.dict(os.environ, OSUCAFFE_DEBUG=""),
+            patch.object(logging.getLogger(), "handlers", []),  # pytest's
+            contextlib.chdir(self.folder),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            try:
+                code = main(arguments)
+            except SystemExit as error:  # of a wrong command line
+                code = int(error.code or 0)
+        return Result(code, out.getvalue(), err.getvalue())
 
     def ok(self, *arguments: str, **environment: str) -> Result:
         """A run that does what it is to do."""

@@ -41,7 +41,7 @@ from .random_nets.generate import generate
 
 LIMITS = Limits(120.0, 120.0)
 """Seconds after which a net hangs."""
-BATCH = 100
+BATCH, GPU_BATCH = 20, 100
 """Nets that one child checks."""
 MOST_PRINTED = 20
 """Failures of different sorts that are made smaller."""
@@ -73,6 +73,7 @@ class Search:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
+        self.batch = GPU_BATCH if args.gpu else BATCH
         self.nets = 0
         self.types: Counter[str] = Counter()
         self.compared: Counter[str] = Counter()
@@ -82,18 +83,11 @@ class Search:
 
     def run(self) -> None:
         """Check nets until time is over."""
-        args = self.args
-        last = min(args.nets, sys.maxsize - BATCH)
-        batches = (range(n, min(n + BATCH, last)) for n in range(args.first, last, BATCH))
-        work, limits = {"nets": batches}, LIMITS
-        run_all(
-            self.begin,
-            work,
-            self.count,
-            processes=args.workers,
-            seconds=args.seconds,
-            limits=limits,
-        )
+        args, size = self.args, self.batch
+        last = min(args.nets, sys.maxsize - size)
+        batches = (range(n, min(n + size, last)) for n in range(args.first, last, size))
+        limits = {"processes": args.workers, "seconds": args.seconds, "limits": LIMITS}
+        run_all(self.begin, {"nets": batches}, self.count, **limits)
 
     @contextlib.contextmanager
     def begin(self) -> Iterator[Callable[[int], dict[str, Any]]]:
@@ -103,7 +97,7 @@ class Search:
 
         def run(number: int) -> dict[str, Any]:
             if not made:
-                made.append(make_backend(self.args, number // BATCH))
+                made.append(make_backend(self.args, number // self.batch))
             if number % 50 == 0:
                 gc.collect()  # nets refer to themselves, and hold memory of a GPU
             return self.check(number, made[0])

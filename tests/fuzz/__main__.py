@@ -18,24 +18,28 @@ import argparse
 import contextlib
 import functools
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from benchmarks import results
 from tests.children import run_all
 
-from . import report
 from .inputs import Kind, make_input, make_kinds
-from .runner import Input, Outcome, begin, minimize, run_apart
+from .runner import BIG, GOOD, REFUSED, Input, Outcome, begin, minimize, run_apart
 from .targets import KINDS, TARGETS, prepare, warm
 
 BATCH = 200
 """Inputs that one child runs, at most; it starts with what this process has."""
 _ROOM = 1 << 30
 """Bytes that inputs and what comes of them have in memory, if there are as many."""
+
+_NAME = "fuzz-cpu"
+_COLUMNS = ("kind", "inputs", "good", "refused", "too big", "what failed")
 
 
 def batches(name: str, kind: Kind, seed: int, most: int) -> Iterator[list[Input]]:
@@ -120,6 +124,51 @@ def prepared(names: list[str]) -> Iterator[dict[str, Kind]]:
             os.chdir(before)
 
 
+def add_to_results(counts: Mapping[str, Counter[str]], seed: int, seconds: float) -> str:
+    """Add a run's counts of outcomes by kind to benchmarks/results. Returns the file's name."""
+    record = results.earlier(_NAME)
+    found = {kind: dict(sorted(each.items())) for kind, each in sorted(counts.items())}
+    run = {
+        "date": results.today(),
+        "revision": _revision(),
+        "seed": seed,
+        "seconds": round(seconds),
+        "counts": found,
+    }
+    record = {"machine": results.machine(), "runs": [*record.get("runs", []), run]}
+    return str(results.write(_NAME, record, _summary(record["runs"])))
+
+
+def _revision() -> str:
+    line = ["git", "describe", "--always", "--dirty"]
+    return subprocess.run(line, capture_output=True, text=True).stdout.strip() or "unknown"
+
+
+def _summary(runs: list[dict]) -> str:
+    total: dict[str, Counter[str]] = {}
+    for run in runs:
+        for kind, counts in run["counts"].items():
+            total.setdefault(kind, Counter()).update(counts)
+    total["all"] = sum(total.values(), Counter())
+    rows = []
+    for kind, counts in total.items():
+        failed = {name: each for name, each in counts.items() if name not in (GOOD, REFUSED, BIG)}
+        told = ", ".join(f"{name} {each}" for name, each in failed.items()) or "nothing"
+        numbers = counts.total(), counts[GOOD], counts[REFUSED], counts[BIG]
+        rows.append([kind, *(f"{number:,}" for number in numbers), told])
+    told = ", ".join(
+        f"{run['date']} seed {run['seed']} ({run['seconds']} s"
+        + (f", revision {run['revision']})" if "revision" in run else ")")
+        for run in runs
+    )
+    return (
+        f"# {total['all'].total():,} mutated inputs\n\n"
+        f"`make fuzz WRITE=1`: {told}. Good: the input is valid, or what it asks for can be done. "
+        "Refused: one message. Too big: more memory than a process may have. What fails lies in "
+        "tests/fuzz/regressions once it is mended.\n\n" + results.table(_COLUMNS, rows) + "\n"
+    )
+
+
 def _names(text: str) -> list[str]:
     return [name for name in text.split(",") if name]
 
@@ -153,7 +202,7 @@ def main() -> int:
     seconds = time.monotonic() - started
     print(fuzzer.report(seconds))
     if args.write:
-        print(report.add(fuzzer.counts, args.seed, seconds))
+        print(add_to_results(fuzzer.counts, args.seed, seconds))
     return bool(fuzzer.found)
 
 

@@ -144,7 +144,7 @@ def test_datum_has_all_fields_that_caffe_wrote(tmp_path: Path, formats: Path, na
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_full_disk_leaves_the_old_file_and_nothing_else(
+def test_a_file_is_replaced_whole_or_not_at_all(
     tmp_path: Path, full_disk: FullDisk, name: str
 ) -> None:
     path = tmp_path / name
@@ -152,30 +152,14 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(
     with full_disk(100_000), pytest.raises(UserError, match=f"{name}: cannot write it: "):
         WRITERS[name](path)
     assert path.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == [name]
-
-
-@pytest.mark.parametrize("name", WRITERS)
-def test_a_folder_that_is_not_there(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match="cannot write it: No such file or directory"):
         WRITERS[name](tmp_path / "none" / name)
-    assert not os.listdir(tmp_path)
-
-
-@pytest.mark.parametrize("name", WRITERS)
-def test_a_file_is_replaced(tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
-    path.write_bytes(b"old")
+    assert os.listdir(tmp_path) == [name]
     WRITERS[name](path)
     assert path.stat().st_size > 100_000
     assert os.listdir(tmp_path) == [name]
-    assert path.stat().st_mode & 0o777 == 0o666 & ~_umask()
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    os.umask(mask := os.umask(0))
+    assert path.stat().st_mode & 0o777 == 0o666 & ~mask
 
 
 @pytest.mark.parametrize("name", ["lenet_iter_200.caffemodel", "h5lenet_iter_200.caffemodel.h5"])

@@ -117,7 +117,8 @@ def test_a_file_behind_something_else(tmp_path: Path) -> None:
 
 
 def test_a_process_that_ends_is_told_and_replaced(tmp_path: Path) -> None:
-    """As by a damaged file: the next file is read again. One process serves all files."""
+    """As by a damaged file: the next file is read again. One process serves all files, and of files
+    that are open at once one stays."""
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file.create_dataset("x", data=np.arange(4.0), chunks=(2,))
     for _ in range(2):
@@ -129,11 +130,6 @@ def test_a_process_that_ends_is_told_and_replaced(tmp_path: Path) -> None:
         with open_hdf5(tmp_path / "x.h5") as file:
             assert file.array("x", np.float32).sum() == 6
     assert len(hdf5._idle) == 1
-
-
-def test_of_files_that_are_open_at_once_one_process_stays(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "x.h5", "w") as file:
-        file.create_dataset("x", data=np.arange(4.0))
     with open_hdf5(tmp_path / "x.h5") as first, open_hdf5(tmp_path / "x.h5") as second:
         libraries = [group._file.library for group in (first, second)]
     (closed,) = (library for library in libraries if library not in hdf5._idle)

@@ -23,10 +23,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from random import Random
 
-from . import hosts, report
+from benchmarks import results
+
+from . import hosts
 from .jobs import (
     ITERATIONS,
     LONGEST,
@@ -40,6 +43,45 @@ from .jobs import (
     resumed,
     start,
 )
+
+_COLUMNS = ("fault", "rounds", "ended", "went on", "longest s", "what went wrong")
+
+
+def table(rounds: dict[str, list[Round]]) -> str:
+    """A fault a line."""
+    rows = []
+    for fault, each in rounds.items():
+        ended = [done.seconds for done in each if done.code]
+        wrong = Counter(what for done in each for what in done.wrong)
+        told = ", ".join(f"{what} {count}" for what, count in wrong.items()) or "nothing"
+        longest = f"{max(ended):.1f}" if ended else "-"
+        counts = len(each), len(ended), len(each) - len(ended)
+        rows.append([fault, *map(str, counts), longest, told])
+    return results.table(_COLUMNS, rows)
+
+
+def write(name: str, rounds: dict[str, list[Round]], seed: int) -> str:
+    """Write it to benchmarks/results. Returns the file's name."""
+    machine = results.machine()
+    record = {
+        "date": results.today(),
+        "machine": machine,
+        "seed": seed,
+        "rounds": {fault: [done._asdict() for done in each] for fault, each in rounds.items()},
+    }
+    count = sum(len(each) for each in rounds.values())
+    intro = (
+        f"# {count} runs that were struck\n\n"
+        f"`python -m tests.soak --seed {seed}`, {record['date']}: {machine['cpu']}, "
+        f"{machine['cores']} cores. A small training is struck at a random moment after its first "
+        "snapshot, and goes on from the newest; ended: with an exit code other than 0; longest: "
+        "until no process of it was left. What would have gone wrong: a snapshot that cannot be "
+        f"read, a process that runs on after {LONGEST:.0f} s, a traceback, an exit code 0 of what "
+        "is not through, ranks that do not say for whom they waited, another bit in the weights at "
+        "the end than of a run that was left alone.\n\n"
+    )
+    return str(results.write(f"{name}-{record['date']}", record, intro + table(rounds) + "\n"))
+
 
 FAULTS = ("kill run", "kill rank", "kill launcher", "kill proxy", "stop", "full disk", "memory")
 _RANKS = {1: (), 2: ("--ranks", "2")}
@@ -143,9 +185,9 @@ def main() -> int:
             for wrong in done.wrong:
                 print(f"round {number}, {fault}: {wrong}", flush=True)
             shutil.rmtree(folder)
-    print(report.text(rounds))
+    print(table(rounds))
     if args.write:
-        print(report.write(args.write, rounds, args.seed))
+        print(write(args.write, rounds, args.seed))
     return any(done.wrong for each in rounds.values() for done in each)
 
 

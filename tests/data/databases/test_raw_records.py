@@ -71,12 +71,8 @@ def test_bulk_reads_are_what_single_reads_are(database, encoded, batch):
     [
         make_datum(image(9), 2**21),  # a label of more bytes
         make_datum(image(9), -1),
-        caffe_pb2.Datum(
-            channels=3, height=90, width=70, data=image(9).tobytes()
-        ).SerializeToString(),
-        caffe_pb2.Datum(
-            channels=3, height=90, width=70, data=image(9).tobytes(), label=3, encoded=False
-        ).SerializeToString(),
+        unlabelled(image(9)),
+        make_datum(image(9), 3, encoded=False),
     ],
 )
 def test_odd_records_are_read_one_by_one(database, odd):

@@ -15,7 +15,7 @@ import numpy as np
 from osucaffe.layer import layer_types
 from osucaffe.proto import caffe_pb2
 
-from . import layers, losses  # noqa: F401 (which fill the tables)
+from . import layers  # noqa: F401 (which fills the tables)
 from .growing import (
     BATCHES,
     CHANNELS,
