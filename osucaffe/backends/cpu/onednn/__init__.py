@@ -68,7 +68,7 @@ class OneDNN:
         self.library = library
         self._threads = 0
         # Of the net whose calls are prepared:
-        self._only_forward = self._free = self._small = self._tiny = False
+        self._only_forward = self._free = self._small = self._short = self._tiny = False
 
     @property
     def version(self) -> str:
@@ -90,6 +90,7 @@ class OneDNN:
         )
         total = sum(map(threads.work, served))
         self._small = self._free and total <= threads.SMALL_PROGRAM
+        self._short = self._free and total <= threads.SHORT_PROGRAM
         self._tiny = self._free and total <= threads.TINY_PROGRAM
 
     def prepare(self, backend: Backend, call: Call) -> Step | None:
@@ -101,8 +102,8 @@ class OneDNN:
         """
         if self._threads == 1:
             return self._prepare(call)
-        short = not threads.same_sums(call) if self._small else _is_small(call)
-        if short or self._tiny:
+        apart = self._short and not threads.same_sums(call)
+        if self._tiny or apart or (not self._small and _is_small(call)):
             step = self._prepare_alone(call)
             return step and threads.on_one_thread(step, self.library.set_threads, self._threads)
         step = self._prepare(call)
