@@ -84,11 +84,10 @@ TRIAL = ["both"] * 2 * threads.TRIED + ["one"] * 2 * threads.TRIED
 
 def test_what_was_faster_runs_until_both_are_tried_again() -> None:
     machine = Machine(short=True)
-    for both, chosen in ((1.0, "both"), (9.0, "one"), (1.0, "both")):
+    for both, chosen in ((1.5, "both"), (9.0, "one"), (1.5, "both")):
         machine.takes["both"] = both
         lost = 2 * threads.TRIED * abs(both - 2.0)
         kept = max(threads.KEPT, int(lost / (threads.LOST * min(both, 2.0))))
-        kept += -kept % threads.WATCHED
         assert machine.runs(len(TRIAL) + kept) == TRIAL + [chosen] * kept
     assert machine.made == 1
 
@@ -104,6 +103,13 @@ def test_a_way_that_takes_microseconds_is_tried_for_longer() -> None:
     machine = Machine(short=True)
     machine.takes = {"both": threads.TRIED_FOR / 100, "one": 1.0}
     assert machine.runs(200).index("one") in (100 + threads.TRIED, 101 + threads.TRIED)
+
+
+def test_one_thread_is_given_up_where_there_are_many() -> None:
+    machine = Machine(short=True)
+    machine.takes["one"] = 15.0
+    hopeless = ["one"] * threads.HOPELESS + ["both"]
+    assert machine.runs(len(TRIAL) // 2 + len(hopeless)) == TRIAL[: len(TRIAL) // 2] + hopeless
 
 
 def test_the_first_tries_do_not_count() -> None:
