@@ -229,3 +229,13 @@ def test_a_pass_that_takes_microseconds_wakes_no_thread(text: str, wakes: bool) 
     before = slept()
     net.forward()
     assert (slept() > before) == wakes
+
+
+@NEEDS_ONEDNN
+@pytest.mark.parametrize("forward", [True, False])
+def test_a_deconvolution_is_no_backward_pass(forward: bool) -> None:
+    text = NET.replace('"c2" type: "Convolution"', '"c2" type: "Deconvolution"')
+    if not forward:
+        text += 'layer { name: "sum" type: "Reduction" bottom: "ip" top: "sum" loss_weight: 1 }'
+    net = build(text, Cpu(threads=2), inference=forward, gradients=not forward)
+    assert net.backend.onednn._only_forward == forward

@@ -82,12 +82,12 @@ class OneDNN:
 
     def look_at(self, calls: Sequence[Call]) -> None:
         """These are the calls of a net that will be prepared."""
-        self._only_forward = not any("_backward" in call.name for call in calls)
+        names = {call.name for call in calls} - {"convolution_backward_data"}  # deconvolution, too
+        self._only_forward = not any("_backward" in name for name in names)
         layers = [call for call in calls if call.position >= 0]  # not what makes constants
         served = [call for call in layers if _function(call) is not None]
-        self._free = self._only_forward and not any(
-            call.name in vars(each) for call in served for each in (recurrent, update)
-        )
+        recurs = any(call.name in vars(recurrent) for call in served)
+        self._free = self._only_forward and bool(served) and not recurs  # or it is an update
         total = sum(map(threads.work, served))
         self._small = self._free and total <= threads.SMALL_PROGRAM
         self._short = self._free and total <= threads.SHORT_PROGRAM
