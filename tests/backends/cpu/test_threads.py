@@ -12,6 +12,7 @@ import pytest
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cpu.onednn import threads
+from osucaffe.backends.cpu.workers import Workers
 from osucaffe.backends.primitives import Program
 from osucaffe.backends.tensor import Call, Step, Tensor
 from tests.layers.nets import build
@@ -239,3 +240,14 @@ def test_a_deconvolution_is_no_backward_pass(forward: bool) -> None:
         text += 'layer { name: "sum" type: "Reduction" bottom: "ip" top: "sum" loss_weight: 1 }'
     net = build(text, Cpu(threads=2), inference=forward, gradients=not forward)
     assert net.backend.onednn._only_forward == forward
+
+
+def test_workers_are_left_alone_in_a_pass_on_one_thread() -> None:
+    workers, ran = Workers(2), list[int]()
+    tasks = [lambda: ran.append(threading.get_ident())] * 2
+    workers.alone = True
+    workers.run(tasks)
+    assert set(ran) == {threading.get_ident()}
+    workers.alone = False
+    workers.run(tasks)
+    assert len(set(ran)) == 2

@@ -16,6 +16,7 @@ from ...formula import ELU, PRELU
 from ...primitives.movement import Copy
 from ...primitives.recording import arguments
 from ...tensor import Call, Step, Tensor
+from ..host import Host
 from . import (
     convolution,
     elementwise,
@@ -106,7 +107,11 @@ class OneDNN:
         if self._tiny or apart or (not self._small and _is_small(call)):
             step = self._prepare_alone(call)
             return step and threads.on_one_thread(step, self.library.set_threads, self._threads)
+        alone = self._prepare_alone(call) if self._small else None
+        code = alone and _code(alone, call)
         step = self._prepare(call)
+        if step and alone and _code(step, call) != code:  # it would not be alone in the other way
+            return threads.on_one_thread(alone, self.library.set_threads, self._threads)
         if step is not None and self._free and threads.same_sums(call):
             vars(step)["call"] = call
         return step
@@ -135,7 +140,7 @@ class OneDNN:
             del call.scratch[scratch:]
         return step
 
-    def joined(self, backend: Backend, steps: Sequence[Step]) -> list[Step]:
+    def joined(self, backend: Host, steps: Sequence[Step]) -> list[Step]:
         """The steps, fewer, and for a forward pass on fewer threads where the cores are taken: see
         `threads.joined`."""
 
@@ -145,11 +150,13 @@ class OneDNN:
             self._only_forward = True
             made = self._prepare_alone(again)
             _place(backend, again.scratch)
-            if made is None or again.implementation != call.implementation:
-                return None  # another kernel may sum in another order
-            return made if _pieces(made) == _pieces(step) else None  # no weights are reordered
+            same = made and _code(made, again) == _code(step, call)
+            return made if same else None
 
-        set_threads = self.library.set_threads
+        def set_threads(count: int) -> None:
+            self.library.set_threads(count)
+            backend.workers.alone = count == 1
+
         return threads.joined(steps, set_threads, self._threads, alone)
 
     def reorder(self, backend: Backend, source: Tensor, target: Tensor) -> Step:
@@ -165,9 +172,10 @@ class OneDNN:
         self.library.set_threads(count)
 
 
-def _pieces(step: Step) -> int:
-    """Of how many executions a step consists: of a primitive, and of reorders around it."""
-    return len(getattr(step, "implementation", "").split())
+def _code(step: Step, call: Call) -> tuple[str, int]:
+    """The library's code, and of how many executions a step consists. Where these are not the same
+    for another number of threads, sums may be in another order, as weights are reordered."""
+    return call.implementation, len(getattr(step, "implementation", "").split())
 
 
 def _place(backend: Backend, scratch: Sequence[Tensor]) -> None:
