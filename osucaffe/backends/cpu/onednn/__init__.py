@@ -83,8 +83,7 @@ class OneDNN:
 
     def look_at(self, calls: Sequence[Call]) -> None:
         """These are the calls of a net that will be prepared."""
-        names = {call.name for call in calls} - {"convolution_backward_data"}  # deconvolution, too
-        self._only_forward = not any("_backward" in name for name in names)
+        self._only_forward = not any(map(_is_backward, calls))
         layers = [call for call in calls if call.position >= 0]  # not what makes constants
         served = [call for call in layers if _function(call) is not None]
         recurs = any(call.name in vars(recurrent) for call in served)
@@ -186,6 +185,15 @@ def _place(backend: Backend, scratch: Sequence[Tensor]) -> None:
 def _function(call: Call) -> Any:
     """What prepares calls of this primitive, if oneDNN may serve it."""
     return next((vars(module)[call.name] for module in _MODULES if call.name in vars(module)), None)
+
+
+def _is_backward(call: Call) -> bool:
+    """Whether a call belongs to a backward pass: deconvolution runs `convolution_backward_data`
+    forward, but what it writes is no gradient, which would lie as its data does."""
+    forward = call.name == "convolution_backward_data" and all(
+        tensor.like is None for tensor in call.written_tensors()
+    )
+    return "_backward" in call.name and not forward
 
 
 def _is_small(call: Call) -> bool:
