@@ -19,10 +19,12 @@ class Workers:
     """A pool of threads, of which the caller is the first.
 
     NumPy releases the interpreter lock inside a ufunc, so chunks of several threads overlap.
+    alone: the caller is to run all tasks, one after the other.
     """
 
     def __init__(self, count: int) -> None:
         self.count = max(1, count)
+        self.alone = False
         self._pool = ThreadPoolExecutor(self.count - 1) if self.count > 1 else None
 
     def ranges(self, elements: int) -> list[tuple[int, int]]:
@@ -32,7 +34,7 @@ class Workers:
     def run(self, tasks: Sequence[Callable[[], None]]) -> None:
         """Run the tasks at once, and wait for all of them; the first error is raised."""
         others: list[Future[None]] = []
-        if self._pool is not None:
+        if self._pool is not None and not self.alone:
             others = [self._pool.submit(task) for task in tasks[1:]]
             tasks = tasks[:1]
         for task in tasks:

@@ -12,6 +12,7 @@ import pytest
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cpu.onednn import threads
+from osucaffe.backends.cpu.workers import Workers
 from osucaffe.backends.primitives import Program
 from osucaffe.backends.tensor import Call, Step, Tensor
 from tests.layers.nets import build
@@ -84,11 +85,10 @@ TRIAL = ["both"] * 2 * threads.TRIED + ["one"] * 2 * threads.TRIED
 
 def test_what_was_faster_runs_until_both_are_tried_again() -> None:
     machine = Machine(short=True)
-    for both, chosen in ((1.0, "both"), (9.0, "one"), (1.0, "both")):
+    for both, chosen in ((1.5, "both"), (9.0, "one"), (1.5, "both")):
         machine.takes["both"] = both
         lost = 2 * threads.TRIED * abs(both - 2.0)
         kept = max(threads.KEPT, int(lost / (threads.LOST * min(both, 2.0))))
-        kept += -kept % threads.WATCHED
         assert machine.runs(len(TRIAL) + kept) == TRIAL + [chosen] * kept
     assert machine.made == 1
 
@@ -104,6 +104,13 @@ def test_a_way_that_takes_microseconds_is_tried_for_longer() -> None:
     machine = Machine(short=True)
     machine.takes = {"both": threads.TRIED_FOR / 100, "one": 1.0}
     assert machine.runs(200).index("one") in (100 + threads.TRIED, 101 + threads.TRIED)
+
+
+def test_one_thread_is_given_up_where_there_are_many() -> None:
+    machine = Machine(short=True)
+    machine.takes["one"] = 15.0
+    hopeless = ["one"] * threads.HOPELESS + ["both"]
+    assert machine.runs(len(TRIAL) // 2 + len(hopeless)) == TRIAL[: len(TRIAL) // 2] + hopeless
 
 
 def test_the_first_tries_do_not_count() -> None:
@@ -223,3 +230,24 @@ def test_a_pass_that_takes_microseconds_wakes_no_thread(text: str, wakes: bool) 
     before = slept()
     net.forward()
     assert (slept() > before) == wakes
+
+
+@NEEDS_ONEDNN
+@pytest.mark.parametrize("forward", [True, False])
+def test_a_deconvolution_is_no_backward_pass(forward: bool) -> None:
+    text = NET.replace('"c2" type: "Convolution"', '"c2" type: "Deconvolution"')
+    if not forward:
+        text += 'layer { name: "sum" type: "Reduction" bottom: "ip" top: "sum" loss_weight: 1 }'
+    net = build(text, Cpu(threads=2), inference=forward, gradients=not forward)
+    assert net.backend.onednn._only_forward == forward
+
+
+def test_workers_are_left_alone_in_a_pass_on_one_thread() -> None:
+    workers, ran = Workers(2), list[int]()
+    tasks = [lambda: ran.append(threading.get_ident())] * 2
+    workers.alone = True
+    workers.run(tasks)
+    assert set(ran) == {threading.get_ident()}
+    workers.alone = False
+    workers.run(tasks)
+    assert len(set(ran)) == 2

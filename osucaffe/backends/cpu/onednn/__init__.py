@@ -16,6 +16,7 @@ from ...formula import ELU, PRELU
 from ...primitives.movement import Copy
 from ...primitives.recording import arguments
 from ...tensor import Call, Step, Tensor
+from ..host import Host
 from . import elementwise, normalization, pooling, products, recurrent, threads, update
 from .api import Library, Unsupported
 from .memory import Layout
@@ -59,7 +60,7 @@ class OneDNN:
         self.library = library
         self._threads = 0
         # Of the net whose calls are prepared:
-        self._only_forward = self._free = self._small = self._tiny = False
+        self._only_forward = self._free = self._small = self._short = self._tiny = False
 
     @property
     def version(self) -> str:
@@ -73,14 +74,14 @@ class OneDNN:
 
     def look_at(self, calls: Sequence[Call]) -> None:
         """These are the calls of a net that will be prepared."""
-        self._only_forward = not any("_backward" in call.name for call in calls)
+        self._only_forward = not any(map(_is_backward, calls))
         layers = [call for call in calls if call.position >= 0]  # not what makes constants
         served = [call for call in layers if _function(call) is not None]
-        self._free = self._only_forward and not any(
-            call.name in vars(each) for call in served for each in (recurrent, update)
-        )
+        recurs = any(call.name in vars(recurrent) for call in served)
+        self._free = self._only_forward and bool(served) and not recurs  # or it is an update
         total = sum(map(threads.work, served))
         self._small = self._free and total <= threads.SMALL_PROGRAM
+        self._short = self._free and total <= threads.SHORT_PROGRAM
         self._tiny = self._free and total <= threads.TINY_PROGRAM
 
     def prepare(self, backend: Backend, call: Call) -> Step | None:
@@ -92,11 +93,15 @@ class OneDNN:
         """
         if self._threads == 1:
             return self._prepare(call)
-        short = not threads.same_sums(call) if self._small else _is_small(call)
-        if short or self._tiny:
+        apart = self._short and not threads.same_sums(call)
+        if self._tiny or apart or (not self._small and _is_small(call)):
             step = self._prepare_alone(call)
             return step and threads.on_one_thread(step, self.library.set_threads, self._threads)
+        alone = self._prepare_alone(call) if self._small else None
+        code = alone and _code(alone, call)
         step = self._prepare(call)
+        if step and alone and _code(step, call) != code:  # it would not be alone in the other way
+            return threads.on_one_thread(alone, self.library.set_threads, self._threads)
         if step is not None and self._free and threads.same_sums(call):
             vars(step)["call"] = call
         return step
@@ -125,7 +130,7 @@ class OneDNN:
             del call.scratch[scratch:]
         return step
 
-    def joined(self, backend: Backend, steps: Sequence[Step]) -> list[Step]:
+    def joined(self, backend: Host, steps: Sequence[Step]) -> list[Step]:
         """The steps, fewer, and for a forward pass on fewer threads where the cores are taken: see
         `threads.joined`."""
 
@@ -135,11 +140,13 @@ class OneDNN:
             self._only_forward = True
             made = self._prepare_alone(again)
             _place(backend, again.scratch)
-            if made is None or again.implementation != call.implementation:
-                return None  # another kernel may sum in another order
-            return made if _pieces(made) == _pieces(step) else None  # no weights are reordered
+            same = made and _code(made, again) == _code(step, call)
+            return made if same else None
 
-        set_threads = self.library.set_threads
+        def set_threads(count: int) -> None:
+            self.library.set_threads(count)
+            backend.workers.alone = count == 1
+
         return threads.joined(steps, set_threads, self._threads, alone)
 
     def reorder(self, backend: Backend, source: Tensor, target: Tensor) -> Step:
@@ -155,9 +162,10 @@ class OneDNN:
         self.library.set_threads(count)
 
 
-def _pieces(step: Step) -> int:
-    """Of how many executions a step consists: of a primitive, and of reorders around it."""
-    return len(getattr(step, "implementation", "").split())
+def _code(step: Step, call: Call) -> tuple[str, int]:
+    """The library's code, and of how many executions a step consists. Where these are not the same
+    for another number of threads, sums may be in another order, as weights are reordered."""
+    return call.implementation, len(getattr(step, "implementation", "").split())
 
 
 def _place(backend: Backend, scratch: Sequence[Tensor]) -> None:
@@ -168,6 +176,15 @@ def _place(backend: Backend, scratch: Sequence[Tensor]) -> None:
 def _function(call: Call) -> Any:
     """What prepares calls of this primitive, if oneDNN may serve it."""
     return next((vars(module)[call.name] for module in _MODULES if call.name in vars(module)), None)
+
+
+def _is_backward(call: Call) -> bool:
+    """Whether a call belongs to a backward pass: deconvolution runs `convolution_backward_data`
+    forward, but what it writes is no gradient, which would lie as its data does."""
+    forward = call.name == "convolution_backward_data" and all(
+        tensor.like is None for tensor in call.written_tensors()
+    )
+    return "_backward" in call.name and not forward
 
 
 def _is_small(call: Call) -> bool:

@@ -38,6 +38,8 @@ TRIED, TRIED_FOR = 8, 0.03
 """How many passes at least, and for how many seconds, each way to run a program is tried: where
 other processes have the cores by turns, these are some milliseconds. As many passes ahead do not
 count: threads that have slept may take that long to find a core each."""
+HOPELESS = 3
+"""If each of so many passes on one thread takes twice as long as on all, no more are tried."""
 KEPT, LOST = 100, 0.01
 """How often at least what was faster runs before both are tried again, and the share of its time
 that trials may take."""
@@ -156,7 +158,8 @@ class Faster:
         self._watched = self._used = 0.0  # seconds, since they were last looked at
         self._trial = short
         self._tried: list[tuple[float, float, int]] = []  # a mean, all seconds, and the passes
-        self._passes, self._spent, self._counted = 0, 0.0, 0.0  # of the way that is being tried
+        self._passes = 0
+        self._spent = self._counted = self._least = 0.0  # of the way that is being tried
 
     def run(self) -> None:
         """Run the pass."""
@@ -193,11 +196,15 @@ class Faster:
         passed = self._clock() - start
         self._passes += 1
         self._spent += passed
+        self._least = min(self._least, passed) if self._passes > 1 else passed
         if self._passes > TRIED:
             self._counted += passed
-        if self._passes < 2 * TRIED or self._counted < TRIED_FOR:
+        if self._passes >= 2 * TRIED and self._counted >= TRIED_FOR:
+            mean = self._counted / (self._passes - TRIED)
+        elif way and self._passes >= HOPELESS and self._least > 2 * self._tried[0][0]:
+            mean = self._least
+        else:
             return
-        mean = self._counted / (self._passes - TRIED)
         self._tried.append((mean, self._spent, self._passes))
         self._passes, self._spent, self._counted = 0, 0.0, 0.0
         if way == 1:
