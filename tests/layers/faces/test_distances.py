@@ -55,7 +55,7 @@ def test_centers_are_kept_at_length_one() -> None:
         ("transpose: true", [(4, 5)], "transpose: is not supported"),
         ("", [(4, 5), (3, 6)], r"bottom\[1\]: has shape \(3, 6\), but items of bottom\[0\] 5"),
         ("num_output: 2 update_center_only: true", [(4, 5)], "bottom: must be features"),
-        ("num_output: 2 update_center_only: true", [(4, 5), (3,)], r"\(3,\): needs 4 labels"),
+        ("num_output: 2 update_center_only: true", [(4, 5), (3,)], r"\(3,\): must hold 4 labels"),
     ],
 )
 def test_bad_input_of_distances_is_named(settings, shapes, message) -> None:
@@ -155,7 +155,7 @@ def test_a_third_bottom_has_the_distances_that_count() -> None:
     assert net.read("loss") == pytest.approx(loss)
     np.testing.assert_allclose(gradient(net, "x"), slopes / 5)
     refuse(text, [(5, 4), (4,)], r"bottom\[1\]: \(4,\) is not of the batch")
-    refuse(text, [(5, 4), (5, 2)], r"bottom\[1\]: has shape \(5, 2\), but must hold 5 numbers")
+    refuse(text, [(5, 4), (5, 2)], r"bottom\[1\]: has shape \(5, 2\), but must hold 5 labels")
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_landmarks_are_weighted(normalized: str, factors: bool) -> None:
     assert net.read("loss") == pytest.approx(loss)
     np.testing.assert_allclose(gradient(net, "x"), 0.5 * slopes / 3, rtol=1e-6)
     np.testing.assert_allclose(gradient(net, "t"), -0.5 * slopes / 3, rtol=1e-6)
-    refuse(text, [(3, 130), (3, 130)], r"bottom\[0\]: has shape \(3, 130\): items must have 136")
+    refuse(text, [(3, 130), (3, 130)], r"bottom\[0\]: has shape \(3, 130\): but must hold 408 numbers")
 
 
 def test_noise_is_of_the_size_of_its_bottom() -> None:

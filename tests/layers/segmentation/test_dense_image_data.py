@@ -235,12 +235,12 @@ def taken(net, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
     return [tuple(each[0] for each in batches(net, 1, "data", "label")) for _ in range(count)]
 
 
-def test_seg_data_brings_sides_that_are_multiples(tmp_path: Path, pairs: tuple) -> None:
+def test_seg_data_brings_sides_that_are_multiples(tmp_path: Path, alike: tuple) -> None:
     for image, label in taken(build(seg_data(tmp_path, "", "stride: 4 mean_value: 2")), 6):
         assert image.shape == (3, 4, 8)
         np.testing.assert_array_equal(image[0] + 2, 10 * label[0])
     images = taken(build(seg_data(tmp_path)), 4)
-    np.testing.assert_array_equal([image for image, _ in images[:3]], pairs[0])
+    np.testing.assert_array_equal([image for image, _ in images[:3]], alike[0])
     np.testing.assert_array_equal(images[3][0], images[0][0])
 
 
@@ -249,7 +249,7 @@ def test_seg_data_brings_sides_that_are_multiples(tmp_path: Path, pairs: tuple) 
     [("upper_size: 5", (5, 5)), ("upper_height: 4 upper_width: 3", (4, 3)), ("upper_width: 3", ())],
 )
 def test_seg_data_bounds_its_sides(
-    tmp_path: Path, pairs: tuple, transform: str, most: tuple[int, ...]
+    tmp_path: Path, alike: tuple, transform: str, most: tuple[int, ...]
 ) -> None:
     found = taken(build(seg_data(tmp_path, "shuffle: true", f"mirror: true {transform}")), 20)
     for image, label in found:
@@ -258,7 +258,7 @@ def test_seg_data_bounds_its_sides(
     assert len({label.tobytes() for _, label in found}) > 3
 
 
-def test_seg_data_draws_its_sizes(tmp_path: Path, pairs: tuple) -> None:
+def test_seg_data_draws_its_sizes(tmp_path: Path, alike: tuple) -> None:
     text = seg_data(tmp_path, "", "stride: 2 scale_ratios: 0.5 scale_ratios: 2")
     shapes = [label.shape[1:] for _, label in taken(build(text), 40)]
     assert len(set(shapes)) > 8
@@ -284,7 +284,7 @@ def test_seg_data_avoids_crops_of_one_label(tmp_path: Path) -> None:
     assert shares[0] < 0.4 < 0.6 < shares[1]
 
 
-def test_bad_input_of_seg_data_is_named(tmp_path: Path, pairs: tuple) -> None:
+def test_bad_input_of_seg_data_is_named(tmp_path: Path, alike: tuple) -> None:
     refuse('type: "SegData" top: "a" top: "b"', "seg_data_param.source: is missing")
     refuse(seg_data(tmp_path, "", "stride: 0"), "transform_param.stride: must be at least 1")
     refuse(seg_data(tmp_path, "", "scale_ratios: 1"), "give the least and the greatest")
