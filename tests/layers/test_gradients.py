@@ -298,9 +298,9 @@ WITHOUT = {
     "DetectionAccuracy", "DetectionData", "DetectionEvaluate", "DetectionGroupAccuracy",
     "DetectionGroupLoss", "DetectionLoss", "DetectionOutput", "DummyData", "EvalData",
     "EvalDetection", "FrcnnOutput", "GlobalLSEMargin", "HDF5Data", "HDF5Output", "HardMining",
-    "ImageData", "ImageGtData", "ImageLabelmapData", "ImageSegData", "Input", "MarginInnerProduct",
-    "MemoryData", "MultiBoxLoss", "PatchData", "PriorBox", "Proposal", "ProposalTarget", "Python",
-    "RegionLoss", "ScaleRoute", "SegAccuracy", "Threshold", "VideoData", "WindowData", "Yolov3",
+    "ImageData", "ImageFloatData", "ImageGtData", "ImageLabelmapData", "ImageSegData", "Input", "MarginInnerProduct",
+    "MemoryData", "MultiBoxLoss", "PatchData", "PriorBox", "PriorBoxClustered", "Proposal", "ProposalTarget", "Python",
+    "RegionLoss", "ScaleRoute", "SegAccuracy", "SegData", "Threshold", "VideoData", "WindowData", "Yolov3",
     "Yolov3DetectionOutput",
 }  # fmt: skip
 """Types that have no gradient, or one that users write (Python), or that tests of their own hold

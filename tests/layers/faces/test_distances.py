@@ -187,7 +187,9 @@ def test_landmarks_are_weighted(normalized: str, factors: bool) -> None:
     assert net.read("loss") == pytest.approx(loss)
     np.testing.assert_allclose(gradient(net, "x"), 0.5 * slopes / 3, rtol=1e-6)
     np.testing.assert_allclose(gradient(net, "t"), -0.5 * slopes / 3, rtol=1e-6)
-    refuse(text, [(3, 130), (3, 130)], r"bottom\[0\]: has shape \(3, 130\): but must hold 408 numbers")
+    refuse(
+        text, [(3, 130), (3, 130)], r"bottom\[0\]: has shape \(3, 130\): but must hold 408 numbers"
+    )
 
 
 def test_noise_is_of_the_size_of_its_bottom() -> None:
