@@ -58,10 +58,9 @@ def test_the_quietest_rounds_are_kept_when_patience_ends(monkeypatch: pytest.Mon
     assert worker.times == [[2], [4]]
 
 
-def test_a_failed_worker_is_told(capfd: pytest.CaptureFixture) -> None:
+def test_a_failed_worker_is_told() -> None:
     with pytest.raises(RuntimeError, match="KeyError: 'none'"):
         Worker({"framework": "none", "threads": 1})
-    assert "KeyError" in capfd.readouterr().err
 
 
 def test_a_worker_that_crashed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

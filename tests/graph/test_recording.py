@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from osucaffe.backends.cpu import Cpu
+from osucaffe.backends.primitives import Program
+from osucaffe.backends.tensor import Tensor
 from tests.layers.nets import build
 
 DATA = """
@@ -41,3 +43,11 @@ def test_what_is_told(types: list[str], told: list[tuple[str, str]], caplog) -> 
     net.reshape({"x": (1, 3)})  # and told once
     warnings = [record.args for record in caplog.records if record.levelname == "WARNING"]
     assert warnings == told
+
+
+def test_a_call_keeps_what_a_list_held() -> None:
+    x, y, z = (Tensor((2,), name=name) for name in "xyz")
+    program, inputs = Program(), [x]
+    program.elementwise(inputs, [y], formula="y = a")
+    inputs.append(z)
+    assert list(program.calls[0].read_tensors()) == [x]

@@ -120,6 +120,8 @@ class Recorder:
     def record(self, arguments: Primitive) -> None:
         """Append a call of a primitive. Raises ValueError for an argument that is not a layer's."""
         given = {name: getattr(arguments, name) for name in arguments.kinds}
+        # A layer may go on with its list: a call keeps what it held.
+        given |= {name: [*value] for name, value in given.items() if isinstance(value, list)}
         for name in arguments.fused:
             if given.pop(name):
                 raise ValueError(f"{arguments.name}: only the fusion pass gives {name}")

@@ -126,6 +126,8 @@ class GeneralContrastiveLoss(Loss):
         """Write the loss, the means and the slopes, of distances (items, classes) and labels."""
         param = self.param.general_contrastive_loss_param
         distance, label = reads[0].astype(np.float64), reads[1].astype(int)
+        outside = (label < 0) | (label >= distance.shape[1])  # of no class: all becomes NaN
+        label = np.where(outside, 0, label)
         items, own = len(distance), np.arange(distance.shape[1]) == label[:, None]
         rows = np.arange(len(distance))
         margin = param.negative_margin + self.mean_distance * param.add_intra_mae
@@ -160,6 +162,8 @@ class GeneralContrastiveLoss(Loss):
         self.mean_distance = min(self.mean_distance, param.max_negative_margin)
         found = [beyond.mean(), lacking.sum() / items / max(1, distance.shape[1] - 1)]
         means[...] = [*found, self.mean_distance][: len(means)]
+        if outside.any():
+            loss[...] = slopes[outside] = np.nan
 
 
 POINTS = 68

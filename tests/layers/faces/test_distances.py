@@ -8,7 +8,7 @@ import pytest
 
 from osucaffe.backends.cpu.backend import Cpu
 
-from ..nets import gradient, layer, one_layer, parameter_gradient, refuse
+from ..nets import build, gradient, layer, one_layer, parameter_gradient, refuse
 
 random = np.random.default_rng(5)
 
@@ -144,6 +144,22 @@ def test_contrastive_loss_is_the_forks(settings: dict) -> None:
         wanted = means if settings.get("add_intra_mae") else means[:2]
         np.testing.assert_allclose(net.read("means"), wanted)
         np.testing.assert_allclose(gradient(net, "d"), 0.5 * slopes / 5, atol=1e-15)
+
+
+def test_a_label_of_no_class_makes_the_loss_nan() -> None:
+    """One that was computed: others are refused."""
+    net = build(
+        """layer { name: "in" type: "Input" top: "d" top: "l"
+            input_param { shape { dim: 3 dim: 4 } shape { dim: 3 } } }
+        layer { name: "shift" type: "Power" bottom: "l" top: "m" power_param { shift: 1 } }
+        layer { name: "op" type: "GeneralContrastiveLoss" bottom: "d" bottom: "m" top: "loss"
+                loss_weight: 1 }""",
+        Cpu(),
+    )
+    for labels, is_nan in ([0, 1, 2], False), ([0, 3, 1], True), ([-2, 0, 1], True):
+        net.write("l", np.array(labels, np.float32))
+        net.forward()
+        assert np.isnan(net.read("loss")) == is_nan
 
 
 def test_a_third_bottom_has_the_distances_that_count() -> None:
