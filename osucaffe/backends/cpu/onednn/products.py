@@ -90,23 +90,23 @@ def _ending(
     dimensions: tuple[int, ...],
     a: ops.Convolution | ops.InnerProduct,
     behind: bool = False,
-) -> tuple[PostOperation | None, dict[int, Formatted]]:
+) -> tuple[list[PostOperation], dict[int, Formatted]]:
     """What is applied to a result of these dimensions (ReLU, or another activation), and what the
     primitive is given for it. behind: what lies in the output is added before.
 
     Raises Unsupported where the slopes of a PReLU do not lie along the second axis.
     """
     if a.relu is not None:
-        return ("eltwise", api.RELU, a.relu, 0.0), {}
+        return [("eltwise", api.RELU, a.relu, 0.0)], {}
     if a.activation is None:
-        return None, {}
+        return [], {}
     if a.activation.settings["formula"] == ELU:
-        return ("eltwise", api.ELU, a.activation.settings["constants"]["alpha"], 0.0), {}
+        return [("eltwise", api.ELU, a.activation.settings["constants"]["alpha"], 0.0)], {}
     _, slopes = a.activation.reads["inputs"]
     if len(slopes.shape) != len(dimensions) or slopes.count not in (1, dimensions[1]):
         raise Unsupported("slopes along another axis")
     argument = (1 + behind) * api.POST_OPERATION | api.WEIGHTS
-    return ("prelu", 2 * (slopes.count > 1)), {argument: (slopes, p.library.plain(slopes.shape))}
+    return [("prelu", 2 * (slopes.count > 1))], {argument: (slopes, p.library.plain(slopes.shape))}
 
 
 def _image_form(p: Preparation, x: Operand) -> Descriptor:
@@ -267,7 +267,7 @@ def _product(
     w: Descriptor,
     b: Descriptor | None,
     y: Descriptor,
-    then: PostOperation | None = None,
+    then: Sequence[PostOperation] = (),
 ) -> PrimitiveDescriptor:
     return p.library.describe("inner_product_forward", api.FORWARD_TRAINING, x, w, b, y, then=then)
 
