@@ -246,6 +246,21 @@ def test_sums_along_channels_of_one_element_are_numpy_s(batch: int) -> None:
     assert [step is None for step in prepare(program)] == [batch > 1, False]
 
 
+def test_a_deconvolution_to_few_channels_is_a_product() -> None:
+    settings = UNIT | {"stride": (3, 3), "pad": (4, 4)}
+    steps = []
+
+    def record(program: Program) -> list[Tensor]:
+        x, w = blocked(program, (2, 56, 7, 7)), Given((56, 1, 9, 9), flexible=True)
+        y = Tensor((2, 1, 19, 19), flexible=True)
+        program.convolution_backward_data(x, w, y, **settings)
+        steps.append(program.calls[-1])
+        return [y]
+
+    check(record)
+    assert steps[0].implementation == "oneDNN: x64:gemm:jit"
+
+
 def test_split_into_parts_that_lie_alike() -> None:
     def record(program: Program) -> list[Tensor]:
         xs = [blocked(program, (2, c, 4, 5)) for c in (16, 48, 32)]
