@@ -5,13 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import partial
+from itertools import permutations
+from typing import Any
 
+from ...backends.formula import PRELU
 from ...backends.primitives import Program
 from ...backends.tensor import Call, Tensor
 from .constants import Constants
 from .editing import (
     Users,
     fuse,
+    is_call,
     is_plain_sum,
     owners,
     reads,
@@ -24,6 +28,91 @@ from .folding import MADE_OF_WEIGHTS
 
 _NOTES = {"lrn": "note", "max_pooling": "index"}
 """What primitives note for their backward pass."""
+
+
+def make_prelu(calls: list[Call], constants: Constants) -> None:
+    """Make a PReLU and a Scale of what nets without such a layer write as two ReLUs, two Scales and
+    a sum (s and t: a number for each channel):
+
+        relu(x) + t * relu(s * x) = k * prelu(x, slope)
+        slope = t * min(s, 0)     k = 1 + t * max(s, 0)
+
+    Where s is negative, as it should be, k is 1; else the second term is there where x is positive.
+    """
+    for total in [call for call in calls if is_plain_sum(call, 2)]:
+        for first, second in permutations(total.reads["xs"]):
+            relu = _chain(calls, total, first, "relu")
+            bent = _chain(calls, total, second, "batch_norm", "relu", "batch_norm")
+            if relu and bent and _is_prelu([*relu, *bent], relu[-1], bent[-1], total, calls):
+                _become_prelu(total, bent[-1], bent[0], calls, constants)
+                fuse(calls, total, *(call for call in (*relu, *bent) if call is not bent[0]))
+                break
+
+
+def _chain(calls: Sequence[Call], user: Call, tensor: Tensor, *names: str) -> list[Call]:
+    """The calls of these primitives that make, one for the other, what a call reads: the last of
+    them first, and the copies between them. Empty: it is made otherwise."""
+    chain: list[Call] = []
+    index, remaining = calls.index(user), list(names)
+    while remaining:
+        makers = [i for i in range(index) if writes(calls[i], tensor)]
+        if not makers or calls[makers[-1]].writes.get("y") is not tensor:
+            return []
+        index = makers[-1]
+        if calls[index].name != "copy" and calls[index].name != remaining.pop(0):
+            return []
+        chain.append(calls[index])
+        tensor = calls[index].reads["x"]
+    return chain
+
+
+def _is_prelu(
+    terms: Sequence[Call], relu: Call, scale: Call, total: Call, calls: Sequence[Call]
+) -> bool:
+    """Whether the terms of a sum are those of `make_prelu`, of one x, and nothing else reads them.
+
+    relu, scale: what reads x.
+    """
+    x, users = relu.reads["x"], Users([calls])
+    plain: dict[str, dict[str, Any]] = {"copy": {}, "relu": {}}
+    plain["batch_norm"] = {"mean": None, "rate": None, "bias": None, "addend": None}
+    start = min(calls.index(relu), calls.index(scale))
+    return (
+        scale.reads["x"] is x
+        and all(is_call(call, call.name, **plain[call.name]) for call in terms)
+        and not any(call.settings.get("slope") for call in terms)
+        and all(users.only(call.writes["y"], *terms, total) for call in terms)
+        and not any(writes(call, x) for call in calls[start : calls.index(total)])
+    )
+
+
+def _become_prelu(
+    total: Call, inner: Call, outer: Call, calls: list[Call], constants: Constants
+) -> None:
+    """Let the sum of `make_prelu` be the PReLU, and its outer Scale the one behind it."""
+    x, y, scales = inner.reads["x"], total.writes["y"], [inner.reads["scale"], outer.reads["scale"]]
+    channels = x.shape[1]
+
+    def record(program: Program) -> tuple[Tensor, ...]:
+        made = Tensor((channels,), name="slope"), Tensor((channels,), name="factor")
+        formula = "y = b * min(a, 0); z = 1 + b * max(a, 0)"
+        program.broadcast(scales, list(made), formula=formula)
+        return made
+
+    slope, factor = constants.get(
+        (total.position, *(scale.owner for scale in scales), "PReLU"), record
+    )
+    program = Program()
+    slope = slope.view((1, channels, *[1] * (len(x.shape) - 2)))
+    program.broadcast([x, slope], [y], formula=PRELU)
+    for name in "name", "reads", "writes", "settings":
+        setattr(total, name, getattr(program.calls[0], name))
+    outer.reads = {"x": y, "scale": factor}
+    outer.writes["y"] = y
+    outer.position = total.position
+    total.trade(outer)
+    calls.remove(outer)
+    calls.insert(calls.index(total) + 1, outer)
 
 
 def drop_copies(calls: list[Call]) -> None:

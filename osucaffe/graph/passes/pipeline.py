@@ -151,6 +151,7 @@ def _inferring(name: str, run: Callable[[list[Call], Build, Constants], None]) -
 COMPILE = (
     Pass("record", record),
     Pass("warn of overwriters", warn),
+    _inferring("make PReLU", lambda calls, _, constants: inference.make_prelu(calls, constants)),
     _fusing("ReLU before pooling", lambda build: fusion.relu_before_pooling(build.programs)),
     _fusing("fuse ReLU", lambda build: fusion.fuse_relu(build.programs[0])),
     _fusing("fuse batch norm", lambda build: fuse_batch_norm(build.programs)),

@@ -216,6 +216,51 @@ def test_elu_and_prelu_where_they_lie(channels: int) -> None:
     assert x.layout == y.layout == z.layout is not None
 
 
+@pytest.mark.parametrize("channels", [32, 20])
+def test_products_and_sums_where_they_lie(channels: int) -> None:
+    shape = (2, channels, 5, 6)
+
+    def record(program: Program) -> list[Tensor]:
+        x, *ys = blocked(program, shape), *(Tensor(shape, flexible=True) for _ in range(4))
+        scale, bias = Given((channels,)), Given((channels,))
+        program.batch_norm(x, None, None, scale, None, None, ys[0])
+        program.batch_norm(x, None, None, scale, bias, None, ys[1])
+        program.batch_norm(x, None, None, scale, bias, ys[0], ys[2], relu=True)
+        factor = scale.view((1, channels, 1, 1))
+        program.broadcast([factor, x, ys[1]], [ys[3]], formula="y = a * b + c")
+        program.broadcast([ys[3], factor], [ys[3]], formula="y = a + b")
+        return [x, *ys]
+
+    x, *ys = check(record)
+    for y in ys:
+        assert y.layout == x.layout is not None
+        assert np.count_nonzero(y.array) <= y.count  # what pads the channels stays zero
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_sums_along_channels_of_one_element_are_numpy_s(batch: int) -> None:
+    program = Program()
+    x, y = (Tensor((batch, 6, 1, 1)) for _ in range(2))
+    program.batch_norm(x, None, None, Tensor((6,)), Tensor((6,)), None, y)
+    program.batch_norm(x, None, None, Tensor((6,)), None, None, y)
+    assert [step is None for step in prepare(program)] == [batch > 1, False]
+
+
+def test_a_deconvolution_to_few_channels_is_a_product() -> None:
+    settings = UNIT | {"stride": (3, 3), "pad": (4, 4)}
+    steps = []
+
+    def record(program: Program) -> list[Tensor]:
+        x, w = blocked(program, (2, 56, 7, 7)), Given((56, 1, 9, 9), flexible=True)
+        y = Tensor((2, 1, 19, 19), flexible=True)
+        program.convolution_backward_data(x, w, y, **settings)
+        steps.append(program.calls[-1])
+        return [y]
+
+    check(record)
+    assert steps[0].implementation == "oneDNN: x64:gemm:jit"
+
+
 def test_split_into_parts_that_lie_alike() -> None:
     def record(program: Program) -> list[Tensor]:
         xs = [blocked(program, (2, c, 4, 5)) for c in (16, 48, 32)]

@@ -144,6 +144,24 @@ NETS: dict[str, tuple[str, dict[str, int] | None]] = {
 }
 
 
+def bent(bottom: str, top: str, bias: bool = False, slope: float = 0) -> str:
+    """ReLU(x) + scale(ReLU(scale(x)))."""
+    straight, other = f"{bottom}_1", f"{bottom}_2"
+    return (
+        layer(
+            f"straight_{bottom}",
+            "ReLU",
+            bottom,
+            straight,
+            f"relu_param {{ negative_slope: {slope} }}",
+        )
+        + scale(bottom, other, bias=bias)
+        + relu(other)
+        + scale(other, other, bias=False)
+        + added(f"{straight} {other}", top)
+    )
+
+
 def read(text: str) -> caffe_pb2.NetParameter:
     return text_format.Parse(INPUT + text, caffe_pb2.NetParameter())
 
@@ -200,6 +218,50 @@ def test_outputs_are_those_of_the_net_as_it_is(name: str, onednn: bool) -> None:
     wanted = outputs(plain)
     agree(outputs(fast), wanted)
     agree(outputs(beside), wanted)
+
+
+BENT = np.array([[-1, -0.5, 0, 2, -2, 1], [-0.25, 0.5, 3, -0.5, 0, 2]], np.float32)
+"""The two scales of each channel: what the ReLU behind the first lets pass is negative, as in a
+PReLU, or positive, or nothing."""
+
+
+SWAPPED = '"x_1" bottom: "x_2"', '"x_2" bottom: "x_1"'
+
+
+@pytest.mark.parametrize("onednn", [True, False], ids=["oneDNN", "NumPy"])
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        (bent("x", "p"), {"broadcast": 1, "batch_norm": 1}),
+        (bent("x", "p").replace(*SWAPPED), {"broadcast": 1, "batch_norm": 1}),
+        (
+            bent("x", "p") + bent("p", "q"),
+            {"broadcast": 2, "batch_norm": 2},
+        ),
+        (bent("x", "p", bias=True), {"relu": 2, "batch_norm": 2, "sum": 1}),
+        (bent("x", "p", slope=0.5), {"relu": 2, "batch_norm": 2, "sum": 1}),
+        (bent("x", "p") + scale("x_1", "q"), {"relu": 2, "batch_norm": 3, "sum": 1}),
+        (scale("x", "y") + bent("y", "p").replace("y_1", "y"), None),  # x changes between
+        (bent("x", "p").replace('"x_1" bottom: "x_2"', '"x_2" bottom: "x_2"'), None),
+    ],
+)
+def test_prelu_of_two_relus(text: str, left: dict[str, int] | None, onednn: bool) -> None:
+    backend = Cpu(onednn=onednn)
+    plain = Net(read(text), backend=backend, phase="TEST", inspectable=True)
+    fast = Net(read(text), backend=backend, phase="TEST", inference=True, share=plain)
+    for values in BENT, 3 * BENT[::-1]:
+        scales = [each for each in plain.layers if each.type == "Scale"]
+        for index, each in enumerate(scales):
+            for blob in each.parameters:
+                backend.write(blob.data, values[index % 2])
+        for net in plain, fast:
+            net.refresh()
+            net.write("x", np.arange(-378, 378).reshape(2, 6, 9, 7) / 4)
+            net.forward()
+        for name in plain.outputs:
+            np.testing.assert_array_equal(fast.read(name), plain.read(name))
+    if left is not None:
+        assert Counter(call.name for call in fast.programs[0]) == left
 
 
 MODELS = (

@@ -18,7 +18,7 @@ RELU, ELU = 0x20, 0x22
 MAX, AVERAGE_INCLUDE_PADDING, AVERAGE_EXCLUDE_PADDING = 0x1FF, 0x2FF, 0x3FF
 LRN_ACROSS_CHANNELS, LRN_WITHIN_CHANNEL = 0xAFF, 0xBFF
 SOFTMAX_ACCURATE = 0x30000
-BINARY_MULTIPLY = 0x1FFF1
+BINARY_ADD, BINARY_MULTIPLY = 0x1FFF0, 0x1FFF1
 
 # Arguments of an execution; MULTIPLE_SRC + i for the inputs of concat and sum.
 SRC, SRC_1, DST, WEIGHTS, BIAS, WORKSPACE, SCRATCHPAD = 1, 2, 17, 33, 41, 64, 80
@@ -62,6 +62,7 @@ _FUNCTIONS = {
     "primitive_attr_set_scratchpad_mode": "ai",
     "primitive_attr_set_post_ops": "ap",
     "post_ops_create": "o",
+    "post_ops_append_binary": "pim",
     "post_ops_append_eltwise": "piff",
     "post_ops_append_prelu": "pi",
     "post_ops_append_sum": "pfii",
@@ -90,8 +91,8 @@ _TYPES: dict[str, Any] = dict.fromkeys("empha", c_void_p) | {
 
 
 PostOperation = tuple[Any, ...]
-"""What is appended to a primitive's work: ("eltwise", algorithm, alpha, beta) or ("prelu", mask of
-the axes along which slopes vary)."""
+"""What is appended to a primitive's work: ("eltwise", algorithm, alpha, beta), ("prelu", mask of
+the axes along which slopes vary) or ("binary", algorithm, format of the other operand)."""
 
 
 class Unsupported(Exception):
@@ -262,14 +263,14 @@ class Library:
     def dimensions(values: Sequence[int]) -> Any:
         return (c_int64 * max(len(values), 1))(*values)
 
-    def _attributes(self, keep: float | None, then: PostOperation | None) -> Handle:
+    def _attributes(self, keep: float | None, then: Sequence[PostOperation]) -> Handle:
         attributes = Handle(self, "primitive_attr", self.create("primitive_attr_create"))
         self.call("primitive_attr_set_scratchpad_mode", attributes, _USER_SCRATCHPAD)
         operations = Handle(self, "post_ops", self.create("post_ops_create"))
         if keep is not None:
             self.call("post_ops_append_sum", operations, keep, 0, _UNDEFINED)
-        if then is not None:
-            self.call(f"post_ops_append_{then[0]}", operations, *then[1:])
+        for name, *settings in then:
+            self.call(f"post_ops_append_{name}", operations, *settings)
         self.call("primitive_attr_set_post_ops", attributes, operations)
         return attributes
 
@@ -278,12 +279,12 @@ class Library:
         primitive: str,
         *arguments: Any,
         keep: float | None = None,
-        then: PostOperation | None = None,
+        then: Sequence[PostOperation] = (),
     ) -> PrimitiveDescriptor:
         """Choose an implementation. Engines and attributes are filled in; sequences of whole
         numbers become dimensions, of Descriptors arrays of them. Scratchpads come from the caller.
 
-        keep: add this share of what is in the output. then: apply this to it.
+        keep: add this share of what is in the output. then: apply these to it.
         Raises Unsupported.
         """
         remaining = iter(arguments)

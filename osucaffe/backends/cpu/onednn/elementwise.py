@@ -1,14 +1,15 @@
-"""Owns ReLU, ELU, PReLU, sum, copy, concat and split on oneDNN."""
+"""Owns ReLU, ELU, PReLU, products and sums, copy, concat and split on oneDNN."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ...formula import ELU, PRELU
 from ...primitives import formulas, movement
 from ...tensor import Step
 from . import api
-from .api import Descriptor, PrimitiveDescriptor, Unsupported
+from .api import Descriptor, PostOperation, PrimitiveDescriptor, Unsupported
 from .memory import in_sequence
 from .preparation import Operand, Preparation
 
@@ -44,8 +45,19 @@ def elementwise(p: Preparation, a: formulas.Elementwise) -> Step | None:
     return p.step(chosen, {api.SRC: source}, {api.DST: p.operand(a.outputs[0])})
 
 
+_BINARY = {
+    "y = a * b": [api.BINARY_MULTIPLY],
+    "y = a + b": [api.BINARY_ADD],
+    "y = a * b + c": [api.BINARY_MULTIPLY, api.BINARY_ADD],
+}
+
+
 def broadcast(p: Preparation, a: formulas.Broadcast) -> Step | None:
-    """All but PReLU is left to NumPy."""
+    """All but PReLU, products and sums is left to NumPy."""
+    if a.formula in _BINARY:
+        first = sorted(a.inputs[:2], key=lambda x: x.count, reverse=True)
+        operands = [p.operand(x) for x in (*first, *a.inputs[2:])]
+        return binary(p, _BINARY[a.formula], operands, p.operand(a.outputs[0]))
     if a.formula != PRELU:
         return None
     x, slopes = a.inputs
@@ -59,6 +71,46 @@ def broadcast(p: Preparation, a: formulas.Broadcast) -> Step | None:
     if chosen.is_reference:
         return None
     return p.step(chosen, {api.SRC: source, api.WEIGHTS: slope}, {api.DST: p.operand(a.outputs[0])})
+
+
+def binary(
+    p: Preparation,
+    kinds: Sequence[int],
+    operands: Sequence[Operand],
+    y: Operand,
+    relu: bool = False,
+) -> Step | None:
+    """y = the first operand, multiplied by or added to each of the others, which may have extents
+    of 1; then ReLU.
+
+    Left to NumPy is what only reference code can do, and what oneDNN 3.2 gets wrong: numbers for
+    each channel that it adds besides, to planes of one element.
+    """
+    first, *others = operands
+    form = first.chosen_form
+    extents = y.plain.dimensions
+    repeats = any(other.tensor.count < y.tensor.count for other in others[1:])
+    if form.dimensions != extents or (repeats and math.prod(extents[2:]) == 1):
+        return None
+    forms = [other.plain if other.tensor.is_open else other.form for other in others]
+    then: list[PostOperation] = [
+        ("binary", kind, other) for kind, other in zip(kinds[1:], forms[1:], strict=True)
+    ]
+    if relu:
+        then.append(("eltwise", api.RELU, 0.0, 0.0))
+
+    def describe(second: Descriptor) -> PrimitiveDescriptor:
+        return p.library.describe("binary", kinds[0], form, second, form, then=then)
+
+    chosen = describe(forms[0])
+    if chosen.is_reference:  # with blocks of channels it wants the other in blocks, too
+        chosen = describe(p.library.any(forms[0].dimensions))
+    if chosen.is_reference:
+        return None
+    reads: dict[int, Operand | None] = {api.SRC: first, api.SRC_1: others[0]}
+    for number, other in enumerate(others[1:], 1):
+        reads[number * api.POST_OPERATION | api.SRC_1] = other
+    return p.step(chosen, reads, {api.DST: y})
 
 
 def sum(p: Preparation, a: formulas.Sum) -> Step:

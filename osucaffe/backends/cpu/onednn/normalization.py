@@ -1,4 +1,4 @@
-"""Owns local response normalization and softmax on oneDNN, forward and backward."""
+"""Owns local response normalization and softmax on oneDNN, forward and backward, and Scale."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from ...primitives import normalization as ops
 from ...tensor import Step
 from . import api
 from .api import Descriptor, PrimitiveDescriptor
+from .elementwise import binary
 from .pooling import Note, note_in
 from .preparation import Preparation
 
@@ -59,6 +60,20 @@ def lrn_backward(p: Preparation, a: ops.LrnBackward) -> Step | None:
         {api.DIFF_SRC: p.operand(a.dx)},
         {api.WORKSPACE: a.note} if chosen.has(api.WORKSPACE) else {},
     )
+
+
+def batch_norm(p: Preparation, a: ops.BatchNorm) -> Step | None:
+    """Without statistics; else it is left to NumPy."""
+    if a.scale is None or a.mean is not None or a.rate is not None:
+        return None
+    each = p.library.plain((1, a.x.shape[1], *[1] * (len(a.x.shape) - 2)))
+    operands, kinds = [p.operand(a.x), p.operand(a.scale, each)], [api.BINARY_MULTIPLY]
+    if a.bias is not None:
+        operands.append(p.operand(a.bias, each))
+    if a.addend is not None:
+        operands.append(p.operand(a.addend))
+    kinds += [api.BINARY_ADD] * (len(operands) - 2)
+    return binary(p, kinds, operands, p.operand(a.y), a.relu)
 
 
 def _softmax(p: Preparation, form: Descriptor, axis: int) -> PrimitiveDescriptor:
