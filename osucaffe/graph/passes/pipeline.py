@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...backends.backend import Backend
+from ...backends.formula import PRELU
 from ...backends.tensor import Call, Step, Tensor
 from ...blob import Blob
 from ...labels import Labels
@@ -148,10 +149,16 @@ def _inferring(name: str, run: Callable[[list[Call], Build, Constants], None]) -
     return Pass(name, infer, inspectable=False, inference=True)
 
 
+def make_prelu(calls: list[Call], build: Build, constants: Constants) -> None:
+    """Make PReLUs of what nets write in their place, where one can be part of the call before."""
+    if PRELU in build.backend.activations:
+        inference.make_prelu(calls, constants)
+
+
 COMPILE = (
     Pass("record", record),
     Pass("warn of overwriters", warn),
-    _inferring("make PReLU", lambda calls, _, constants: inference.make_prelu(calls, constants)),
+    _inferring("make PReLU", make_prelu),
     _fusing("ReLU before pooling", lambda build: fusion.relu_before_pooling(build.programs)),
     _fusing("fuse ReLU", lambda build: fusion.fuse_relu(build.programs[0])),
     _fusing("fuse batch norm", lambda build: fuse_batch_norm(build.programs)),

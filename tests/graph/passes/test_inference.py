@@ -228,7 +228,6 @@ PReLU, or positive, or nothing."""
 SWAPPED = '"x_1" bottom: "x_2"', '"x_2" bottom: "x_1"'
 
 
-@pytest.mark.parametrize("onednn", [True, False], ids=["oneDNN", "NumPy"])
 @pytest.mark.parametrize(
     ("text", "left"),
     [
@@ -245,8 +244,8 @@ SWAPPED = '"x_1" bottom: "x_2"', '"x_2" bottom: "x_1"'
         (bent("x", "p").replace('"x_1" bottom: "x_2"', '"x_2" bottom: "x_2"'), None),
     ],
 )
-def test_prelu_of_two_relus(text: str, left: dict[str, int] | None, onednn: bool) -> None:
-    backend = Cpu(onednn=onednn)
+def test_prelu_of_two_relus(text: str, left: dict[str, int] | None) -> None:
+    backend = Cpu()
     plain = Net(read(text), backend=backend, phase="TEST", inspectable=True)
     fast = Net(read(text), backend=backend, phase="TEST", inference=True, share=plain)
     for values in BENT, 3 * BENT[::-1]:
