@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from osucaffe.backends.cores import computing_threads, usable_cores
+from osucaffe.backends.cores import computing_threads, idle_seconds, usable_cores
 from osucaffe.backends.cpu import Cpu
 from osucaffe.comm.job.job import Job
 from osucaffe.comm.job.topology import discover
@@ -43,3 +43,16 @@ def test_threads_are_those_of_the_variable_or_the_cores(
     assert computing_threads(2) == shared
     assert computing_threads(99) == (shared if variable[:1] in ("2", "3") else 1)
     assert Cpu(threads=5).threads == 5
+
+
+def test_idle_time_does_not_go_back() -> None:
+    first = idle_seconds()
+    assert 0 <= first <= idle_seconds()
+
+
+def test_no_idle_time_is_seen_where_the_system_does_not_tell(monkeypatch) -> None:
+    def refuse(*_: object) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr("builtins.open", refuse)
+    assert idle_seconds() == 0

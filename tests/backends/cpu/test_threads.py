@@ -41,10 +41,11 @@ def test_steps_on_one_thread_run_as_one() -> None:
 
 
 class Machine:
-    """Time that passes only as steps say, and the share of two processors that they have of it."""
+    """Time that passes only as steps say, and the share of two processors that they have of it, and
+    that nobody has."""
 
     def __init__(self, short: bool) -> None:
-        self.now = self.used = 0.0
+        self.now = self.used = self.idled = self.spare = 0.0
         self.told: list[str] = []
         self.takes = {"both": 1.0, "one": 2.0}
         self.share = 2.0
@@ -62,6 +63,7 @@ class Machine:
             short=short,
             clock=lambda: self.now,
             processors=lambda: self.used,
+            idle=lambda: self.idled,
         ).run
 
     def step(self, name: str) -> Step:
@@ -69,6 +71,7 @@ class Machine:
             self.told.append(name)
             self.now += self.takes[name]
             self.used += self.share * self.takes[name]
+            self.idled += self.spare * self.takes[name]
 
         return run
 
@@ -131,6 +134,23 @@ def test_a_long_pass_tries_one_thread_only_where_the_cores_are_taken() -> None:
     machine.share, machine.takes["both"] = 2.0, 1.0
     assert machine.runs(kept + len(TRIAL))[-1] == "both"
     assert set(machine.runs(5000)) == {"both"}
+
+
+def test_all_threads_are_tried_again_once_when_cores_become_idle() -> None:
+    machine = Machine(short=False)
+    machine.share, machine.takes["both"] = 0.7, 9.0
+    assert machine.runs(threads.WATCHED + len(TRIAL))[-1] == "one"
+    kept = int(2 * threads.TRIED * 7.0 / (threads.LOST * 2.0))
+    machine.spare = 0.6
+    assert set(machine.runs(kept // 4)) == {"one"}
+    machine.spare = 1.0
+    soon = 3 * threads.WATCHED + len(TRIAL)
+    assert machine.runs(soon).count("both") == 2 * threads.TRIED  # which is still slow
+    assert set(machine.runs(kept // 4)) == {"one"}
+    machine.spare, machine.share = 0.2, 0.7
+    machine.runs(2 * threads.WATCHED)
+    machine.spare, machine.share, machine.takes["both"] = 1.0, 2.0, 1.0
+    assert machine.runs(soon)[-1] == "both"
 
 
 def test_a_program_runs_on_one_thread_where_all_of_it_can() -> None:

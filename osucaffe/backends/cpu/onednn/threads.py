@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
+from ...cores import idle_seconds
 from ...tensor import Call, Step, sequence
 
 SetThreads = Callable[[int], object]
@@ -49,6 +50,12 @@ LOOKED, ENOUGH = 0.1, 0.75
 """Seconds of watched passes after which the processors' time that they had is looked at, and the
 share of all threads' time that they have where no other process wants the cores: threads that wait
 spin. On two cores it is 0.95 and more, beside one busy loop 0.7, beside four 0.4."""
+
+
+QUIET, SPARE, PATIENCE = 0.4, 0.75, 0.02
+"""Where a pass runs on one thread, all are tried again once the others' cores are idle that were
+not before: for so many seconds, so much of them, and after so much of the passes before the next
+trial."""
 
 
 def work(call: Call) -> int:
@@ -149,10 +156,16 @@ class Faster:
         short: bool,
         clock: Callable[[], float] = time.perf_counter,
         processors: Callable[[], float] = time.process_time,
+        idle: Callable[[], float] = idle_seconds,
     ) -> None:
         self._steps, self._on_one = [on_all], on_one
         self._threads, self._short = threads, short
-        self._clock, self._processors = clock, processors
+        self._clock, self._processors, self._idle = clock, processors, idle
+        self._looked = self._kept = (
+            0.0  # when idle cores were last looked for; passes until a trial
+        )
+        self._idled = 0.0
+        self._were_taken = True
         self._best = self._left = self._slow = 0
         self._once = 0.0  # seconds that the best takes
         self._watched = self._used = 0.0  # seconds, since they were last looked at
@@ -177,7 +190,8 @@ class Faster:
         self._used += self._processors() - used
         self._slow = self._slow + 1 if self._once and passed > 2 * self._once else 0
         due = self._left <= 0 and (self._short or self._best or self._starved())
-        self._trial = bool(due) or self._slow == WATCHED
+        free = self._best == 1 and self._left < (1 - PATIENCE) * self._kept and self._are_free()
+        self._trial = bool(due) or free or self._slow == WATCHED
 
     def _starved(self) -> bool:
         """Whether the threads had less of the processors' time than they would have alone."""
@@ -186,6 +200,19 @@ class Faster:
         starved = self._used < ENOUGH * self._threads * self._watched
         self._watched = self._used = 0.0
         return starved
+
+    def _are_free(self) -> bool:
+        """Whether cores for all threads, which were taken before, have been idle."""
+        now, begun, idled = self._clock(), self._looked, self._idled
+        if begun and now - begun < QUIET:
+            return False
+        self._looked, self._idled = now, self._idle()
+        if not begun:
+            return False
+        cores = (self._idled - idled) / (now - begun)
+        free, before = cores >= self._threads - 1 - (1 - SPARE), self._were_taken
+        self._were_taken = not free
+        return free and before
 
     def _try(self) -> None:
         way = len(self._tried)
@@ -214,6 +241,7 @@ class Faster:
         self._once, *_ = least = min(self._tried)
         self._best = self._tried.index(least)
         lost = sum(spent - passes * self._once for _, spent, passes in self._tried)
-        self._left = max(KEPT, int(lost / (LOST * self._once)))
+        self._left = self._kept = max(KEPT, int(lost / (LOST * self._once)))
+        self._looked = 0.0
         self._tried, self._trial, self._slow = [], False, 0
         self._watched = self._used = 0.0
