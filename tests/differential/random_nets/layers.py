@@ -362,11 +362,17 @@ def _crop_center(g: Growing, layer: LayerParameter, shape: Shape) -> None:
     layer.crop_center_param.crop_size.extend(cuts)
 
 
+MANY = 64
+"""Equal numbers (slopes of L1) of which a sum is off by more than noise in its terms tells."""
+
+
 @maker("InnerDistance", fits=lambda shape: len(shape) > 1)
 def _inner_distance(g: Growing, layer: LayerParameter, shape: Shape) -> None:
     param = layer.inner_distance_param
     param.num_output, param.distance_type = g.choice(1, 3, 5), g.choice("L2", "L1")
     param.axis = g.choice(1, len(shape) - 1)
+    if math.prod(shape[: param.axis]) > MANY:
+        param.distance_type = "L2"
     param.weight_filler.type = "xavier"
 
 
