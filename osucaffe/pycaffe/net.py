@@ -141,6 +141,11 @@ class Net:
         inputs = {net.blobs[name].data for name in net.inputs}
         kept = inputs - overwritten(net, inputs)
         self._keeps_inputs = kept == inputs
+        # An output may be an input itself, or lie in its memory.
+        given, stays = ({tensor.address for tensor in tensors} for tensors in (inputs, kept))
+        outputs = [net.blobs[name].data for name in net.outputs]
+        self._computed = [tensor for tensor in outputs if tensor.address not in given]
+        self._results = [tensor for tensor in outputs if tensor.address not in stays]
         self._store.own(self, blobs, kept)
 
     def _blob(self, name: str) -> Blob:
@@ -356,7 +361,7 @@ class Net:
         fast = self._forward_only
         if fast is None or not fast.pays():
             return False
-        self.prepare(overwritten=self._results)
+        self.prepare(overwritten=self._computed)
         if note:
             self._store.note_uploads()
         fast.run()
@@ -364,10 +369,6 @@ class Net:
 
     def _end_pass(self) -> None:
         self.done(bring=self._results)
-
-    @property
-    def _results(self) -> list[Tensor]:
-        return [self._net.blobs[name].data for name in self.outputs]
 
     def _backward(self, start: int, end: int) -> None:
         self._catch_up()

@@ -190,7 +190,8 @@ class DeviceStore(Store):
         self._uploads = backend.uploads()
         self._copies: weakref.WeakKeyDictionary[Tensor, Copy] = weakref.WeakKeyDictionary()
         self._by_memory: weakref.WeakValueDictionary[Key, Copy] = weakref.WeakValueDictionary()
-        """Of all tensors that lie in one place, nets' shared parameters, there is one copy."""
+        """Of all tensors that lie in one place, such as nets' shared parameters and the top of a
+        Flatten, there is one copy."""
         self._lent: dict[weakref.ref[Copy], None] = {}
         """Those that a script may have written to since they were uploaded, in order."""
         self._runs = 0
@@ -208,7 +209,7 @@ class DeviceStore(Store):
             self._lend(copy)
             if copy.owner is None:
                 self.expose([tensor])
-        return copy.array
+        return copy.under(tensor)
 
     def _lend(self, copy: Copy) -> None:
         copy.is_lent = True
@@ -248,7 +249,7 @@ class DeviceStore(Store):
 
     def written(self, tensor: Tensor) -> np.ndarray | None:
         copy = self._by_memory.get(key(tensor))
-        return copy.array if copy is not None and copy.is_lent else None
+        return copy.under(tensor) if copy is not None and copy.is_lent else None
 
     def own(self, net: object, blobs: Iterable[Tensor], inputs: Iterable[Tensor]) -> None:
         self._owners.update((tensor, id(net)) for tensor in blobs)
@@ -264,7 +265,7 @@ class DeviceStore(Store):
         for copy in self._concerned(net):
             tensor = copy.tensor()
             if tensor is not None and copy.place[0] not in skipped:
-                self.backend.begin_write(tensor, copy.array)
+                self.backend.begin_write(tensor, copy.under(tensor))
 
     def note_uploads(self) -> None:
         self._uploaded = self._uploads.mark()
@@ -285,7 +286,7 @@ class DeviceStore(Store):
         """Bring tensors, and wait: for uploads, too, as the script may write anew behind this."""
         for tensor in tensors:
             copy = self._copy_of(tensor)
-            self.backend.begin_read(tensor, copy.array)
+            self.backend.begin_read(tensor, copy.under(tensor))
             copy.run = self._runs
         self.backend.synchronize()
 
@@ -304,6 +305,11 @@ class Copy:
     def __init__(self, array: np.ndarray, place: Key, owner: int | None, is_input: bool) -> None:
         self.array, self.place, self.owner, self.is_input = array, place, owner, is_input
         self.run, self.is_lent = -1, False
+
+    def under(self, tensor: Tensor) -> np.ndarray:
+        """The array under the shape of a tensor there."""
+        same = self.array.shape == tensor.shape
+        return self.array if same else self.array.reshape(tensor.shape)
 
 
 def key(tensor: Tensor) -> Key:

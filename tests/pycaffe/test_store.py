@@ -88,11 +88,15 @@ def net_array(nets: tuple[caffe.Net, caffe.Net]) -> np.ndarray:
 
 
 @pytest.fixture(params=[False, True], ids=["host", "device"])
-def load(request, tmp_path, monkeypatch):
+def load_text(request, tmp_path, monkeypatch):
     """Makes TEST nets, on the CPU or what passes for a device."""
     monkeypatch.setattr(settings._Settings, "given", Device() if request.param else None)
-    path = write(tmp_path, DEPLOY)
-    return lambda: caffe.Net(path, caffe.TEST)
+    return lambda text: caffe.Net(write(tmp_path, text), caffe.TEST)
+
+
+@pytest.fixture
+def load(load_text):
+    return lambda: load_text(DEPLOY)
 
 
 def counting(monkeypatch, net):
@@ -172,3 +176,55 @@ def test_what_fills_an_array_is_copied_by_threads(monkeypatch):
     assert type(array + 1) is np.ndarray
     with pytest.raises(ValueError, match="broadcast"):
         array[...] = np.zeros((3, 5, 8))
+
+
+VIEWED = """
+input: "data" input_shape { dim: 2 dim: 3 dim: 4 dim: 5 }
+layer { name: "conv" type: "Convolution" bottom: "data" top: "conv"
+  convolution_param { num_output: 2 kernel_size: 3 weight_filler { type: "gaussian" std: 0.5 } } }
+layer { name: "flat" type: "Flatten" bottom: "conv" top: "flat" }
+layer { name: "ip" type: "InnerProduct" bottom: "flat" top: "ip"
+  inner_product_param { num_output: 3 weight_filler { type: "gaussian" std: 0.5 } } }
+"""
+
+
+@pytest.mark.parametrize("order", [("conv", "flat"), ("flat", "conv")])
+def test_blobs_of_one_memory_have_shapes_of_their_own(load_text, order):
+    net = load_text(VIEWED)
+    net.blobs["data"].data[...] = np.arange(120).reshape(2, 3, 4, 5)
+    for _ in range(2):
+        net.forward()
+        arrays = {name: net.blobs[name].data for name in order}
+        assert {name: array.shape for name, array in arrays.items()} == {
+            "conv": (2, 2, 2, 3),
+            "flat": (2, 12),
+        }
+        assert (arrays["conv"].reshape(2, 12) == arrays["flat"]).all()
+    arrays[order[0]][...] = 1
+    assert (net.blobs[order[1]].data == 1).all()
+    weight = net.params["ip"][0].data
+    np.testing.assert_allclose(net.forward(start="ip")["ip"][0], weight.sum(axis=1), rtol=1e-5)
+
+
+BOUNDARY = """
+input: "data" input_shape { dim: 2 dim: 3 } input: "unread" input_shape { dim: 2 }
+input: "seen" input_shape { dim: 2 dim: 2 dim: 2 } input: "changed" input_shape { dim: 4 }
+layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip"
+  inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
+layer { name: "flat" type: "Flatten" bottom: "seen" top: "flat" }
+layer { name: "power" type: "Power" bottom: "changed" top: "changed" power_param { scale: 2 } }
+"""
+
+
+def test_outputs_in_the_memory_of_inputs_follow_them(load_text):
+    net = load_text(BOUNDARY)
+    for value in 1, 2, 5:
+        for name in net.inputs:
+            net.blobs[name].data[...] = value
+        outputs = net.forward()
+        np.testing.assert_allclose(outputs["ip"][0], net.params["ip"][0].data.sum(1) * value, 1e-5)
+        assert (outputs["unread"] == value).all()
+        assert (outputs["flat"] == value).all()
+        assert outputs["flat"].shape == (2, 4)
+        assert (outputs["changed"] == 2 * value).all()
+        assert (net.blobs["seen"].data == value).all()
