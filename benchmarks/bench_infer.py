@@ -9,7 +9,6 @@ the same day and machine.
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from osucaffe.backends.cores import usable_cores
 
 from . import results
 from .infer import difference, read_outputs, write_files, write_onnx
@@ -69,7 +70,7 @@ def measure_case(
     case: Case, peers: list[dict[str, Any]], rounds: int, seconds: float, folder: Path
 ) -> dict[str, Any]:
     """What a case took on each side, in turns; the ratio is to the fastest peer with a goal."""
-    threads = len(os.sched_getaffinity(0)) if case.script else THREADS
+    threads = usable_cores() if case.script else THREADS
     job = {"model": case.model, "threads": threads, "precision": case.precision}
     job |= (files := write_files(case.model, case.batch, folder))
     if ONNX_RUNTIME in peers:

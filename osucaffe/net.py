@@ -216,15 +216,18 @@ class Net:
         pipeline.run(pipeline.PREPARE, self._build)
 
     def _place(self) -> None:
-        """Plan the memory of all tensors but the parameters, and place them; on demand, those that
-        others may share."""
-        if self._on_demand:
-            for name in dict.fromkeys([*self.inputs, *self.outputs]):
-                blob = self.blobs[name]
-                for tensor in (blob.data.owner, blob.length):
-                    if tensor is not None and tensor.array is None:
-                        self.backend.give_memory(tensor)[:] = 0
+        """Place all tensors but the parameters; on demand, those that others may share."""
+        if not self._on_demand:
+            self._place_all()
             return
+        for name in dict.fromkeys([*self.inputs, *self.outputs]):
+            blob = self.blobs[name]
+            for tensor in (blob.data.owner, blob.length):
+                if tensor is not None and tensor.array is None:
+                    self.backend.give_memory(tensor)[:] = 0
+
+    def _place_all(self) -> None:
+        """Plan the memory of all tensors but the parameters, and place them."""
         build, losses = self._build, self._build.parts.losses
         pipeline.run(pipeline.PLACE, build)
         plan = self.memory
@@ -252,14 +255,10 @@ class Net:
             return
         initial = [pair for layer in self.layers for pair in layer.initial]
         missing = [(tensor, values) for tensor, values in initial if tensor.array is None]
-        on_demand, self._on_demand = self._on_demand, False
-        try:
-            self._prepare()
-            if self._backwards:
-                self.arena.give_gradients(self.backend)
-            self._place()
-        finally:
-            self._on_demand = on_demand
+        self._prepare()
+        if self._backwards:
+            self.arena.give_gradients(self.backend)
+        self._place_all()
         for tensor, values in missing:
             self.backend.write(tensor, values)
 

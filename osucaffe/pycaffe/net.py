@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -135,13 +135,22 @@ class Net:
         self._own_tensors()
         self._follow()
 
+    _keeps_inputs = False
+    """Whether no run changes an input (where the net runs beside the script)."""
+    _computed: Sequence[Tensor] = ()
+    """There: the outputs that do not lie in an input's memory."""
+    _results: Sequence[Tensor] = ()
+    """There: those that a run may change."""
+
     def _own_tensors(self) -> None:
+        """Tell the store whose the blobs are, where they are not in the host's memory."""
+        if not self._store.is_beside:
+            return
         net = self._net
         blobs = [tensor for blob in net.blobs.values() for tensor in (blob.data, blob.diff)]
         inputs = {net.blobs[name].data for name in net.inputs}
         kept = inputs - overwritten(net, inputs)
         self._keeps_inputs = kept == inputs
-        # An output may be an input itself, or lie in its memory.
         given, stays = ({tensor.address for tensor in tensors} for tensors in (inputs, kept))
         outputs = [net.blobs[name].data for name in net.outputs]
         self._computed = [tensor for tensor in outputs if tensor.address not in given]

@@ -17,15 +17,9 @@ from ..base import Blob, Blobs, Flags, Layer, Program, Shape, Shapes, Tensor, pa
 
 
 class Changing(Layer):
-    """A layer of scores and labels, with a `number` that the host brings before each pass (a second
-    top: it); `iteration` counts them."""
+    """A layer with a `number` that the host brings before each pass; `iteration` counts them."""
 
-    bottoms = (2, 2)
-    tops = (1, 2)
-    no_gradient: tuple[int, ...] = (1,)
-    gives_none: tuple[int, ...] = (1,)
     iteration = 0
-    scores: tuple[int, int]
 
     @property
     def number(self) -> float | np.ndarray:
@@ -47,6 +41,16 @@ class Changing(Layer):
         self.iteration += 1
         fed.place(self._buffer.flat, self._buffer.address)
 
+
+class ByLabel(Changing):
+    """One of scores and labels; a second top: the number."""
+
+    bottoms = (2, 2)
+    tops = (1, 2)
+    no_gradient = (1,)
+    gives_none = (1,)
+    scores: tuple[int, int]
+
     def labels(self, program: Program, labels: Blob) -> list[Tensor]:
         """Labels and classes to compare: they are equal at the class of an item's label."""
         classes = self.indices(program, (1, self.scores[1]))
@@ -61,8 +65,6 @@ class Noise(Changing):
     noise within it.
     """
 
-    bottoms = tops = (1, 1)
-    no_gradient = gives_none = ()
     in_place = True
     messages = ("noise_param",)
 
@@ -101,7 +103,7 @@ class Noise(Changing):
             program.copy(top[0].diff, bottom[0].diff)
 
 
-class LabelSpecific(Changing):
+class LabelSpecific(ByLabel):
     """What both share: scores (N, ...) and labels (N), and the number's top."""
 
     def setup(self, bottom: Shapes) -> Shapes:
@@ -242,7 +244,7 @@ weights of length 1 and b = |x|."""
 
 
 @register("MarginInnerProduct")
-class MarginInnerProduct(Changing):
+class MarginInnerProduct(ByLabel):
     """Products with weights of length 1, less for an item's own class: |x| times psi of its angle.
 
     Mixed with the product itself by lambda, which falls with each pass: base * (1 + gamma *

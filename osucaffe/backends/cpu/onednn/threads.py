@@ -50,8 +50,6 @@ LOOKED, ENOUGH = 0.1, 0.75
 """Seconds of watched passes after which the processors' time that they had is looked at, and the
 share of all threads' time that they have where no other process wants the cores: threads that wait
 spin. On two cores it is 0.95 and more, beside one busy loop 0.7, beside four 0.4."""
-
-
 QUIET, SPARE, PATIENCE = 0.4, 0.75, 0.02
 """Where a pass runs on one thread, all are tried again once the others' cores are idle that were
 not before: for so many seconds, so much of them, and after so much of the passes before the next
@@ -161,11 +159,9 @@ class Faster:
         self._steps, self._on_one = [on_all], on_one
         self._threads, self._short = threads, short
         self._clock, self._processors, self._idle = clock, processors, idle
-        self._looked = self._kept = (
-            0.0  # when idle cores were last looked for; passes until a trial
-        )
-        self._idled = 0.0
+        self._looked = self._idled = 0.0  # when idle cores were last looked for, and their time
         self._were_taken = True
+        self._kept = 0  # passes from the last trial to the next
         self._best = self._left = self._slow = 0
         self._once = 0.0  # seconds that the best takes
         self._watched = self._used = 0.0  # seconds, since they were last looked at
@@ -210,7 +206,7 @@ class Faster:
         if not begun:
             return False
         cores = (self._idled - idled) / (now - begun)
-        free, before = cores >= self._threads - 1 - (1 - SPARE), self._were_taken
+        free, before = cores >= self._threads - 2 + SPARE, self._were_taken
         self._were_taken = not free
         return free and before
 
