@@ -16,7 +16,7 @@ from ...solvers.nets import testing_nets, training_net
 from ...solvers.snapshots.snapshot import listed
 from .. import options
 from ..launch.start import check_device
-from ..score.predictions import class_names, predict, scored_blobs
+from ..score.predictions import Scoring, predict, scored_blobs
 from ..score.time import measure
 from .parse_log import panels_of, parse
 from .report_page import cards, code, page, panel, results, table
@@ -72,9 +72,13 @@ def _predictions(
     net: Net = choice.build(phase="TEST", backend=backend, inspectable=True, gradients=False)
     options.check_fed(net, str(file))
     options.load_weights(net, models, argparse.Namespace(strict=False))
-    batches = args.iterations or param.test_iter[0]
-    predictions = predict(net, scored_blobs(net.param), batches, args.pictures)
-    names = class_names(net.param, len(predictions.confusion), args.labels)
+    blobs = scored_blobs(net.param)
+    if blobs is None:
+        logger.warning("%s: its net gives no classes scores, so no predictions", file)
+        return
+    scoring = Scoring(net, blobs, args.labels)
+    predictions = predict(net, scoring, args.iterations or param.test_iter[0], args.pictures)
+    names = scoring.names
     yield f"Predictions of {', '.join(weights)}", results(predictions, names)
     yield "Worst predictions", cards(predictions.worst, names)
     yield "Best predictions", cards(predictions.best, names)

@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from ...backends.records import transform_record
+from ...data.ahead.parallel_map import BadRecords
 from ...data.ahead.pipeline import Pipeline, Threads
 from ...data.ahead.processes import Processes, can_be_processes
 from ...data.pictures.preprocessing import Preprocessing, find_preprocessing
@@ -144,18 +145,25 @@ class FileInput(Cropped):
 
 
 class ImageFiles:
-    """A stream of image files; after the last one nothing is written."""
+    """A stream of image files; after the last one nothing is written, nor for those that `bad`
+    skips."""
 
-    def __init__(self, paths: Sequence[str], entry: Entry, *, oversample: bool) -> None:
+    def __init__(
+        self, paths: Sequence[str], entry: Entry, bad: BadRecords, *, oversample: bool
+    ) -> None:
         self._paths, self._entry, self._oversample = paths, entry, oversample
+        self.bad = bad
 
     def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None:
         """Write the input from the files from this position on to an array (N, crops, channels,
         height, width). Raises UserError that names a file that cannot be read."""
         (data,) = arrays
         paths = self._paths[position : position + len(data)]
-        for target, path in zip(data, paths, strict=False):
-            target[...] = self._entry.enter(path, self._oversample)
+        for index, (target, path) in enumerate(zip(data, paths, strict=False), position):
+            try:
+                target[...] = self._entry.enter(path, self._oversample)
+            except UserError as error:
+                self.bad.report(error, index)
 
     def stream(self, shape: tuple[int, ...], readers: int) -> Pipeline:
         """Batches of this shape, (images, crops, channels, height, width), made by so many."""

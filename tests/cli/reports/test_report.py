@@ -14,7 +14,7 @@ from PIL import Image
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.cli.reports.report_page import cards, page, panel, results
-from osucaffe.cli.score.predictions import Prediction, Predictions, predict, scored_blobs
+from osucaffe.cli.score.predictions import Prediction, Predictions, Scoring, predict, scored_blobs
 from osucaffe.data.databases.database import open_database
 from osucaffe.data.databases.datum import parse_datum, pixels
 from osucaffe.net import Net
@@ -149,7 +149,7 @@ def test_pictures_are_as_they_were_before_mean_and_scale(
         parse_text(text, NetParameter), phase="TEST", backend=Cpu(), inspectable=True,
         gradients=False,
     )  # fmt: skip
-    found = predict(net, scored_blobs(net.param), 1, 6)
+    found = predict(net, Scoring(net, scored_blobs(net.param)), 1, 6)
     assert found.confusion.sum() == 6
     top, left = ((extent - crop) // 2 for extent in extents[1:])
     own = {  # the middle of the records themselves, red first
