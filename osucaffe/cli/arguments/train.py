@@ -23,7 +23,7 @@ def train(add: Options) -> None:
     Ctrl-C stops at once. On a terminal a live display follows the log.
 
     Exit codes: 0 done, or nothing left to train; 1 bad input; 2 wrong usage; 3 the loss is nan or
-    infinite at the end; 4 a rank failed, or waited too long, and ended the others; 128 + N stopped
+    infinite; 4 a rank failed, or waited too long, and ended the others; 128 + N stopped
     by signal N with a snapshot (129 SIGHUP, 130 SIGINT, 143 SIGTERM): the end of the log has the
     command that resumes. Each of several ranks has its own exit code."""
     add("--solver", "the solver's prototxt", "FILE", required=True)
@@ -39,6 +39,13 @@ def train(add: Options) -> None:
     )
     add.common("--strict")
     add("--max_iter", "train up to iteration N, instead of the solver's max_iter", COUNT)
+    add(
+        "--on_nan",
+        "when a displayed loss is nan or infinite: stop without a snapshot (default), or go on, "
+        "as Caffe does",
+        ("stop", "continue"),
+        "stop",
+    )
     add("--sigint_effect", "what SIGINT (Ctrl-C) does", _EFFECTS, "stop")
     add("--sighup_effect", "what SIGHUP does", _EFFECTS, "snapshot")
     add.common("--log_dir")

@@ -218,6 +218,7 @@ def _solver(
         weight_decay=model.weight_decay,
         display=epoch,
         max_iter=epoch * epochs,
+        snapshot=epoch * max(1, epochs // 5),
         snapshot_prefix=str(out / start.name),
         random_seed=1,
     )

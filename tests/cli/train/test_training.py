@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -234,10 +235,16 @@ def test_signals_do_what_the_flags_say(ready: Cli, signal_number: signal.Signals
 def test_a_run_that_diverged_ends_with_3(ready: Cli) -> None:
     ready.write_solver("base_lr: 1e38")
     result = ready("train", "--solver=solver.prototxt")
+    diverged = r"Training has diverged: the loss is \S+ at iteration (\d+) \(exit code 3\)"
     assert result.code == 3, result.err
-    assert re.search(
-        r"Training has diverged: the loss is \S+ at iteration 10 \(exit code 3\)", result.err
-    )
+    assert "Lower base_lr" in result.err
+    assert int(re.findall(diverged, result.err)[0]) < 9
+    assert not [*ready.folder.glob("run_iter*")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        result = ready("train", "--solver=solver.prototxt", "--on_nan=continue")
+    assert result.code == 3, result.err
+    assert re.findall(diverged, result.err) == ["10"]
     # So do those who would go on from its end.
     result = ready("train", "--solver=solver.prototxt", "--snapshot=auto")
     assert result.code == 3, result.err
