@@ -3,9 +3,30 @@
 from __future__ import annotations
 
 from ...comm.channels import KINDS
-from .options import COUNT, SECONDS, Kind, Options, auto_or, positive
+from .options import COUNT, SECONDS, Kind, Options, auto_or, positive, share
 
 _EFFECTS = ("stop", "snapshot", "none")
+
+
+def fit(add: Options) -> None:
+    """Train a classifier on a folder of photographs: from the folder to a model and its report.
+
+      osucaffe fit photos --out run
+      osucaffe fit photos --out run --from bvlc_googlenet.caffemodel       fine-tune
+
+    PHOTOS holds a folder of images for each class. Databases, net and solver, training with early
+    stopping, test and report are made by the commands data folder, new, train, test and report,
+    which are printed, and can be run again one by one. The net is a small one, with photographs
+    scaled to 32 to 64 pixels, or on a GPU with 20,000 photographs and more, ResNet-50."""
+    add("photos", "a folder that holds one folder of images per class", "PHOTOS")
+    add("--out", "the folder to write to", "RUN", required=True)
+    add("--model", "a model of `osucaffe models` to train, or the net of --from", "NET")
+    add("--from", "a .caffemodel to fine-tune", "FILE", dest="weights")
+    add("--size", "width and height of the stored images (default: as it suits the net)", COUNT)
+    add("--val_share", "the share held out for validation", Kind("X", share), 0.2)
+    add("--epochs", "number of epochs (default: as of osucaffe new)", COUNT)
+    add.common("--on_bad_record")
+    add("--gpu", "the number of the GPU; several, or all (default: the CPU)", "ID")
 
 
 def train(add: Options) -> None:

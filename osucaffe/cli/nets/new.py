@@ -30,12 +30,17 @@ def run(args: argparse.Namespace) -> None:
         return
 
     data = open_photo_set(args.data)
-    start = _tuned(args) if tuned else _afresh(args.what)
+    start = find_start(args)
     command = write_files(start, data, out, batch=args.batch, epochs=args.epochs)
     print(
         f"{out}: a net for {len(data.classes)} classes, {data.train:,} photographs to train it "
         f"and {data.val:,} to test it; next:\n\n{command}"
     )
+
+
+def find_start(args: argparse.Namespace) -> Start:
+    """What the new net is made from: a model, or what `finetune` is given."""
+    return _tuned(args) if args.what == "finetune" else _afresh(args.what)
 
 
 def _copy(name: str, folder: Path) -> None:
