@@ -7,6 +7,7 @@ import base64
 import csv
 import io
 import logging
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,8 +38,8 @@ _log = logging.getLogger("osucaffe")
 @dataclass(frozen=True)
 class Prediction:
     """One record: its class, the predicted class, the probabilities of the predicted one and of its
-    own, the name of its file, its row in its batch, and a picture (a PNG in base64; "" if the data
-    is no picture)."""
+    own, the name of its file, its row in the last batch (-1: of one before), and a picture (a PNG
+    in base64; "" if the data is no picture)."""
 
     label: int
     predicted: int
@@ -210,16 +211,29 @@ def write_predictions(path: str, rows: Iterable[Prediction], names: Sequence[str
 def predict(net: Net, scoring: Scoring, batches: int, shown: int) -> Predictions:
     """Run batches of a net. shown: how many best and worst records are stored."""
     result, show = scoring.result, Pictures(net)
+    of_class = max(1, shown // len(scoring.names))  # the best would all be of one class
     for batch in range(batches):
         net.forward()
         scoring.add(batch, *scoring.blobs.read(net))
-        for ranking, sign in (result.best, -1), (result.worst, 1):
-            chosen = [one for one in scoring.rows if (one.label == one.predicted) == (sign < 0)]
-            chosen.sort(key=lambda one: sign * one.of_label)
-            ranking += [replace(one, picture=show(one.row)) for one in chosen[:shown]]
-            ranking.sort(key=lambda one: sign * one.of_label)
-            del ranking[shown:]
+        right = [one for one in scoring.rows if one.label == one.predicted]
+        wrong = [one for one in scoring.rows if one.label != one.predicted]
+        best = _first(result.best + right, -1, shown, of_class)
+        worst = _first(result.worst + wrong, 1, shown, shown)
+        result.best, result.worst = (
+            [one if one.row < 0 else replace(one, picture=show(one.row), row=-1) for one in ranking]
+            for ranking in (best, worst)
+        )
     return result
+
+
+def _first(found: list[Prediction], sign: int, most: int, of_class: int) -> list[Prediction]:
+    """Those of the least sign * probability of their class: so many, and so many of each class."""
+    counts: Counter[int] = Counter()
+    kept = []
+    for one in sorted(found, key=lambda one: sign * one.of_label):
+        counts[one.label] += 1
+        kept += [one] if counts[one.label] <= of_class else []
+    return kept[:most]
 
 
 class Pictures:
@@ -277,4 +291,5 @@ def class_names(sources: Sequence[str | Path], count: int, file: str | None = No
 
 def sources_of(net: NetParameter) -> list[str]:
     """What a net's data layers read."""
-    return [layer.data_param.source for layer in net.layer if layer.data_param.source]
+    params = [param for layer in net.layer for param in (layer.data_param, layer.image_data_param)]
+    return [param.source for param in params if param.source]
