@@ -17,7 +17,7 @@ def test(add: Options) -> None:
     DetectionEvaluate layer (SSD) it has the average precision of each label, and their mean (mAP):
 
       osucaffe test --model test.prototxt --weights ssd.caffemodel --iterations 619 --detection"""
-    add.common("--model", required=True)
+    add.net()
     add.common("--weights", help="the trained weights (several files: with commas)")
     add.common("--strict")
     add(
@@ -63,7 +63,7 @@ def time(add: Options) -> None:
 
     The lines after a layer's times name the library or kernel that computes its outputs, its data
     gradient and its weight gradient."""
-    add.common("--model", required=True)
+    add.net()
     add.common("--weights", help="weights to load first (default: the fillers' random ones)")
     add.common("--strict")
     add("--iterations", "number of passes", COUNT, 50)

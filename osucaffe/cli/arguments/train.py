@@ -17,7 +17,7 @@ def fit(add: Options) -> None:
     PHOTOS holds a folder of images for each class. Databases, net and solver, training with early
     stopping, test and report are made by the commands data folder, new, train, test and report,
     which are printed, and can be run again one by one. The net is a small one, with photographs
-    scaled to 32 to 64 pixels, or on a GPU with 20,000 photographs and more, ResNet-50."""
+    scaled to 48 to 64 pixels, or on a GPU with 20,000 photographs and more, ResNet-50."""
     add("photos", "a folder that holds one folder of images per class", "PHOTOS")
     add("--out", "the folder to write to", "RUN", required=True)
     add("--model", "a model of `osucaffe models` to train, or the net of --from", "NET")

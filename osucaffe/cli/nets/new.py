@@ -78,7 +78,8 @@ def _tuned(args: argparse.Namespace) -> Start:
     native = crop_of(net)
     if not native and deploy.is_file():
         native = crop_of(read_net(deploy))
-    solver = read_solver(path.parent / _SOLVER) if path.parent.parent == FOLDER else None
+    beside = path.parent / _SOLVER  # how fast this net may learn
+    solver = read_solver(beside) if beside.is_file() else None
     return Start("finetune", net, str(path), native, solver, (args.weights, weights))
 
 

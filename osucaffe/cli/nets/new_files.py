@@ -37,8 +37,11 @@ _IMAGENET = (104.0, 117.0, 123.0)
 _IMAGENETS_FILES = ("imagenet", "ilsvrc")
 """A name of a mean file with one of these stands for ImageNet's mean image."""
 _EPOCHS, _EPOCHS_TUNED = 60, 20
-_RATE, _RATE_TUNED = 0.01, 0.001
-"""The most that batches of some ten photographs bear; of layers that have learned already."""
+_RATE, _RATES_TUNED = 0.01, (0.0001, 0.001)
+"""The most that batches of some ten photographs bear; of layers that have learned already, a tenth
+of what they learned with, within these."""
+_ITERATIONS_TUNED = 300
+"""The least: an epoch of a hundred photographs is a few iterations."""
 _LARGEST = 64
 """Photographs of a batch when it is tested."""
 
@@ -204,9 +207,11 @@ def _solver(
 ) -> SolverParameter:
     """Momentum and decay of the model's solver; the rate falls to 0 at the end."""
     model = start.solver or SolverParameter(base_lr=_RATE, momentum=0.9, weight_decay=0.0005)
-    rate = min(model.base_lr / 10, _RATE_TUNED) if start.weights else min(model.base_lr, _RATE)
-    epoch = math.ceil(data.train / batches[0])
-    epochs = epochs or (_EPOCHS_TUNED if start.weights else _EPOCHS)
+    rate, epoch = min(model.base_lr, _RATE), math.ceil(data.train / batches[0])
+    if start.weights:
+        rate = float(np.clip(model.base_lr / 10, *_RATES_TUNED))
+        epochs = epochs or max(_EPOCHS_TUNED, math.ceil(_ITERATIONS_TUNED / epoch))
+    epochs = epochs or _EPOCHS
     solver = SolverParameter(
         net=str(out / _FILES[0]),
         test_iter=[math.ceil(data.val / batches[1])],

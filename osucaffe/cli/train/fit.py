@@ -21,7 +21,7 @@ from ..nets.new import find_start
 _SMALL_NET, _LARGE_NET = "cifar10_quick", "resnet50"
 _MANY = 20_000
 """Photographs that are enough to train the large net from scratch, on a GPU."""
-_SIZES = 32, 64
+_SIZES = 48, 64
 """The least and the most that photographs are scaled to for the small net."""
 _SAMPLE = 100
 
@@ -90,4 +90,4 @@ def _fitting(photos: list[str]) -> int:
                 sides.append(min(image.size))
         except Exception:  # data folder tells of a bad file
             continue
-    return int(np.clip(np.median(sides), *_SIZES)) if sides else _SIZES[0]
+    return int(np.clip(np.median(sides or [0]), *_SIZES))

@@ -58,4 +58,4 @@ def test_photographs_are_as_large_as_they_are(tmp_path: Path) -> None:
     make_photos(tmp_path, 3)
     photos = sorted(map(str, tmp_path.rglob("a photo*")))
     assert _fitting(photos) == 64
-    assert _fitting([str(tmp_path / "none.jpg")]) == 32
+    assert _fitting([str(tmp_path / "none.jpg")]) == 48
