@@ -26,6 +26,11 @@ def new(add: Options) -> None:
     add("--out", "the folder to write to (default: WHAT)", "DIR")
     add("--batch", "batch size", COUNT, 32)
     add(
+        "--augment",
+        "let photographs vary more than by crops and mirroring: augmentation_param in the net, "
+        "which other Caffes refuse",
+    )
+    add(
         "--epochs",
         "number of epochs (default: 60; finetune: 20, or those of 300 iterations if more)",
         COUNT,
@@ -131,9 +136,15 @@ def export(add: Options) -> None:
 
       osucaffe export deploy.prototxt --weights trained.caffemodel --onnx net.onnx
 
-    The net must be a deploy net, with Input layers. Needs pip install "osucaffe[onnx]"."""
+    The net must be a deploy net, with Input layers. The model's metadata has the names of the
+    classes, if labels.txt is next to the net, and what the input is to be, if the weights tell.
+    Needs pip install "osucaffe[onnx]"."""
     add.net()
     add("--onnx", "the file to write", "FILE", required=True)
+    add(
+        "--with_preprocessing",
+        "subtract the mean and scale in the graph: the input is bytes 0..255, blue first",
+    )
     add.common("--weights", help="the trained model (default: as the fillers draw them)")
     add.common("--strict")
     add("--batch", "batch size (default: the net's)", COUNT)

@@ -117,6 +117,12 @@ def classify(add: Options) -> None:
     add("--top", "how many labels to print", COUNT, 5)
     add("--picture", "draw the images with bars to a .png, .svg or .pdf file", "FILE")
     add(
+        "--explain",
+        "write a picture for each image to DIR: red is what its best label hangs on, found by "
+        "covering each part in turn",
+        "DIR",
+    )
+    add(
         "--batch",
         "images (or crops of them) in a batch (default: the model's; for larger folders at "
         "least 16, and 64 on a GPU)",

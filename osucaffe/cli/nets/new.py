@@ -31,7 +31,8 @@ def run(args: argparse.Namespace) -> None:
 
     data = open_photo_set(args.data)
     start = find_start(args)
-    command = write_files(start, data, out, batch=args.batch, epochs=args.epochs)
+    options = {"batch": args.batch, "epochs": args.epochs, "augment": args.augment}
+    command = write_files(start, data, out, **options)
     print(
         f"{out}: a net for {len(data.classes)} classes, {data.train:,} photographs to train it "
         f"and {data.val:,} to test it; next:\n\n{command}"

@@ -42,6 +42,7 @@ _RATE, _RATES_TUNED = 0.01, (0.0001, 0.001)
 of what they learned with, within these."""
 _ITERATIONS_TUNED = 300
 """The least: an epoch of a hundred photographs is a few iterations."""
+_AUGMENTATION = caffe_pb2.AugmentationParameter(rotation=8, zoom=0.15, colour=0.2)
 _LARGEST = 64
 """Photographs of a batch when it is tested."""
 
@@ -62,7 +63,9 @@ class Start:
     weights: tuple[str, AnyWeights] | None = None
 
 
-def write_files(start: Start, data: PhotoSet, out: Path, *, batch: int, epochs: int | None) -> str:
+def write_files(
+    start: Start, data: PhotoSet, out: Path, *, batch: int, epochs: int | None, augment: bool
+) -> str:
     """Write them to a folder; return the command that trains the net."""
     if stands := [out / name for name in _FILES if (out / name).exists()]:
         raise UserError(f"{stands[0]}: already exists: give another folder with --out")
@@ -74,6 +77,8 @@ def write_files(start: Start, data: PhotoSet, out: Path, *, batch: int, epochs: 
     make_folder(out)
     transform = _transform(start, data, out)
     transform.crop_size = crop if crop != data.size else 0
+    if augment:
+        transform.augmentation_param.CopyFrom(_AUGMENTATION)
     batches = min(batch, data.train), _test_batch(data.val)
     sources = str(data.folder / "train_lmdb"), str(data.folder / "val_lmdb")
     extent = crop or data.size

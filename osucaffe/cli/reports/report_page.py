@@ -172,7 +172,7 @@ def panel(title: str, series: Mapping[str, Points]) -> str:
     legend = []
     for index, (name, points) in enumerate(shown.items()):
         colour = COLOURS[index % (len(COLOURS) - 1)]  # the last, black, is no colour on black
-        lines = {"": points}
+        lines: dict[str, Points] = {"": points}
         if name.startswith("train") and len(points) >= _SMOOTHED:
             lines = {' class="raw"': points, "": _smooth(points)}
         for kind, line in lines.items():

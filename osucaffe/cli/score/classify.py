@@ -24,9 +24,10 @@ from ...proto import read_net
 from ...proto.caffe_pb2 import NetParameter
 from .. import options, output, plots
 from ..images import find_files, load_upright
-from ..output import short
+from ..output import make_folder, short
 from . import sharding
 from .classify_input import ImageFiles, find_entry
+from .explain import Explainer
 from .predictions import Predictions, class_names
 
 _log = logging.getLogger("osucaffe")
@@ -69,6 +70,13 @@ def _classify(args: argparse.Namespace, job: Job) -> None:
     if len(batches) > 1:
         _log.info("All %d images: %.3f s", len(paths), time.monotonic() - start)
     classified.finish(len(paths))
+    if args.explain:
+        explainer = Explainer(net, Path(args.explain))
+        make_folder(Path(args.explain))
+        for number, path in enumerate(classified.paths):
+            name = f"{number:05d}_{Path(path).stem}.png"
+            explainer.write(entry.enter(path, False)[0], name)
+        output.tell(args, f"wrote {len(classified.paths):,} pictures to {args.explain}")
 
 
 class _Classified:
@@ -79,7 +87,7 @@ class _Classified:
         folder = Path(args.data) / LABELS if args.data else args.model
         self._labels = class_names([folder], classes, args.labels)
         self._result = Predictions.none(classes)
-        self._paths: list[str] = []
+        self.paths: list[str] = []
         self._shown: list[list[tuple[str, float]]] = []
         self._true: list[str | None] = []
 
@@ -87,8 +95,9 @@ class _Classified:
         """Those of a batch."""
         true = [self._true_class(path) for path in paths]
         rows = [at for at, name in enumerate(true) if name]
-        self._result.add(scores[rows], np.array([self._labels.index(true[at]) for at in rows], int))
-        self._paths += paths
+        labels = [self._labels.index(name) for name in true if name]
+        self._result.add(scores[rows], np.array(labels, int))
+        self.paths += paths
         self._true += true
         for path, row, order in zip(paths, scores, _best(scores, self._args.top), strict=True):
             self._shown.append([(self._labels[index], float(row[index])) for index in order])
@@ -110,8 +119,8 @@ class _Classified:
     def finish(self, count: int) -> None:
         """Print how many of `count` images were right, if their folders have names of classes, or
         the document; and draw the picture, if requested. UserError if there are none."""
-        args, shown = self._args, zip(self._paths, self._true, self._shown, strict=True)
-        if not self._paths:
+        args, shown = self._args, zip(self.paths, self._true, self._shown, strict=True)
+        if not self.paths:
             raise UserError(f"none of {count:,} images can be read")
         if args.json:
             output.print_json(
@@ -122,11 +131,11 @@ class _Classified:
             )
         elif self._result.total:
             print(self._result.text(self._labels, "images"))
-        if len(self._paths) < count:
-            output.tell(args, f"{len(self._paths):,} of {count:,} images; the others are bad")
+        if len(self.paths) < count:
+            output.tell(args, f"{len(self.paths):,} of {count:,} images; the others are bad")
         if args.picture:
-            images = [load_upright(path) for path in self._paths]
-            _draw(self._paths, images, self._shown, args.picture)
+            images = [load_upright(path) for path in self.paths]
+            _draw(self.paths, images, self._shown, args.picture)
             output.tell(args, f"wrote {args.picture}")
 
 

@@ -62,7 +62,8 @@ def _test(args: argparse.Namespace, job: Job) -> None:
 
     def more() -> More:
         rows = [net.read(name)[0, 0] for name in detections]
-        return rows, [result.read(net) for result in results], scoring and scoring.blobs.read(net)
+        predicted = scoring.blobs.read(net) if scoring else None
+        return rows, [result.read(net) for result in results], predicted
 
     iterations = _iterations(args, net)
     start, total, loss = time.perf_counter(), np.zeros(0), 0.0
@@ -93,7 +94,7 @@ def _test(args: argparse.Namespace, job: Job) -> None:
     for gathered in results:
         _log.info("Detections in %s", listed(gathered.write()))
     precisions = {name: _precision(name, np.concatenate(rows)) for name, rows in detections.items()}
-    document = {"iterations": iterations, "loss": loss / iterations}
+    document: dict[str, Any] = {"iterations": iterations, "loss": loss / iterations}
     document |= {"outputs": [vars(mean) for mean in means]}
     document |= {"average_precision": precisions} if precisions else {}
     if scoring:

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     first = ["--gpu", names(args.gpu)[0].replace("all", "0")] if args.gpu else []
     steps = [
         ["data", "folder", args.photos, "--out", data, "--size", str(size)],
-        ["new", args.what, "--data", data, "--out", args.out],
+        ["new", args.what, "--data", data, "--out", args.out, "--augment"],
         ["train", "--solver", str(solver), "--log_dir", f"{args.out}/log", *begin, *gpu],
         ["test", "--model", net, "--weights", weights, *first],
         ["report", args.out, "--out", f"{args.out}/report.html", *first],

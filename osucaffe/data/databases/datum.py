@@ -158,7 +158,7 @@ def _decode_other(data: memoryview, colour: bool | None, red_first: bool) -> np.
     from PIL import Image, UnidentifiedImageError
 
     try:
-        image = Image.open(io.BytesIO(data), formats=_FORMATS)
+        image: Image.Image = Image.open(io.BytesIO(data), formats=_FORMATS)
         if image.width * image.height > _LARGE + len(data) * _PIXELS_A_BYTE:
             size = f"{image.width} x {image.height} pixels in {len(data)} bytes"
             raise ValueError(f"its image has {size}: it is damaged")
