@@ -33,7 +33,8 @@ def train(cli: Cli, folder: str, *options: str) -> None:
 
 
 def files(cli: Cli, folder: str) -> tuple[str, str]:
-    (weights,) = (cli.folder / f"{folder}_net").glob("*.caffemodel")
+    made = (cli.folder / f"{folder}_net").glob("*.caffemodel")
+    weights = max(made, key=lambda path: path.stat().st_mtime)
     return f"{folder}_net/deploy.prototxt", weights.relative_to(cli.folder).as_posix()
 
 
