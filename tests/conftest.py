@@ -105,10 +105,12 @@ def same_numbers(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def few_threads() -> None:
-    """Workers beside each other build kernels with few threads each."""
+    """Workers beside each other build kernels with few threads each, and no processes."""
     if IS_WORKER:
         from osucaffe.backends.cuda.runtime import background
+        from tests.backends.cuda.compiler import compile_here
 
+        compile_here()
         background.MOST_THREADS = 2
 
 
