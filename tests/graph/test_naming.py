@@ -277,8 +277,8 @@ def results(
 
 
 def check(param: NetParameter, backend: Any, mode: str, options: dict[str, Any]) -> None:
-    """The same bits whatever the names, which are others in each mode; on a GPU, where a net differs
-    from itself, nearly."""
+    """The same bits whatever the names, which differ from mode to mode; on a GPU, where a net
+    differs from itself, nearly."""
     first: list[np.ndarray] = []
     wanted = list(results(param, backend, mode, options, first))
     exact = backend.name == "cpu" or all(
