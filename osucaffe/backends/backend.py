@@ -68,7 +68,7 @@ class Backend(Protocol):
     fuses_relu_backward: frozenset[str] = frozenset()
     """Primitives that can apply the backward pass of a ReLU to the gradient that they write."""
     overlaps: frozenset[str] = frozenset()
-    """Primitives that run beside what follows: nothing there waits for what they compute."""
+    """Primitives that overlap with the calls that follow, none of which waits for their results."""
     adds: frozenset[str] = frozenset()
     """Primitives that can add a tensor to what they compute, in its memory."""
     activations: frozenset[str] = frozenset()
@@ -146,15 +146,15 @@ class Backend(Protocol):
         """Copy x to target[index], without waiting. Both are row-major, and of one type."""
 
     def follow(self, tensors: Iterable[Tensor]) -> None:
-        """Steps have changed these tensors: let what is held besides of their values follow."""
+        """Steps have changed these tensors: update whatever else holds their values."""
         return None
 
     def uploads(self) -> Uploads:
-        """What fills its memory beside its steps."""
+        """What copies from the host into its memory, outside of steps."""
         return Uploads()
 
     def memory_in_use(self) -> dict[str, int]:
-        """Bytes that it holds beside a net's own, by what they are for."""
+        """Bytes that it holds in addition to the nets', by purpose."""
         return {}
 
     def low_precision_arena(self, arena: Tensor) -> Tensor | None:

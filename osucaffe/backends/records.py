@@ -44,7 +44,7 @@ class RecordCopier(Filler, Protocol):
 
 
 class ImageDecoder(Filler, Protocol):
-    """What decodes JPEGs there, beside all else."""
+    """What decodes JPEGs there, overlapped with all else."""
 
     def decode(
         self,

@@ -137,7 +137,7 @@ class Call:
 
     layer: what messages call the layer that recorded it; others may be called the same.
     position: that layer's place in its net (-1: it is no layer's call).
-    overlap: how many of the calls behind it this one may run beside (0: it runs in its turn).
+    overlap: how many of the following calls this one may overlap with (0: it runs in its turn).
     held: whether such a call begins only when the next of them that is not held does.
     fused: calls that went in fusion: it does their work besides.
     trades: calls that stay, but with which it has exchanged work, or its turn.
