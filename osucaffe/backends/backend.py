@@ -14,8 +14,8 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 
 from .random import RandomState
-from .records import ImageDecoder, RecordCopier
-from .tensor import Call, Step, Tensor, sequence
+from .records import ImageDecoder, PhotoScaler, RecordCopier, ScaledCrops
+from .tensor import Call, Shape, Step, Tensor, sequence
 from .uploads import Uploads
 
 Memory = Any
@@ -82,6 +82,11 @@ class Backend(Protocol):
 
         always: else by what computes. UserError where it could, but lacks a library.
         """
+        return None
+
+    def photo_scaler(self, crops: ScaledCrops, shape: Shape) -> PhotoScaler | None:
+        """What scales batches of packed photos, uint8 of this shape, in its own memory, where that
+        is faster than to scale them on the host."""
         return None
 
     def map_file(self, file: BinaryIO) -> RecordCopier | None:

@@ -51,7 +51,8 @@ def _classify(args: argparse.Namespace, job: Job) -> None:
     crops = _crops(args)
     size = rows // crops
     files = ImageFiles(paths, entry, oversample=args.oversample)
-    stream = files.stream((size, crops, *extents), args.threads or usable_cores())
+    readers = args.threads or usable_cores()
+    stream = files.stream((size, crops, *extents), readers, net.backend)
     stream.split(job.rank, job.size)
     batches = [paths[start : start + size] for start in range(0, len(paths), size)]
     labels: list[str] = []

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import simplejpeg
 
+from osucaffe.backends.cpu import Cpu
 from osucaffe.cli.score import classify_input, sharding
 from osucaffe.cli.score.classify_input import FileInput, ImageFiles
 from osucaffe.comm.job.job import Job
@@ -246,7 +247,7 @@ def test_files_come_in_their_order(
 ) -> None:
     monkeypatch.setattr(classify_input, "_MANY", many)
     files = ImageFiles(paths, entry, oversample=crops == 10)
-    stream = files.stream((3, crops, 3, 8, 10), readers=2)
+    stream = files.stream((3, crops, 3, 8, 10), 2, Cpu(threads=1))
     try:
         found = np.concatenate([stream.next()[0].array.copy() for _ in range(3)])
     finally:
@@ -260,7 +261,7 @@ def test_files_come_in_their_order(
 
 def test_a_bad_file_is_named(entry: FileInput, paths: list[str]) -> None:
     Path(paths[4]).write_bytes(b"no image")
-    stream = ImageFiles(paths, entry, oversample=False).stream((3, 1, 3, 8, 10), readers=2)
+    stream = ImageFiles(paths, entry, oversample=False).stream((3, 1, 3, 8, 10), 2, Cpu(threads=1))
     try:
         stream.next()
         with pytest.raises(UserError, match=r"4\.jpg: "):
