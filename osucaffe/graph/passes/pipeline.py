@@ -163,6 +163,10 @@ COMPILE = (
     _fusing("fuse ReLU", lambda build: fusion.fuse_relu(build.programs[0])),
     _fusing("fuse batch norm", lambda build: fuse_batch_norm(build.programs)),
     _fusing(
+        "ReLU before split",
+        lambda build: fusion.relu_before_split(build.programs, build.backend.fuses_relu_backward),
+    ),
+    _fusing(
         "fuse ReLU backward",
         lambda build: fusion.fuse_relu_backward(build.programs, build.backend.fuses_relu_backward),
     ),
