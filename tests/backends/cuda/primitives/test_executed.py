@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import shutil
 
+import numpy as np
 import pytest
 
 from osucaffe.backends.cuda import Cuda
-from osucaffe.backends.cuda.primitives import detection, regions
+from osucaffe.backends.cuda.passes import convert
+from osucaffe.backends.cuda.primitives import detection, movement, regions
 
 from ... import test_primitives  # noqa: F401 (fills CASES)
 from ...cases import CASES, Case
-from ...running import run_call
+from ...running import Output, Spec, run_call
 from ...test_primitives import assert_close
 from ..executed import execute
 from ..simulated import simulate
@@ -22,6 +24,7 @@ from ..simulated import simulate
 LABELS = {
     "cached_batch": None,
     "cached_rows": None,
+    "concat": None,
     "detect_boxes": None,
     "evaluate_boxes": None,
     "match_boxes": ("by prediction", "bipartite", "without difficult", "inside", "no truth"),
@@ -30,11 +33,12 @@ LABELS = {
     "multibox_losses_backward": ("SSD's, all", "bounded decoded, some", "a match a class, all"),
     "next_row": None,
     "softmax_loss": None,
+    "split": None,
     "softmax_loss_backward": ("2-d, ignore 1, VALID, weighted", "3-d, ignore 0, BATCH_SIZE"),
 }
 """What runs of each primitive (None: all cases): to build a kernel takes a second. And of all that
 look at regions, cases that have a label."""
-MOVED = ("cached_batch", "cached_rows", "next_row")
+MOVED = ("cached_batch", "cached_rows", "concat", "next_row", "split")
 """Primitives that only move numbers, and scale them once."""
 
 
@@ -59,4 +63,34 @@ def test_kernels_in_lockstep(each: Case, monkeypatch: pytest.MonkeyPatch) -> Non
     backend, call = Cuda(precision="fp32"), (each.name, each.tensors, each.settings)
     found = run_call(backend, *call, flexible=False, first=each.first)
     for argument, expected in each.expected.items():
-        assert_close(found[argument], expected, 1e-6 if each.name in MOVED else 1e-5, argument)
+        several = isinstance(each.tensors[argument], list)
+        got = found[argument]
+        pairs = zip(got, expected, strict=True) if several else [(got, expected)]
+        for part, wanted in pairs:
+            if wanted is not None:
+                assert_close(part, wanted, 1e-6 if each.name in MOVED else 1e-5, argument)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler here")
+@pytest.mark.parametrize("most", [2, 16])
+@pytest.mark.parametrize("flexible", [False, True])
+def test_parts_are_copied_together_and_masked(
+    flexible: bool, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Row-major or with the channels last, in one launch or in several."""
+    simulate(monkeypatch)
+    execute(monkeypatch)
+    monkeypatch.setattr(movement, "MOST_PARTS", most)
+    monkeypatch.setattr(convert, "blocks_for", lambda count: 1)
+    draw = np.random.default_rng(1)
+    x, *masks = (
+        np.float32(draw.normal(size=(2, channels, 3, 2))) for channels in (40, 8, 4, 12, 16)
+    )
+    masks[1] = None
+    ys: list[Spec] = [Output((2, channels, 3, 2)) for channels in (8, 4, 12, 16)]
+    found = run_call(
+        Cuda(precision="fp32"), "split", {"x": x, "ys": ys}, {"axis": 1},
+        flexible=flexible, relu_output=masks,
+    )["ys"]  # fmt: skip
+    for got, part, mask in zip(found, np.split(x, [8, 12, 24], axis=1), masks, strict=True):
+        np.testing.assert_array_equal(got, part if mask is None else np.where(mask > 0, part, 0))
