@@ -19,7 +19,7 @@ from ...labels import Labels
 from ..assembly import Assembly
 from ..capture import by_layer
 from ..recording import record_backward, record_forward, warn_of_overwriters
-from . import fusion, inference, siblings, verify
+from . import fusion, inference, siblings, sums, verify
 from .batch_norm import fuse_batch_norm
 from .constants import Constants
 from .editing import Programs, timelines
@@ -172,6 +172,10 @@ COMPILE = (
     ),
     _fusing(
         "join siblings", lambda build: siblings.join_siblings(build.programs, build.parts.nodes)
+    ),
+    _fusing(
+        "add gradients",
+        lambda build: sums.add_gradients(build.programs, build.backend.adds_gradients),
     ),
     _inferring("drop copies", lambda calls, *_: inference.drop_copies(calls)),
     _inferring("fold batch norm", lambda calls, _, constants: fold_batch_norm(calls, constants)),

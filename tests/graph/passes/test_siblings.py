@@ -289,6 +289,7 @@ def test_kernels_compile(precision: str, monkeypatch: pytest.MonkeyPatch) -> Non
     force(monkeypatch, "c", 0)
     net = make(inception(16, 24, 32), with_libraries(Cuda(precision=precision, graphs=False)))
     assert joined(net)
+    assert count(net, "sum") == [0, 0, 0]  # pooling adds
     net.forward()
     net.backward()
 

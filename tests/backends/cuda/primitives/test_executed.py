@@ -10,13 +10,14 @@ import shutil
 import numpy as np
 import pytest
 
+from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.passes import convert
-from osucaffe.backends.cuda.primitives import detection, movement, regions
+from osucaffe.backends.cuda.primitives import detection, movement, pooling, regions
 
 from ... import test_primitives  # noqa: F401 (fills CASES)
 from ...cases import CASES, Case
-from ...running import Output, Spec, run_call
+from ...running import Output, Runner, Spec, run_call
 from ...test_primitives import assert_close
 from ..executed import execute
 from ..simulated import simulate
@@ -94,3 +95,51 @@ def test_parts_are_copied_together_and_masked(
     )["ys"]  # fmt: skip
     for got, part, mask in zip(found, np.split(x, [8, 12, 24], axis=1), masks, strict=True):
         np.testing.assert_array_equal(got, part if mask is None else np.where(mask > 0, part, 0))
+
+
+ON_GPU = [
+    pytest.param(True, True, marks=pytest.mark.gpu),
+    pytest.param(False, True, marks=pytest.mark.gpu),
+]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler here")
+@pytest.mark.parametrize("given", [(), ("addend",), ("addend", "relu_output")])
+@pytest.mark.parametrize(("images", "on_gpu"), [(True, False), *ON_GPU])
+@pytest.mark.parametrize("kind", ["max", "average"])
+def test_gradients_of_pooling_add_and_mask(
+    kind: str,
+    images: bool,
+    on_gpu: bool,
+    given: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the kernel for images with the channels last, and by that for all windows."""
+    if not on_gpu:
+        simulate(monkeypatch)
+        execute(monkeypatch)
+        monkeypatch.setattr(pooling, "blocks_for", lambda count: 1)
+    draw = np.random.default_rng(2)
+    x, addend, mask = (np.float32(draw.normal(size=(2, 4, 5, 5))) for _ in range(3))
+    dy = np.float32(draw.normal(size=(2, 4, 5, 5)))
+    window = {"kernel": [3, 3], "stride": [1, 1], "pad": [1, 1]}
+    results = []
+    for backend in Cpu(onednn=False), Cuda(precision="fp32"):
+        runner = Runner(backend, flexible=images and backend.name == "cuda")
+        tensors: dict[str, Spec] = {"dy": dy, "dx": (dx := Output(x.shape))}
+        if kind == "max":
+            index = Output(dy.shape, "int32")
+            forward: dict[str, Spec] = {"x": x, "y": Output(dy.shape), "index": index}
+            runner.record("max_pooling", forward, window)
+            runner.tensor(index).flexible = True
+            tensors["index"] = index
+        runner.record(f"{kind}_pooling_backward", tensors, window)
+        if backend.name == "cuda":
+            more = {"addend": addend, "relu_output": mask}
+            runner.calls[-1].reads.update({name: runner.tensor(more[name]) for name in given})
+        runner.prepare()()
+        results.append(runner.read(dx))
+    plain, found = results
+    expected = plain + addend if "addend" in given else plain
+    expected = np.where(mask > 0, expected, 0) if "relu_output" in given else expected
+    assert_close(found, expected, 1e-6, kind)
