@@ -71,6 +71,9 @@ class Backend(Protocol):
     """Primitives that overlap with the calls that follow, none of which waits for their results."""
     adds: frozenset[str] = frozenset()
     """Primitives that can add a tensor to what they compute, in its memory."""
+    adds_gradients: frozenset[str] = frozenset()
+    """Primitives that can add another gradient to the one that they write, and apply the backward
+    pass of a ReLU to the sum."""
     activations: frozenset[str] = frozenset()
     """Formulas that a convolution or inner product may end with, where nothing runs backward: its
     setting `activation` is the call that would apply it."""

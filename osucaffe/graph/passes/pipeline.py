@@ -21,7 +21,7 @@ from ...labels import Labels
 from ..assembly import Assembly
 from ..capture import by_layer
 from ..recording import record_backward, record_forward, warn_of_overwriters
-from . import fusion, inference, verify
+from . import fusion, inference, siblings, sums, verify
 from .batch_norm import fuse_batch_norm
 from .constants import Constants
 from .editing import Programs, owners, timelines
@@ -172,8 +172,19 @@ COMPILE = (
     _fusing("fuse ReLU", lambda build: fusion.fuse_relu(build.programs[0])),
     _fusing("fuse batch norm", lambda build: fuse_batch_norm(build.programs)),
     _fusing(
+        "ReLU before split",
+        lambda build: fusion.relu_before_split(build.programs, build.backend.fuses_relu_backward),
+    ),
+    _fusing(
         "fuse ReLU backward",
         lambda build: fusion.fuse_relu_backward(build.programs, build.backend.fuses_relu_backward),
+    ),
+    _fusing(
+        "join siblings", lambda build: siblings.join_siblings(build.programs, build.parts.nodes)
+    ),
+    _fusing(
+        "add gradients",
+        lambda build: sums.add_gradients(build.programs, build.backend.adds_gradients),
     ),
     _inferring("drop copies", lambda calls, *_: inference.drop_copies(calls)),
     _inferring("fold batch norm", lambda calls, _, constants: fold_batch_norm(calls, constants)),
