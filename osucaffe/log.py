@@ -12,6 +12,7 @@ import getpass
 import logging
 import os
 import platform
+import shlex
 import sys
 import threading
 import time
@@ -125,6 +126,7 @@ def _new_file(directory: Path, program: str) -> Path:
         path.write_text(
             f"Log file created at: {time.strftime('%Y/%m/%d %H:%M:%S', now)}\n"
             f"Running on machine: {host}\n"
+            f"Command: {printable(shlex.join(['osucaffe', *sys.argv[1:]]))}\n"
             "Log line format: [IWEF]mmdd hh:mm:ss.uuuuuu threadid file:line] msg\n"
         )
     except OSError as error:

@@ -22,7 +22,7 @@ from .arguments.options import Options
 from .early_exit import report_early_exit
 
 FOLDERS = {
-    "train": ("train",),
+    "train": ("fit", "train"),
     "score": ("test", "time", "classify", "upscale", "extract_features"),
     "data": ("data", "convert_imageset", "compute_image_mean", "convert_mnist", "convert_cifar"),
     "nets": (

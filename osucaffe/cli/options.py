@@ -59,7 +59,8 @@ def readers(args: argparse.Namespace) -> int:
 
 def bad_records(args: argparse.Namespace) -> BadRecords:
     """The handling of bad records by --on_bad_record."""
-    return BadRecords(skip=args.on_bad_record == "skip")
+    hint = "; --on_bad_record skip goes on without it"
+    return BadRecords(skip=args.on_bad_record == "skip", hint=hint)
 
 
 _BY_DEFAULT = {

@@ -26,7 +26,8 @@ class Losses:
         self.recent: deque[float] = deque(maxlen=length)
         self._backend, self._group, self._parts = backend, group, parts
         self._noted = 0
-        self._lost = False
+        self.lost = False
+        """Whether one of those read is not finite."""
         self._ring = Tensor((length * parts,), name="losses", persistent=True)
         backend.give_memory(self._ring)
         backend.write(self._ring, 0)
@@ -54,11 +55,12 @@ class Losses:
     def append(self, local: np.ndarray) -> None:
         """Append the mean over all ranks of each rank's losses."""
         losses = self._group.sum(local) / self._group.size
-        if not self._lost and not np.isfinite(losses).all():
-            self._lost = True
+        if not self.lost and not np.isfinite(losses).all():
+            self.lost = True
             logger.warning(
-                "The loss is %g: training has diverged. Go back to a snapshot, and lower base_lr "
-                "or set clip_gradients",
+                "The loss is %g: training has diverged. Lower base_lr, to a tenth say, or set "
+                "clip_gradients, and look whether the data is scaled as the net expects it; begin "
+                "anew, or from a snapshot that is early enough",
                 losses[~np.isfinite(losses)][0],
             )
         self.recent.extend(losses.tolist())
@@ -66,7 +68,7 @@ class Losses:
     def reset(self, losses: list[float]) -> None:
         """Replace all by these."""
         self._noted = 0
-        self._lost = False
+        self.lost = False
         self.recent.clear()
         self.recent.extend(losses)
 

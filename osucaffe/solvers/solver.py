@@ -51,8 +51,8 @@ class Solver:
     (default: dynamic in fp16); see `loss_scaling.py`. resume: a snapshot to begin from, as
     `restore` takes it. check_interval: the iterations after which the ranks of a group compare
     their weights (0: never). weights: model files to begin from, after those that the solver
-    names; strict: they must have exactly the layers with weights. data_config: how the
-    nets read.
+    names; strict: they must have exactly the layers with weights. stop_on_nan: stop, without a
+    snapshot, when a displayed loss is not finite. data_config: how the nets read.
 
     Raises UserError for fields that contradict each other, for bad nets, and before the nets are
     built for files of weights that cannot be read.
@@ -73,6 +73,7 @@ class Solver:
         check_interval: int = 0,
         weights: Iterable[str] = (),
         strict: bool = False,
+        stop_on_nan: bool = False,
         data_config: DataConfig = DataConfig(),
     ) -> None:
         self.param = param
@@ -100,7 +101,7 @@ class Solver:
         self.losses = Losses(backend, self.group, param.average_loss, param.iter_size)
         self._before_test: RunPosition | None = None
         self._writer = SnapshotWriter()
-        self._check_interval = check_interval
+        self._check_interval, self._stop_on_nan = check_interval, stop_on_nan
         self.stopped = False
         seed = param.random_seed if param.random_seed >= 0 else new_seed()
         if restored and restored.position:
@@ -165,7 +166,7 @@ class Solver:
         logger.info("Solving %s", self.net.name)
         logger.info("Learning Rate Policy: %s", self.param.lr_policy)
         self.step(self.param.max_iter - self.iteration)
-        interval = self.param.snapshot
+        interval = self.param.snapshot if not self._lost else 1
         if self.param.snapshot_after_train and (not interval or self.iteration % interval):
             self.snapshot()
         if not self.stopped:
@@ -205,8 +206,11 @@ class Solver:
             else:
                 with self.group.watch():
                     self._iterate()
-            request = self.group.agree(self.request())
+            request = self.group.agree(STOP if self._lost else self.request())
             self.iteration += 1
+            if self._lost:
+                self.stopped = True
+                break
             self._writer.look()
             if self.due(self._check_interval):
                 self.group.check("at --check")
@@ -288,6 +292,11 @@ class Solver:
         log_display(event, self.param.display)
         for observer in self.observers:
             observer.on_display(event)
+
+    @property
+    def _lost(self) -> bool:
+        """Whether to stop because the run has diverged."""
+        return self._stop_on_nan and self.losses.lost
 
     def due(self, interval: int) -> bool:
         """Whether something with this interval (0: never) is due in this iteration."""

@@ -274,3 +274,13 @@ def test_other_shells(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert all(name in script for name in COMMANDS)
     if (program := shutil.which(shell)) is not None:
         subprocess.run([program, "-n"], input=script, text=True, check=True)
+
+
+@pytest.mark.parametrize("words", [["test", "--weights=w.caffemodel"], ["time"], ["summary"],
+                                   ["draw", "out.dot"], ["export", "--onnx=out.onnx"]])  # fmt: skip
+def test_a_net_is_named_with_or_without_an_option(cli: Cli, words: list[str]) -> None:
+    named = cli.fails(*words[:1], "--model=none.prototxt", *words[1:])
+    alone = cli.fails(*words[:1], "none.prototxt", *words[1:])
+    assert named.err.splitlines()[-1] == alone.err.splitlines()[-1]
+    assert "none.prototxt" in alone.err or "w.caffemodel" in alone.err
+    assert "one of the arguments NET --model is required" in cli(*words).err or words[0] == "draw"

@@ -11,10 +11,11 @@ import pytest
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.cli import main
+from osucaffe.data.pictures.preprocessing import find_preprocessing
 from osucaffe.errors import UserError
 from osucaffe.export import OPSET, to_onnx
 from osucaffe.net import Net
-from osucaffe.proto import read_net, write_weights
+from osucaffe.proto import caffe_pb2, parse_text, read_net, write_mean, write_weights
 from tests.layers.nets import build, inputs
 from tests.layers.nets import error as gap
 from tests.layers.test_catalogue import CAFFE
@@ -141,3 +142,44 @@ def test_what_cannot_be_exported_is_named() -> None:
     net = build(text, Cpu(), inspectable=True, gradients=False)
     with pytest.raises(UserError, match=r'output "y" .*"score".*\(accuracy\); give a net for dep'):
         to_onnx(net)
+
+
+@pytest.mark.parametrize("mean", ["mean_value: 10 mean_value: 20 mean_value: 30", "mean_file"])
+def test_a_model_that_preprocesses(tmp_path: Path, mean: str) -> None:
+    """Bytes in, and the same scores; the metadata has the names of the classes."""
+    if mean == "mean_file":
+        write_mean(tmp_path / "mean", random.random((3, 8, 8), np.float32) * 99)
+        mean = f'mean_file: "{tmp_path / "mean"}"'
+    body = """layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip"
+      inner_product_param { num_output: 2 weight_filler { type: "xavier" } } }"""
+    deploy = tmp_path / "deploy.prototxt"
+    deploy.write_text(f"{inputs({'data': (2, 3, 6, 6)})} {body}")
+    net = Net(read_net(deploy), phase="TEST", backend=Cpu(), seed=11)
+    weights = net.to_proto()
+    data = weights.layer.add(name="read", type="Data", top=["data", "label"])
+    data.transform_param.CopyFrom(
+        parse_text(f"scale: 0.5 {mean}", caffe_pb2.TransformationParameter)
+    )
+    write_weights(tmp_path / "w.caffemodel", weights)
+    (tmp_path / "labels.txt").write_text("cat\ndog\n")
+    words = ["export", str(deploy), "--weights", str(tmp_path / "w.caffemodel"), "--onnx"]
+    assert main([*words, str(tmp_path / "net.onnx"), "--with_preprocessing"]) == 0
+    whole = session((tmp_path / "net.onnx").read_bytes())
+    notes = whole.get_modelmeta().custom_metadata_map
+    assert notes == {
+        "classes": '["cat", "dog"]',
+        "input": "bytes 0..255, channels blue, green, red",
+    }
+    records = random.integers(0, 256, (2, 3, 8, 8)).astype(np.float32)
+    settings = find_preprocessing(weights, "w")
+    subtracted = settings.mean()
+    subtracted = subtracted[:, None, None] if subtracted.ndim == 1 else subtracted
+    net.write("data", ((records - subtracted) * 0.5)[:, :, 1:7, 1:7])
+    net.forward()
+    [found] = whole.run(None, {"data": np.ascontiguousarray(records[:, :, 1:7, 1:7])})
+    assert gap(found, net.read("ip")) <= TOLERANCE
+    assert main([*words, str(tmp_path / "plain.onnx")]) == 0
+    plain = session((tmp_path / "plain.onnx").read_bytes())
+    assert "scale 0.5" in plain.get_modelmeta().custom_metadata_map["input"]
+    write_weights(tmp_path / "w.caffemodel", net.to_proto())
+    assert main([*words, str(tmp_path / "net.onnx"), "--with_preprocessing"]) == 1

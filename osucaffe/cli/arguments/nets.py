@@ -25,7 +25,16 @@ def new(add: Options) -> None:
     add("--model", "the net of --from: a model's name, or a prototxt", "NET")
     add("--out", "the folder to write to (default: WHAT)", "DIR")
     add("--batch", "batch size", COUNT, 32)
-    add("--epochs", "number of epochs (default: 60, finetune: 20)", COUNT)
+    add(
+        "--augment",
+        "let photographs vary more than by crops and mirroring: augmentation_param in the net, "
+        "which other Caffes refuse",
+    )
+    add(
+        "--epochs",
+        "number of epochs (default: 60; finetune: 20, or those of 300 iterations if more)",
+        COUNT,
+    )
 
 
 def models(add: Options) -> None:
@@ -52,9 +61,7 @@ def summary(add: Options) -> None:
 
     Operations are those of one batch, as in `osucaffe time`: a multiply-add counts as two.
     The backward column counts the gradients of data and weights."""
-    model = add.one_of(required=True)
-    model("model", "the prototxt of a net, or of a solver", "FILE", nargs="?")
-    model("--model", "the same", "FILE", dest="named")
+    add.net("the prototxt of a net, or of a solver")
     add.common("--phase", type=str.upper)
     add("--shape", "do not read any data: assume images of this shape", Kind("C,H,W", shape))
     add.common("--json")
@@ -69,7 +76,7 @@ def draw(add: Options) -> None:
     Phases that differ are drawn separately, and deep nets in rows, one below the other.
     The file's suffix says its format: .png, .svg, .pdf, or .dot for Graphviz's text.
     Needs pip install "osucaffe[tools]" and Graphviz."""
-    add("net", "the net's prototxt", "NET")
+    add.net()
     add("picture", "the file to write", "PICTURE")
     add(
         "--rankdir",
@@ -129,9 +136,15 @@ def export(add: Options) -> None:
 
       osucaffe export deploy.prototxt --weights trained.caffemodel --onnx net.onnx
 
-    The net must be a deploy net, with Input layers. Needs pip install "osucaffe[onnx]"."""
-    add("model", "the net's prototxt", "NET")
+    The net must be a deploy net, with Input layers. The model's metadata has the names of the
+    classes, if labels.txt is next to the net, and what the input is to be, if the weights tell.
+    Needs pip install "osucaffe[onnx]"."""
+    add.net()
     add("--onnx", "the file to write", "FILE", required=True)
+    add(
+        "--with_preprocessing",
+        "subtract the mean and scale in the graph: the input is bytes 0..255, blue first",
+    )
     add.common("--weights", help="the trained model (default: as the fillers draw them)")
     add.common("--strict")
     add("--batch", "batch size (default: the net's)", COUNT)

@@ -207,7 +207,7 @@ class Options:
                 more["choices"] = kind
             more["default"] = default
             text = f"{default:g}" if isinstance(default, float) else str(default)
-            if default and "default" not in help:
+            if default and default != argparse.SUPPRESS and "default" not in help:
                 help += " (default: %(default)s)"
             help = help.replace("%(default)s", text)
         self.parser.add_argument(name, help=help, **more)
@@ -226,6 +226,13 @@ class Options:
         """Mutually exclusive options."""
         assert isinstance(self.parser, argparse.ArgumentParser)
         return Options(self.parser.add_mutually_exclusive_group(**settings))
+
+    def net(self, help: str = "the net's prototxt") -> None:
+        """A net, which may be named without an option, too."""
+        add = self.one_of(required=True)
+        for name, text in (("model", help), ("--model", "the same")):
+            more = {"nargs": "?"} if name == "model" else {}
+            add(name, text, "NET", argparse.SUPPRESS, **more)
 
     def commands(self, dest: str, **settings: Any) -> Callable[[str, str], Options]:
         """A function that declares a subcommand by name and help. dest: the attribute for the

@@ -6,18 +6,32 @@ from .options import COUNT, EXTENT, Kind, Options, extents, integers, names, num
 
 
 def test(add: Options) -> None:
-    """Score a model: the mean of its outputs over a number of batches.
+    """Score a model: the mean of its outputs over batches, and how well it knows each class.
 
-      osucaffe test --model train_val.prototxt --weights trained.caffemodel --iterations 100
+      osucaffe test --model train_val.prototxt --weights trained.caffemodel
 
-    The log has the outputs of each batch and, at its end, their means. For a net with a
+    The log has the outputs of each batch and, at its end, their means. For a net with a class for
+    each record there is a table as well: precision (of those predicted as this class, the share
+    that is right) and recall (the share of this class that is found). It counts each record once,
+    even if the last batch begins anew with the first records. For a net with a
     DetectionEvaluate layer (SSD) it has the average precision of each label, and their mean (mAP):
 
       osucaffe test --model test.prototxt --weights ssd.caffemodel --iterations 619 --detection"""
-    add.common("--model", required=True)
+    add.net()
     add.common("--weights", help="the trained weights (several files: with commas)")
     add.common("--strict")
-    add("--iterations", "number of batches", COUNT, 50)
+    add(
+        "--iterations",
+        "number of batches (default: those that read each record, or 50 if their number is not "
+        "known)",
+        COUNT,
+    )
+    add(
+        "--labels",
+        "names of the classes, one per line (default: labels.txt next to the data)",
+        "FILE",
+    )
+    add("--predictions", "write a line for each record to a CSV file", "FILE")
     add(
         "--detection",
         "print the mean average precision; stop if the net has no layer that computes it",
@@ -49,7 +63,7 @@ def time(add: Options) -> None:
 
     The lines after a layer's times name the library or kernel that computes its outputs, its data
     gradient and its weight gradient."""
-    add.common("--model", required=True)
+    add.net()
     add.common("--weights", help="weights to load first (default: the fillers' random ones)")
     add.common("--strict")
     add("--iterations", "number of passes", COUNT, 50)
@@ -82,7 +96,10 @@ def classify(add: Options) -> None:
     For folders of thousands of images, --threads workers (by default one for each core) read and
     scale images ahead of the net; more than 4 are processes. They set the pace: a GPU keeps up with
     dozens of cores. --gpu all divides the images among all GPUs; --precision bf16 is faster than
-    the default."""
+    the default.
+
+    Where images lie in folders with names of classes, a table at the end tells how many were
+    classified correctly."""
     add("images", "image files, or folders", "IMAGE", nargs="+")
     add.common("--model", required=True)
     add("--weights", "the trained model", "FILE", required=True)
@@ -100,12 +117,18 @@ def classify(add: Options) -> None:
     add("--top", "how many labels to print", COUNT, 5)
     add("--picture", "draw the images with bars to a .png, .svg or .pdf file", "FILE")
     add(
+        "--explain",
+        "write a picture for each image to DIR: red is what its best label hangs on, found by "
+        "covering each part in turn",
+        "DIR",
+    )
+    add(
         "--batch",
         "images (or crops of them) in a batch (default: the model's; for larger folders at "
         "least 16, and 64 on a GPU)",
         COUNT,
     )
-    add.common("--json", "--strict")
+    add.common("--json", "--strict", "--on_bad_record")
     _entry(add)
     add.shared_device()
 

@@ -3,9 +3,30 @@
 from __future__ import annotations
 
 from ...comm.channels import KINDS
-from .options import COUNT, SECONDS, Kind, Options, auto_or, positive
+from .options import COUNT, SECONDS, Kind, Options, auto_or, positive, share
 
 _EFFECTS = ("stop", "snapshot", "none")
+
+
+def fit(add: Options) -> None:
+    """Train a classifier on a folder of photographs: from the folder to a model and its report.
+
+      osucaffe fit photos --out run
+      osucaffe fit photos --out run --from bvlc_googlenet.caffemodel       fine-tune
+
+    PHOTOS holds a folder of images for each class. Databases, net and solver, training with early
+    stopping, test and report are made by the commands data folder, new, train, test and report,
+    which are printed, and can be run again one by one. The net is a small one, with photographs
+    scaled to 48 to 64 pixels, or on a GPU with 20,000 photographs and more, ResNet-50."""
+    add("photos", "a folder that holds one folder of images per class", "PHOTOS")
+    add("--out", "the folder to write to", "RUN", required=True)
+    add("--model", "a model of `osucaffe models` to train, or the net of --from", "NET")
+    add("--from", "a .caffemodel to fine-tune", "FILE", dest="weights")
+    add("--size", "width and height of the stored images (default: as it suits the net)", COUNT)
+    add("--val_share", "the share held out for validation", Kind("X", share), 0.2)
+    add("--epochs", "number of epochs (default: as of osucaffe new)", COUNT)
+    add.common("--on_bad_record")
+    add("--gpu", "the number of the GPU; several, or all (default: the CPU)", "ID")
 
 
 def train(add: Options) -> None:
@@ -23,7 +44,7 @@ def train(add: Options) -> None:
     Ctrl-C stops at once. On a terminal a live display follows the log.
 
     Exit codes: 0 done, or nothing left to train; 1 bad input; 2 wrong usage; 3 the loss is nan or
-    infinite at the end; 4 a rank failed, or waited too long, and ended the others; 128 + N stopped
+    infinite; 4 a rank failed, or waited too long, and ended the others; 128 + N stopped
     by signal N with a snapshot (129 SIGHUP, 130 SIGINT, 143 SIGTERM): the end of the log has the
     command that resumes. Each of several ranks has its own exit code."""
     add("--solver", "the solver's prototxt", "FILE", required=True)
@@ -39,6 +60,13 @@ def train(add: Options) -> None:
     )
     add.common("--strict")
     add("--max_iter", "train up to iteration N, instead of the solver's max_iter", COUNT)
+    add(
+        "--on_nan",
+        "when a displayed loss is nan or infinite: stop without a snapshot (default), or go on, "
+        "as Caffe does",
+        ("stop", "continue"),
+        "stop",
+    )
     add("--sigint_effect", "what SIGINT (Ctrl-C) does", _EFFECTS, "stop")
     add("--sighup_effect", "what SIGHUP does", _EFFECTS, "snapshot")
     add.common("--log_dir")

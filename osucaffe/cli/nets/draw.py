@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> None:
     Graphviz places unconnected nets below each other (LR) or side by side (TB).
     """
     phases = ("TRAIN", "TEST") if args.phase == "ALL" else (args.phase,)
-    net = read_net(args.net)
+    net = read_net(args.model)
     if not (suffix := Path(args.picture).suffix[1:]):
         raise UserError(f"{args.picture}: give the picture a suffix: .png, .svg, .pdf or .dot")
     graph = draw.new_graph(net.name, args.rankdir)

@@ -30,12 +30,18 @@ def run(args: argparse.Namespace) -> None:
         return
 
     data = open_photo_set(args.data)
-    start = _tuned(args) if tuned else _afresh(args.what)
-    command = write_files(start, data, out, batch=args.batch, epochs=args.epochs)
+    start = find_start(args)
+    options = {"batch": args.batch, "epochs": args.epochs, "augment": args.augment}
+    command = write_files(start, data, out, **options)
     print(
         f"{out}: a net for {len(data.classes)} classes, {data.train:,} photographs to train it "
         f"and {data.val:,} to test it; next:\n\n{command}"
     )
+
+
+def find_start(args: argparse.Namespace) -> Start:
+    """What the new net is made from: a model, or what `finetune` is given."""
+    return _tuned(args) if args.what == "finetune" else _afresh(args.what)
 
 
 def _copy(name: str, folder: Path) -> None:
@@ -73,7 +79,8 @@ def _tuned(args: argparse.Namespace) -> Start:
     native = crop_of(net)
     if not native and deploy.is_file():
         native = crop_of(read_net(deploy))
-    solver = read_solver(path.parent / _SOLVER) if path.parent.parent == FOLDER else None
+    beside = path.parent / _SOLVER  # how fast this net may learn
+    solver = read_solver(beside) if beside.is_file() else None
     return Start("finetune", net, str(path), native, solver, (args.weights, weights))
 
 

@@ -37,8 +37,12 @@ _IMAGENET = (104.0, 117.0, 123.0)
 _IMAGENETS_FILES = ("imagenet", "ilsvrc")
 """A name of a mean file with one of these stands for ImageNet's mean image."""
 _EPOCHS, _EPOCHS_TUNED = 60, 20
-_RATE, _RATE_TUNED = 0.01, 0.001
-"""The most that batches of some ten photographs bear; of layers that have learned already."""
+_RATE, _RATES_TUNED = 0.01, (0.0001, 0.001)
+"""The most that batches of some ten photographs bear; of layers that have learned already, a tenth
+of what they learned with, within these."""
+_ITERATIONS_TUNED = 300
+"""The least: an epoch of a hundred photographs is a few iterations."""
+_AUGMENTATION = caffe_pb2.AugmentationParameter(rotation=8, zoom=0.15, colour=0.2)
 _LARGEST = 64
 """Photographs of a batch when it is tested."""
 
@@ -59,7 +63,9 @@ class Start:
     weights: tuple[str, AnyWeights] | None = None
 
 
-def write_files(start: Start, data: PhotoSet, out: Path, *, batch: int, epochs: int | None) -> str:
+def write_files(
+    start: Start, data: PhotoSet, out: Path, *, batch: int, epochs: int | None, augment: bool
+) -> str:
     """Write them to a folder; return the command that trains the net."""
     if stands := [out / name for name in _FILES if (out / name).exists()]:
         raise UserError(f"{stands[0]}: already exists: give another folder with --out")
@@ -71,6 +77,8 @@ def write_files(start: Start, data: PhotoSet, out: Path, *, batch: int, epochs: 
     make_folder(out)
     transform = _transform(start, data, out)
     transform.crop_size = crop if crop != data.size else 0
+    if augment:
+        transform.augmentation_param.CopyFrom(_AUGMENTATION)
     batches = min(batch, data.train), _test_batch(data.val)
     sources = str(data.folder / "train_lmdb"), str(data.folder / "val_lmdb")
     extent = crop or data.size
@@ -204,9 +212,11 @@ def _solver(
 ) -> SolverParameter:
     """Momentum and decay of the model's solver; the rate falls to 0 at the end."""
     model = start.solver or SolverParameter(base_lr=_RATE, momentum=0.9, weight_decay=0.0005)
-    rate = min(model.base_lr / 10, _RATE_TUNED) if start.weights else min(model.base_lr, _RATE)
-    epoch = math.ceil(data.train / batches[0])
-    epochs = epochs or (_EPOCHS_TUNED if start.weights else _EPOCHS)
+    rate, epoch = min(model.base_lr, _RATE), math.ceil(data.train / batches[0])
+    if start.weights:
+        rate = float(np.clip(model.base_lr / 10, *_RATES_TUNED))
+        epochs = epochs or max(_EPOCHS_TUNED, math.ceil(_ITERATIONS_TUNED / epoch))
+    epochs = epochs or _EPOCHS
     solver = SolverParameter(
         net=str(out / _FILES[0]),
         test_iter=[math.ceil(data.val / batches[1])],
@@ -218,6 +228,7 @@ def _solver(
         weight_decay=model.weight_decay,
         display=epoch,
         max_iter=epoch * epochs,
+        snapshot=epoch * max(1, epochs // 5),
         snapshot_prefix=str(out / start.name),
         random_seed=1,
     )

@@ -42,7 +42,6 @@ class Row:
 
 def run(args: argparse.Namespace) -> None:
     """Build the net and print the table."""
-    args.model = args.model or args.named
     param = _read(args)
     try:
         net = Net(param, phase=args.phase, backend=Cpu(), level=args.level, stages=args.stage)

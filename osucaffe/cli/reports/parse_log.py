@@ -9,7 +9,7 @@ import importlib.util
 import io
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,10 +28,14 @@ _OUTPUT = re.compile(r"\s*(Train|Test) net output #\d+: (.+?) = (\S+)")
 
 @dataclass
 class Log:
-    """The tables of a log: `train`, and one of `tests` for each test net."""
+    """The tables of a log: `train`, and one of `tests` for each test net; its length in seconds,
+    and what its heading says: when it began, and the command."""
 
     train: list[Row] = field(default_factory=list)
     tests: dict[int, list[Row]] = field(default_factory=dict)
+    seconds: float = 0
+    began: str = ""
+    commands: list[str] = field(default_factory=list)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -76,6 +80,9 @@ def parse(lines: Sequence[str]) -> Log:
     for line in lines:
         match = _LINE.match(line)
         if match is None:
+            heading, _, value = line.partition(": ")
+            log.began = value if heading == "Log file created at" else log.began
+            log.commands += [value] if heading == "Command" else []
             continue
         # Logs state no year; that of a leap year knows every day.
         numbers = [int(group) for group in match.groups()[:6]]
@@ -84,6 +91,7 @@ def parse(lines: Sequence[str]) -> Log:
         seconds = (moment - start).total_seconds()
         if seconds < 0:  # the run went on into another year
             seconds += 366 * 86400
+        log.seconds = seconds
         text = match[7]
         if entry := _RATE.match(text):
             rate = float(entry[2])
@@ -104,6 +112,27 @@ def parse(lines: Sequence[str]) -> Log:
         if math.isnan(tested["LearningRate"]):  # a test before the first rate was logged
             tested["LearningRate"] = first
     return log
+
+
+def joined(logs: Iterable[Log]) -> Log:
+    """The log of a run that was resumed: a resumed part replaces what the one before it logged of
+    the same iterations, all if it begins with the first."""
+    run = Log()
+    for log in logs:
+        tables = [log.train, *log.tests.values()]
+        first = min((rows[0]["NumIters"] for rows in tables if rows), default=None)
+        if first is None:
+            continue
+        run = run if first else Log()
+        for rows, more in (
+            (run.train, log.train),
+            *((run.tests.setdefault(net, []), more) for net, more in log.tests.items()),
+        ):
+            rows[:] = [row for row in rows if row["NumIters"] < first] + more
+        run.began = run.began or log.began
+        run.seconds += log.seconds
+        run.commands += log.commands
+    return run
 
 
 def _free(row: Row, name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,10 +17,10 @@ from ...solvers.nets import testing_nets, training_net
 from ...solvers.snapshots.snapshot import listed
 from .. import options
 from ..launch.start import check_device
-from ..score.predictions import class_names, predict, scored_blobs
+from ..score.predictions import Scoring, predict, scored_blobs, sources_of
 from ..score.time import measure
-from .parse_log import panels_of, parse
-from .report_page import cards, code, page, panel, results, table
+from .parse_log import Log, joined, panels_of, parse
+from .report_page import cards, code, facts, page, panel, results, table
 
 logger = logging.getLogger("osucaffe")
 
@@ -32,8 +33,11 @@ def run(args: argparse.Namespace) -> None:
     file = file / "solver.prototxt" if file.is_dir() else file
     param = read_solver(str(file))
     device = "the CPU" if args.gpu is None else f"GPU {args.gpu}"
+    log_of_run = _log_of_run(args, file)
+    panels = panels_of(log_of_run).items()
     sections = [
-        ("Curves", _curves(args, file)),
+        ("Run", _facts(log_of_run, param, file)),
+        ("Curves", "".join(panel(name.capitalize(), curves) for name, curves in panels)),
         *_predictions(args, file, param),
         (f"Time per layer, on {device}", _times(args, file, param)),
         ("Solver", code(format_text(param))),
@@ -43,18 +47,31 @@ def run(args: argparse.Namespace) -> None:
     print(f"wrote {args.out}")
 
 
-def _curves(args: argparse.Namespace, file: Path) -> str:
-    """The panels of the run's log; "" without a log."""
+def _log_of_run(args: argparse.Namespace, file: Path) -> Log:
+    """The run's log: of all its parts, if it was resumed; an empty one without a log."""
     given = [Path(args.log)] if args.log else [file.parent, file.parent / "log"]
-    paths = [path / "osucaffe.INFO" if path.is_dir() else path for path in given]
-    path = next((candidate for candidate in paths if candidate.is_file()), None)
-    if path is None:
-        if args.log:
-            raise UserError(f"--log {args.log}: there is no log")
-        logger.warning("No log next to %s, so no curves: give --log", file)
-        return ""
-    log = parse(read_bytes(path).decode(errors="replace").splitlines())
-    return "".join(panel(name.capitalize(), curves) for name, curves in panels_of(log).items())
+    for path in given:
+        paths = path.glob("osucaffe.*.log.INFO.*") if path.is_dir() else [path]
+        there = [path for path in paths if path.is_file()]
+        if parts := sorted(
+            there, key=lambda path: (path.name.split(".")[-2:-1], path.stat().st_mtime)
+        ):
+            lines = (read_bytes(path).decode(errors="replace").splitlines() for path in parts)
+            return joined(map(parse, lines))
+    if args.log:
+        raise UserError(f"--log {args.log}: there is no log")
+    logger.warning("No log next to %s, so no curves: give --log", file)
+    return Log()
+
+
+def _facts(run: Log, param: SolverParameter, file: Path) -> str:
+    """When and how long the run was, on which data, and by which commands."""
+    rows = [("began", run.began)] if run.began else []
+    if run.seconds:
+        rows.append(("took", str(datetime.timedelta(seconds=round(run.seconds)))))
+    sources = sources_of(training_net(param, str(file), read_net).param)
+    rows += [("data", ", ".join(dict.fromkeys(sources)))] if sources else []
+    return facts([*rows, *(("command", command) for command in run.commands)])
 
 
 def _predictions(
@@ -72,9 +89,13 @@ def _predictions(
     net: Net = choice.build(phase="TEST", backend=backend, inspectable=True, gradients=False)
     options.check_fed(net, str(file))
     options.load_weights(net, models, argparse.Namespace(strict=False))
-    batches = args.iterations or param.test_iter[0]
-    predictions = predict(net, scored_blobs(net.param), batches, args.pictures)
-    names = class_names(net.param, len(predictions.confusion), args.labels)
+    blobs = scored_blobs(net.param)
+    if blobs is None:
+        logger.warning("%s: its net gives no classes scores, so no predictions", file)
+        return
+    scoring = Scoring(net, blobs, args.labels)
+    predictions = predict(net, scoring, args.iterations or param.test_iter[0], args.pictures)
+    names = scoring.names
     yield f"Predictions of {', '.join(weights)}", results(predictions, names)
     yield "Worst predictions", cards(predictions.worst, names)
     yield "Best predictions", cards(predictions.best, names)

@@ -12,11 +12,14 @@ from ..score.predictions import Prediction, Predictions
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --quiet: #808080; --mark: 0,114,178; }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 900px; margin: 2em auto; padding: 0 1em; }
-h1 { font-size: 1.6em; margin-bottom: 0; } h2 { font-size: 1.15em; margin-top: 2em; }
-p.quiet, td.quiet { color: var(--quiet); } figure { margin: 1em 0; }
-svg { width: 100%; height: auto; } svg text { font-size: 12px; fill: currentColor; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 980px; margin: 2em auto; padding: 0 1em;
+  overflow-wrap: anywhere; }
+h1 { font-size: 1.6em; margin-bottom: 0; } h2 { font-size: 1.15em; margin: 2em 0 .6em; }
+.quiet { color: var(--quiet); }
+figure { margin: 0 1em 1em 0; display: inline-block; width: 460px; max-width: 100%; }
+svg { width: 100%; height: auto; } svg text { font-size: 13px; fill: currentColor; }
 .grid { stroke: var(--line); } polyline { fill: none; stroke-width: 2; }
+polyline.raw { opacity: .3; stroke-width: 1; }
 .legend { color: var(--quiet); font-size: .9em; } .legend span { margin-left: 1em; }
 .legend i { display: inline-block; width: 12px; height: 3px; vertical-align: middle;
   margin-right: 5px; }
@@ -24,6 +27,12 @@ table { border-collapse: collapse; font-size: .92em; } .wide { overflow-x: auto;
 th, td { padding: 3px 9px; text-align: right; border-bottom: 1px solid var(--line); }
 th:first-child, td:first-child { text-align: left; } .confusion td { text-align: center; }
 .confusion td:first-child { text-align: left; white-space: nowrap; }
+.confusion th { writing-mode: vertical-rl; transform: rotate(180deg); padding: 9px 3px;
+  border: 0; font-weight: normal; white-space: nowrap; }
+.facts td { text-align: left; border: 0; vertical-align: top; } th, td { overflow-wrap: normal; }
+.facts td + td { overflow-wrap: anywhere; }
+@media (max-width: 600px) { th, td { padding: 3px 4px; font-size: 12px; }
+  .card, .card img { width: 104px; } .card img { height: 104px; } }
 .cards { display: flex; flex-wrap: wrap; gap: 14px; }
 .card { width: 128px; font-size: .82em; line-height: 1.35; overflow-wrap: anywhere; }
 .card img { width: 128px; height: 128px; object-fit: contain; background: #8882;
@@ -51,6 +60,15 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
         "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows
     )
     return f'<div class="wide"><table><tr>{head}</tr>{lines}</table></div>'
+
+
+def facts(rows: Iterable[tuple[str, str]]) -> str:
+    """A list of names and values; "" without any."""
+    lines = "".join(
+        f'<tr><td class="quiet">{escape(name)}</td><td>{escape(value)}</td></tr>'
+        for name, value in rows
+    )
+    return f'<table class="facts">{lines}</table>' if lines else ""
 
 
 def code(text: str) -> str:
@@ -104,14 +122,17 @@ def cards(predictions: Iterable[Prediction], names: Sequence[str]) -> str:
         text = f"<b>{escape(names[one.label])}</b> {one.of_label:.1%}"
         if one.predicted != one.label:
             text += f"<br>predicted: <b>{escape(names[one.predicted])}</b> {one.probability:.1%}"
+        text += f'<br><span class="quiet">{escape(one.file)}</span>' if one.file else ""
         parts.append(f'<div class="card">{image}{text}</div>')
     return f'<div class="cards">{"".join(parts)}</div>' if parts else ""
 
 
 Points = Sequence[tuple[float, float]]
 
-_WIDTH, _HEIGHT = 860, 260
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 12, 34
+_WIDTH, _HEIGHT = 460, 260
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 16, 12, 40
+_SMOOTHED = 20
+"""Points of a training curve from which on it is smoothed, over as many parts of it."""
 
 
 def panel(title: str, series: Mapping[str, Points]) -> str:
@@ -145,12 +166,19 @@ def panel(title: str, series: Mapping[str, Points]) -> str:
         parts.append(
             f'<text x="{left:.1f}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">{x:g}</text>'
         )
+    parts.append(
+        f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 4}" text-anchor="end">iteration</text>'
+    )
     legend = []
     for index, (name, points) in enumerate(shown.items()):
         colour = COLOURS[index % (len(COLOURS) - 1)]  # the last, black, is no colour on black
-        corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in (position(*point) for point in points))
-        parts.append(f'<polyline points="{corners}" stroke="{colour}"/>')
-        if len(points) < 40:
+        lines: dict[str, Points] = {"": points}
+        if name.startswith("train") and len(points) >= _SMOOTHED:
+            lines = {' class="raw"': points, "": _smooth(points)}
+        for kind, line in lines.items():
+            corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in (position(*point) for point in line))
+            parts.append(f'<polyline{kind} points="{corners}" stroke="{colour}"/>')
+        if lines[""] is points and len(points) < 40:
             parts.extend(
                 f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour}"/>'
                 for x, y in (position(*point) for point in points)
@@ -161,6 +189,14 @@ def panel(title: str, series: Mapping[str, Points]) -> str:
         f'</figcaption><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
         f'aria-label="{escape(title)}">{"".join(parts)}</svg></figure>'
     )
+
+
+def _smooth(points: Points) -> Points:
+    """The mean of the points around each."""
+    around = len(points) // _SMOOTHED
+    parts = (points[max(0, at - around) : at + around + 1] for at in range(len(points)))
+    means = (sum(y for _, y in part) / len(part) for part in parts)
+    return [(x, mean) for (x, _), mean in zip(points, means, strict=True)]
 
 
 def _ticks(values: Sequence[float]) -> list[float]:

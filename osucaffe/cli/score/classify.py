@@ -17,16 +17,18 @@ from ...comm.job.job import Job
 from ...data.ahead.pipeline import Buffer
 from ...data.config import DataConfig
 from ...data.pictures.preprocessing import find_preprocessing
-from ...data.sets.photo_set import LABELS, read_labels
+from ...data.sets.photo_set import LABELS
 from ...errors import UserError, naming
 from ...net import Net
 from ...proto import read_net
 from ...proto.caffe_pb2 import NetParameter
 from .. import options, output, plots
 from ..images import find_files, load_upright
-from ..output import short
+from ..output import make_folder, short
 from . import sharding
 from .classify_input import ImageFiles, find_entry
+from .explain import Explainer
+from .predictions import Predictions, class_names
 
 _log = logging.getLogger("osucaffe")
 _WORTH = {"cpu": 16, "cuda": 64}
@@ -50,53 +52,96 @@ def _classify(args: argparse.Namespace, job: Job) -> None:
     rows, *extents = net.blobs[net.inputs[0]].shape
     crops = _crops(args)
     size = rows // crops
-    files = ImageFiles(paths, entry, oversample=args.oversample)
+    files = ImageFiles(paths, entry, options.bad_records(args), oversample=args.oversample)
     readers = args.threads or usable_cores()
     stream = files.stream((size, crops, *extents), readers, net.backend)
     stream.split(job.rank, job.size)
-    batches = [paths[start : start + size] for start in range(0, len(paths), size)]
-    labels: list[str] = []
-    shown: list[list[tuple[str, float]]] = []
+    batches = [range(len(paths))[start : start + size] for start in range(0, len(paths), size)]
+    classified = _Classified(args, net.blobs[net.outputs[0]].data.count // rows)
     start = time.monotonic()
     with contextlib.closing(stream):
-        outputs = sharding.outputs(net, job, len(batches), lambda: None)
-        for batch, (values, _) in zip(batches, outputs, strict=not job.rank):
+        outputs = sharding.outputs(net, job, len(batches), lambda: files.bad.skipped)
+        for batch, (values, skipped) in zip(batches, outputs, strict=not job.rank):
             scores = values[: net.blobs[net.outputs[0]].data.count].reshape(rows, -1)
             scores = scores[: len(batch) * crops].reshape(len(batch), crops, -1).mean(axis=1)
-            labels = labels or _read_names(args, scores.shape[1])
-            for path, row, order in zip(batch, scores, _best(scores, args.top), strict=True):
-                shown.append([(labels[index], float(row[index])) for index in order])
-                if args.json:
-                    continue
-                print(path)
-                for label, value in shown[-1]:
-                    print(f"  {value:.4f}  {label}")
+            good = [at for at, index in enumerate(batch) if index not in skipped]
+            classified.add([paths[batch[at]] for at in good], scores[good])
     if job.rank:
         return
     if len(batches) > 1:
         _log.info("All %d images: %.3f s", len(paths), time.monotonic() - start)
-    _finish(args, paths, shown)
+    classified.finish(len(paths))
+    if args.explain:
+        explainer = Explainer(net, Path(args.explain))
+        make_folder(Path(args.explain))
+        for number, path in enumerate(classified.paths):
+            name = f"{number:05d}_{Path(path).stem}.png"
+            explainer.write(entry.enter(path, False)[0], name)
+        output.tell(args, f"wrote {len(classified.paths):,} pictures to {args.explain}")
 
 
-def _read_names(args: argparse.Namespace, count: int) -> list[str]:
-    """The names of the classes: from --labels, else those in the folder of --data or next to the
-    model, if they fit; else numbers."""
-    if args.labels is not None:
-        labels = read_labels(Path(args.labels))
-        if len(labels) != count:
-            classes = f"{count} classes of the net"
-            raise UserError(f"{args.labels}: has {len(labels)} labels for {classes}")
-        return labels
-    numbers = [f"class {index}" for index in range(count)]
-    path = Path(args.data or Path(args.model).parent) / LABELS
-    if not path.is_file():
-        return numbers
-    labels = read_labels(path)
-    if len(labels) != count:
-        _log.warning("%s: ignored: %d names for %d classes", path, len(labels), count)
-        return numbers
-    _log.info("Names of classes: %s", path)
-    return labels
+class _Classified:
+    """The images and their most likely labels, which are printed unless a document is to be."""
+
+    def __init__(self, args: argparse.Namespace, classes: int) -> None:
+        self._args = args
+        folder = Path(args.data) / LABELS if args.data else args.model
+        self._labels = class_names([folder], classes, args.labels)
+        self._result = Predictions.none(classes)
+        self.paths: list[str] = []
+        self._shown: list[list[tuple[str, float]]] = []
+        self._true: list[str | None] = []
+
+    def add(self, paths: list[str], scores: np.ndarray) -> None:
+        """Those of a batch."""
+        true = [self._true_class(path) for path in paths]
+        rows = [at for at, name in enumerate(true) if name]
+        labels = [self._labels.index(name) for name in true if name]
+        self._result.add(scores[rows], np.array(labels, int))
+        self.paths += paths
+        self._true += true
+        for path, row, order in zip(paths, scores, _best(scores, self._args.top), strict=True):
+            self._shown.append([(self._labels[index], float(row[index])) for index in order])
+            if self._args.json:
+                continue
+            print(path)
+            for label, value in self._shown[-1]:
+                print(f"  {value:.4f}  {label}")
+
+    def _true_class(self, path: str) -> str | None:
+        """The class whose name the file's folder has below the one given, or that one itself."""
+        for folder in self._args.images:
+            if Path(folder).is_dir() and Path(path).is_relative_to(folder):
+                below = Path(path).relative_to(folder).parts[:-1]
+                names = [*below[:1], Path(folder).resolve().name]
+                return next((name for name in names if name in self._labels), None)
+        return None
+
+    def finish(self, count: int) -> None:
+        """Print how many of `count` images were right, if their folders have names of classes, or
+        the document; and draw the picture, if requested. UserError if there are none."""
+        args, shown = self._args, zip(self.paths, self._true, self._shown, strict=True)
+        if not self.paths:
+            raise UserError(f"none of {count:,} images can be read")
+        if args.json:
+            output.print_json(
+                [
+                    {"image": path, "class": true, "labels": [_entry(*pair) for pair in best]}
+                    for path, true, best in shown
+                ]
+            )
+        elif self._result.total:
+            print(self._result.text(self._labels, "images"))
+        if len(self.paths) < count:
+            output.tell(args, f"{len(self.paths):,} of {count:,} images; the others are bad")
+        if args.picture:
+            images = [load_upright(path) for path in self.paths]
+            _draw(self.paths, images, self._shown, args.picture)
+            output.tell(args, f"wrote {args.picture}")
+
+
+def _entry(label: str, score: float) -> dict[str, Any]:
+    return {"label": label, "score": score}
 
 
 def _best(scores: np.ndarray, count: int) -> np.ndarray:
@@ -153,22 +198,6 @@ def _crops(args: argparse.Namespace) -> int:
 def _input_shapes(param: NetParameter) -> list[Any]:
     """The shapes of a net's inputs."""
     return [shape for layer in param.layer for shape in layer.input_param.shape]
-
-
-def _finish(
-    args: argparse.Namespace, paths: list[str], shown: list[list[tuple[str, float]]]
-) -> None:
-    """Print the JSON and draw the picture, if requested."""
-    if args.json:
-        output.print_json(
-            [
-                {"image": path, "labels": [{"label": name, "score": score} for name, score in best]}
-                for path, best in zip(paths, shown, strict=True)
-            ]
-        )
-    if args.picture:
-        _draw(paths, [load_upright(path) for path in paths], shown, args.picture)
-        output.tell(args, f"wrote {args.picture}")
 
 
 def _draw(

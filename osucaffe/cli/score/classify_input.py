@@ -14,6 +14,7 @@ import numpy as np
 
 from ...backends.backend import Backend
 from ...backends.records import Choice, PhotoScaler, ScaledCrops, transform_record
+from ...data.ahead.parallel_map import BadRecords
 from ...data.ahead.pipeline import Buffer, Pipeline, Threads
 from ...data.ahead.processes import Processes, can_be_processes
 from ...data.pictures.preprocessing import Preprocessing, find_preprocessing
@@ -173,6 +174,11 @@ class FileInput(Cropped):
             image = np.rint(resize_image(image, extents)).clip(0, 255).astype(np.uint8)
             pack(image, extents, record)
 
+    def pack_black(self, record: np.ndarray) -> None:
+        """Write a pixel to the record of a file that is left out: what lay there may be nothing."""
+        extents = int(self.image_dims[0]), int(self.image_dims[1])
+        pack(np.zeros((1, 1, 3), np.uint8), extents, record)
+
 
 def _parts(extents: Sequence[int], inner: Extents, oversample: bool) -> list[Choice]:
     """The middle part of an image, or ten: the corners and the middle, then all mirrored."""
@@ -185,10 +191,14 @@ def _parts(extents: Sequence[int], inner: Extents, oversample: bool) -> list[Cho
 
 
 class ImageFiles:
-    """A stream of image files; after the last one nothing is written."""
+    """A stream of image files; after the last one nothing is written, nor for those that `bad`
+    skips."""
 
-    def __init__(self, paths: Sequence[str], entry: Entry, *, oversample: bool) -> None:
+    def __init__(
+        self, paths: Sequence[str], entry: Entry, bad: BadRecords, *, oversample: bool
+    ) -> None:
         self._paths, self._entry, self._oversample = paths, entry, oversample
+        self.bad = bad
         self._packer: FileInput | None = None
         """The entry, if a backend scales what it packs."""
 
@@ -198,11 +208,16 @@ class ImageFiles:
         file that cannot be read."""
         (data,) = arrays
         paths = self._paths[position : position + len(data)]
-        for target, path in zip(data, paths, strict=False):
-            if self._packer:
-                self._packer.pack(path, target)
-            else:
-                target[...] = self._entry.enter(path, self._oversample)
+        for index, (target, path) in enumerate(zip(data, paths, strict=False), position):
+            try:
+                if self._packer:
+                    self._packer.pack(path, target)
+                else:
+                    target[...] = self._entry.enter(path, self._oversample)
+            except UserError as error:
+                self.bad.report(error, index)
+                if self._packer:
+                    self._packer.pack_black(target)
 
     def stream(self, shape: tuple[int, ...], readers: int, backend: Backend) -> Pipeline:
         """Batches of this shape, (images, crops, channels, height, width), for a backend; made by

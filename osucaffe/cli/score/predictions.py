@@ -1,11 +1,17 @@
-"""Owns the predictions of a report: a trained net's results on its test records, by class, and
-pictures of the best and the worst."""
+"""Owns the predictions of a classifier on its test records: what was taken for what, the figures of
+each class, and pictures of the best and the worst."""
 
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass, field
+import csv
+import io
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,92 +19,221 @@ from ...data.pictures.preprocessing import find_preprocessing
 from ...data.pictures.transform import centre
 from ...data.sets.photo_set import LABELS, read_labels
 from ...errors import UserError
+from ...files import write_bytes
 from ...net import Net
 from ...proto import NetParameter
+from ...solvers.report import epochs_of
 from ..images import png, to_image
+from ..output import short, table
 
+TOP = 5
+"""Among so many of the most likely classes the right one counts, too."""
 _SCORED = ("SoftmaxWithLoss", "Accuracy")
 """The layers that identify the blobs of scores and labels, preferred ones first."""
+_MOST = 25
+"""Classes that a table has; of more, it has those that are recognized least."""
+_log = logging.getLogger("osucaffe")
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One record: its class, the predicted class, the probabilities of both, a picture (a PNG
+    """One record: its class, the predicted class, the probabilities of the predicted one and of its
+    own, the name of its file, its row in the last batch (-1: of one before), and a picture (a PNG
     in base64; "" if the data is no picture)."""
 
     label: int
     predicted: int
     probability: float
     of_label: float
+    file: str = ""
+    row: int = 0
     picture: str = ""
 
 
 @dataclass
 class Predictions:
-    """Of all records: confusion[class, predicted] counts them; the best and the worst ones."""
+    """Of all records: confusion[class, predicted] counts them; the number of those whose class was
+    among the TOP most likely; the best and the worst ones."""
 
     confusion: np.ndarray
+    among_top: int = 0
     best: list[Prediction] = field(default_factory=list)
     worst: list[Prediction] = field(default_factory=list)
+
+    def add(self, scores: np.ndarray, labels: np.ndarray) -> None:
+        """Count records: probabilities (records, classes) and labels."""
+        np.add.at(self.confusion, (labels, scores.argmax(axis=1)), 1)
+        of_label = scores[np.arange(len(labels)), labels]
+        better = (scores > of_label[:, None]).sum(axis=1)
+        self.among_top += int(((better < TOP) & np.isfinite(of_label)).sum())
+
+    @property
+    def total(self) -> int:
+        """The number of records."""
+        return int(self.confusion.sum())
 
     @property
     def accuracy(self) -> float:
         """The fraction of correctly predicted records."""
-        return float(np.trace(self.confusion) / max(1, self.confusion.sum()))
+        return float(np.trace(self.confusion) / max(1, self.total))
+
+    @classmethod
+    def none(cls, classes: int) -> Predictions:
+        """Of no record yet."""
+        return cls(np.zeros((classes, classes), np.int64))
+
+    @property
+    def by_class(self) -> list[tuple[int, float, float]]:
+        """Of each class: its records; precision, the share of those predicted as this class that
+        are of it; recall, the share of its records that are predicted so. nan: of none."""
+        right = np.diagonal(self.confusion)
+        made, there = self.confusion.sum(axis=0), self.confusion.sum(axis=1)
+        with np.errstate(invalid="ignore"):
+            return list(zip(there.tolist(), right / made, right / there, strict=True))
+
+    def document(self, names: Sequence[str]) -> dict[str, Any]:
+        """What a document of results has of them."""
+        keys = ("name", "records", "precision", "recall")
+        rows = zip(names, self.by_class, strict=True)
+        return {
+            "records": self.total,
+            "accuracy": self.accuracy,
+            f"top{TOP}": self.among_top / max(1, self.total),
+            "classes": [dict(zip(keys, (name, *row), strict=True)) for name, row in rows],
+        }
+
+    def text(self, names: Sequence[str], what: str = "records") -> str:
+        """A table of the classes, and the shares of all."""
+        rows = [("class", what, "precision", "recall", "taken for")]
+        figures = self.by_class
+        order = [label for label in range(len(names)) if figures[label][0]]
+        if many := len(order) > _MOST:
+            order = sorted(order, key=lambda label: figures[label][2])[:_MOST]
+        for label in order:
+            count, precision, recall = figures[label]
+            wrong = [(n, names[at]) for at, n in enumerate(self.confusion[label]) if at != label]
+            wrong = sorted((pair for pair in wrong if pair[0]), key=lambda pair: -pair[0])[:2]
+            taken = ", ".join(f"{short(name, 14)} {n}" for n, name in wrong)
+            shares = ("–" if np.isnan(precision) else f"{precision:.1%}", f"{recall:.1%}")
+            rows.append((short(names[label], 16), f"{count:,}", *shares, taken))
+        lines = table("<>>><", *rows)
+        lines += [f"({_MOST} of {len(names)} classes: those that are recognized least)"] * many
+        among = f"; {self.among_top / max(1, self.total):.2%} among the {TOP} most likely"
+        right = int(np.trace(self.confusion))
+        return "\n".join(lines) + (
+            f"\n{self.accuracy:.2%} right: {right:,} of {self.total:,} {what}"
+            + among * (len(names) > TOP)
+        )
 
 
-def scored_blobs(net: NetParameter) -> tuple[str, str, bool]:
+class Scored(NamedTuple):
     """The blobs of scores and of labels in a net's TEST phase, and whether a softmax follows the
-    scores. UserError if no layer identifies them."""
+    scores."""
+
+    scores: str
+    labels: str
+    softmax: bool
+
+    def fit(self, net: Net) -> bool:
+        """Whether there is a score of each class, and a label, for each record."""
+        scores, labels = (net.blobs[name].shape for name in self[:2])
+        count = int(np.prod(labels))
+        return len(scores) > 1 and scores[0] == count and np.prod(scores) == count * scores[1]
+
+    def read(self, net: Net) -> tuple[np.ndarray, np.ndarray]:
+        """Probabilities (records, classes) and labels after a forward pass."""
+        scores = np.asarray(net.read(self.scores), np.float64)
+        scores = scores.reshape(len(scores), -1)
+        if self.softmax:
+            scores = np.exp(scores - scores.max(axis=1, keepdims=True))
+            scores /= scores.sum(axis=1, keepdims=True)
+        return scores, np.asarray(net.read(self.labels)).ravel().astype(np.int64)
+
+
+def scored_blobs(net: NetParameter) -> Scored | None:
+    """Those of a net; None if no layer identifies them."""
     for kind in _SCORED:
         for layer in net.layer:
             if layer.type == kind and len(layer.bottom) >= 2:
-                return layer.bottom[0], layer.bottom[1], kind == "SoftmaxWithLoss"
-    raise UserError(f"no layer of the types {', '.join(_SCORED)} tells which blobs are scores")
+                return Scored(layer.bottom[0], layer.bottom[1], kind == "SoftmaxWithLoss")
+    return None
 
 
-def predict(net: Net, blobs: tuple[str, str, bool], batches: int, shown: int) -> Predictions:
-    """Run batches of a net that reads records. shown: how many best and worst ones are stored.
+class Scoring:
+    """Counts the predictions of a net for the records that it reads, each once.
 
-    Scores are (records, classes), or with trailing extents of 1. UserError for others.
+    names: of the classes (a file, see `class_names`). UserError if there is no score of each class
+    for each record.
     """
-    scored, labelled, softmax = blobs
-    result: Predictions | None = None
-    show = Pictures(net)
-    for _ in range(batches):
+
+    def __init__(self, net: Net, blobs: Scored, labels: str | None = None) -> None:
+        shape = net.blobs[blobs.scores].shape
+        if not blobs.fit(net):
+            raise UserError(f'blob "{blobs.scores}" {shape} has no class for each record')
+        self.blobs, self._epochs = blobs, epochs_of(net)
+        layer = next((node.layer for node in net.nodes if node.layer.records), None)
+        self._files = getattr(layer, "names", None)
+        self.names = class_names(sources_of(net.param), shape[1], labels)
+        self.result = Predictions.none(shape[1])
+        self.rows: list[Prediction] = []
+        """The records of the last batch that count."""
+
+    def add(self, batch: int, scores: np.ndarray, labels: np.ndarray) -> None:
+        """Count what `blobs` gave for a batch, the first of which has number 0. Records that were
+        read before do not count, nor those that have none of the classes (an ignore_label, say)."""
+        first = batch * len(labels)
+        left = max(0, self._epochs.count - first) if self._epochs else len(labels)
+        known = np.flatnonzero((labels >= 0) & (labels < scores.shape[1]))
+        known = known[known < left]
+        files = self._files(first, len(labels)) if self._files else [""] * len(labels)
+        predicted = scores.argmax(axis=1)
+        self.result.add(scores[known], labels[known])
+        self.rows = [
+            Prediction(
+                int(labels[row]), int(predicted[row]), float(scores[row, predicted[row]]),
+                float(scores[row, labels[row]]), files[row], int(row),
+            )
+            for row in known
+        ]  # fmt: skip
+
+
+def write_predictions(path: str, rows: Iterable[Prediction], names: Sequence[str]) -> None:
+    """Write a line for each record to a CSV file."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("file", "class", "predicted", "probability", "probability of class"))
+    for one in rows:
+        shares = (f"{value:.6g}" for value in (one.probability, one.of_label))
+        writer.writerow((one.file, names[one.label], names[one.predicted], *shares))
+    write_bytes(path, text.getvalue().encode(errors="surrogateescape"))
+
+
+def predict(net: Net, scoring: Scoring, batches: int, shown: int) -> Predictions:
+    """Run batches of a net. shown: how many best and worst records are stored."""
+    result, show = scoring.result, Pictures(net)
+    of_class = max(1, shown // len(scoring.names))  # the best would all be of one class
+    for batch in range(batches):
         net.forward()
-        scores = np.asarray(net.read(scored), np.float64)
-        labels = np.asarray(net.read(labelled)).ravel().astype(np.int64)
-        if scores.size != len(scores) * scores.shape[1] or len(labels) != len(scores):
-            raise UserError(f'blob "{scored}" {scores.shape} has no class for each record')
-        scores = scores.reshape(len(scores), -1)
-        if softmax:
-            scores = np.exp(scores - scores.max(axis=1, keepdims=True))
-            scores /= scores.sum(axis=1, keepdims=True)
-        count = scores.shape[1]
-        if result is None:
-            result = Predictions(np.zeros((count, count), np.int64))
-        _add(result, scores, labels, show, shown)
-    assert result is not None
+        scoring.add(batch, *scoring.blobs.read(net))
+        right = [one for one in scoring.rows if one.label == one.predicted]
+        wrong = [one for one in scoring.rows if one.label != one.predicted]
+        best = _first(result.best + right, -1, shown, of_class)
+        worst = _first(result.worst + wrong, 1, shown, shown)
+        result.best, result.worst = (
+            [one if one.row < 0 else replace(one, picture=show(one.row), row=-1) for one in ranking]
+            for ranking in (best, worst)
+        )
     return result
 
 
-def _add(
-    result: Predictions, scores: np.ndarray, labels: np.ndarray, show: Pictures, shown: int
-) -> None:
-    """Count a batch, and store its records that are among the best or the worst so far."""
-    known = (labels >= 0) & (labels < scores.shape[1])  # others are an ignore_label, say
-    predicted = scores.argmax(axis=1)
-    np.add.at(result.confusion, (labels[known], predicted[known]), 1)
-    rows = np.flatnonzero(known)
-    right = predicted[rows] == labels[rows]
-    for ranking, chosen, sign in (result.best, rows[right], -1), (result.worst, rows[~right], 1):
-        order = np.argsort(sign * scores[chosen, labels[chosen]], kind="stable")[:shown]
-        for row in chosen[order]:
-            entry = (int(labels[row]), int(predicted[row]), float(scores[row, predicted[row]]))
-            ranking.append(Prediction(*entry, float(scores[row, labels[row]]), show(int(row))))
-        ranking.sort(key=lambda one: sign * one.of_label)
-        del ranking[shown:]
+def _first(found: list[Prediction], sign: int, most: int, of_class: int) -> list[Prediction]:
+    """Those of the least sign * probability of their class: so many, and so many of each class."""
+    counts: Counter[int] = Counter()
+    kept = []
+    for one in sorted(found, key=lambda one: sign * one.of_label):
+        counts[one.label] += 1
+        kept += [one] if counts[one.label] <= of_class else []
+    return kept[:most]
 
 
 class Pictures:
@@ -134,15 +269,27 @@ class Pictures:
         return "" if pixels is None else base64.b64encode(png(to_image(pixels))).decode()
 
 
-def class_names(net: NetParameter, count: int, file: str | None = None) -> list[str]:
-    """The names of the classes: from this file, or the labels.txt next to a net's data; else their
-    numbers. UserError if a file has another number of names."""
-    sources = [Path(layer.data_param.source) for layer in net.layer if layer.data_param.source]
-    candidates = [path.parent / LABELS for path in sources]
-    path = Path(file) if file else next(filter(Path.is_file, candidates), None)
+def class_names(sources: Sequence[str | Path], count: int, file: str | None = None) -> list[str]:
+    """The names of the classes: from this file, or the labels.txt next to one of the sources if
+    they fit; else numbers. UserError if the file has another number of names."""
+    numbers = [f"class {number}" for number in range(count)]
+    beside = (Path(source).parent / LABELS for source in sources)
+    path = Path(file) if file else next(filter(Path.is_file, beside), None)
     if path is None:
-        return [str(number) for number in range(count)]
+        return numbers
     names = read_labels(path)
-    if len(names) != count:
+    if file and len(names) != count:
         raise UserError(f"{path}: has {len(names)} labels for {count} classes of the net")
-    return names
+    if file:
+        return names
+    if len(names) == count:
+        _log.info("Names of classes: %s", path)
+        return names
+    _log.warning("%s: ignored: %d names for %d classes", path, len(names), count)
+    return numbers
+
+
+def sources_of(net: NetParameter) -> list[str]:
+    """What a net's data layers read."""
+    params = [param for layer in net.layer for param in (layer.data_param, layer.image_data_param)]
+    return [param.source for param in params if param.source]

@@ -37,7 +37,8 @@ def joined(args: argparse.Namespace) -> Iterator[tuple[argparse.Namespace, Job]]
         log.start(None if job.rank else getattr(args, "log_dir", None))
         if job.rank:
             log.quieten()
-        yield ranks.assign_devices(args, job)[0], job
+        with np.errstate(all="ignore"):  # the log tells of nan
+            yield ranks.assign_devices(args, job)[0], job
 
 
 def split(net: Net, job: Job) -> None:

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...comm.job.job import Job
-from ...errors import UserError, listed
+from ...errors import UserError, listed, naming
+from ...graph.prototxt.filter import filter_layers, net_state
+from ...net import Net
+from ...proto import read_net
 from ...solvers.detection import (
     VERSIONS,
     average_precisions,
@@ -18,16 +21,19 @@ from ...solvers.detection import (
     detection_outputs,
     mean_average_precision,
 )
-from ...solvers.report import name_outputs
+from ...solvers.report import epochs_of, name_outputs
 from .. import options, output
 from . import sharding
 from .detection_results import gather
+from .predictions import Prediction, Scoring, scored_blobs, write_predictions
 
 if TYPE_CHECKING:
-    More = tuple[list[np.ndarray], list[Any]]
-    """The detections of a batch, and the data for result files."""
+    More = tuple[list[np.ndarray], list[Any], tuple[np.ndarray, np.ndarray] | None]
+    """The detections of a batch, the data for result files, and the scores and labels."""
 
 _log = logging.getLogger("osucaffe")
+_BATCHES = 50
+"""Caffe's default."""
 
 
 def run(args: argparse.Namespace) -> None:
@@ -39,21 +45,30 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _test(args: argparse.Namespace, job: Job) -> None:
-    net = options.load_net(args, reads=True, phase="TEST", inference=True)
+    with naming(args.model):
+        state = net_state(param := read_net(args.model), "TEST", args.level, args.stage)
+        blobs = scored_blobs(filter_layers(param, state))
+    wanted = blobs[:2] if blobs else ()
+    net = options.load_net(args, reads=True, phase="TEST", inference=True, wanted=wanted)
     if args.detection:
         check_detection(net, args.model)
     detections: dict[str, list[np.ndarray]] = {name: [] for name in detection_outputs(net)}
     results = gather(net, args.results) if args.results else []
+    scoring = Scoring(net, blobs, args.labels) if blobs and blobs.fit(net) else None
+    if args.predictions and not scoring:
+        raise UserError(f"--predictions: {args.model} has no class for each record")
+    all_rows: list[Prediction] = []
     sharding.split(net, job)
 
     def more() -> More:
         rows = [net.read(name)[0, 0] for name in detections]
-        return rows, [result.read(net) for result in results]
+        predicted = scoring.blobs.read(net) if scoring else None
+        return rows, [result.read(net) for result in results], predicted
 
-    _log.info("Running for %d iterations.", args.iterations)
+    iterations = _iterations(args, net)
     start, total, loss = time.perf_counter(), np.zeros(0), 0.0
-    scores = sharding.outputs(net, job, args.iterations, more, loss=True)
-    for batch, (numbers, (rows, batch_results)) in enumerate(scores):
+    scores = sharding.outputs(net, job, iterations, more, loss=True)
+    for batch, (numbers, (rows, batch_results, predicted)) in enumerate(scores):
         values = numbers[:-1]
         total = values if batch == 0 else total + values
         loss += float(numbers[-1])
@@ -61,13 +76,16 @@ def _test(args: argparse.Namespace, job: Job) -> None:
             detection.append(row)
         for gathered, read in zip(results, batch_results, strict=True):
             gathered.add(read)
+        if scoring and predicted:
+            scoring.add(batch, *predicted)
+            all_rows += scoring.rows if args.predictions else []
         for one in name_outputs(net, values):
             _log.info("Batch %d, %s = %g", batch, one.name, one.value)
     if job.rank:
         return
-    _log.info("All %d batches: %.3f s", args.iterations, time.perf_counter() - start)
-    _log.info("Loss: %g", loss / args.iterations)
-    means = name_outputs(net, total / args.iterations)
+    _log.info("All %d batches: %.3f s", iterations, time.perf_counter() - start)
+    _log.info("Loss: %g", loss / iterations)
+    means = name_outputs(net, total / iterations)
     for mean in means:
         text = f"{mean.name} = {mean.value:g}"
         if mean.loss_weight:
@@ -76,11 +94,39 @@ def _test(args: argparse.Namespace, job: Job) -> None:
     for gathered in results:
         _log.info("Detections in %s", listed(gathered.write()))
     precisions = {name: _precision(name, np.concatenate(rows)) for name, rows in detections.items()}
+    document: dict[str, Any] = {"iterations": iterations, "loss": loss / iterations}
+    document |= {"outputs": [vars(mean) for mean in means]}
+    document |= {"average_precision": precisions} if precisions else {}
+    if scoring:
+        output.tell(args, scoring.result.text(scoring.names))
+        document |= scoring.result.document(scoring.names)
+    if scoring and args.predictions:
+        write_predictions(args.predictions, all_rows, scoring.names)
+        output.tell(args, f"wrote {args.predictions}")
     if args.json:
-        outputs = [vars(mean) for mean in means]
-        scored = {"iterations": args.iterations, "loss": loss / args.iterations, "outputs": outputs}
-        judged = {"average_precision": precisions} if precisions else {}
-        output.print_json({**scored, **judged})
+        output.print_json(document)
+
+
+def _iterations(args: argparse.Namespace, net: Net) -> int:
+    """The number of batches: by default those with which each record is read; and a log line on
+    which records these are."""
+    epochs = epochs_of(net)
+    if epochs is None:
+        count = args.iterations or _BATCHES
+        _log.info("Running for %d iterations.", count)
+        return count
+    count = args.iterations or -(-epochs.count // epochs.per_iteration)
+    read, there = count * epochs.per_iteration, f"{epochs.count:,}"
+    which = f"{read:,} of {there} records, each once"
+    if read == epochs.count:
+        which = f"each of {there} records once"
+    elif read > epochs.count:
+        which = (
+            f"each of {there} records, and {read - epochs.count:,} again to fill the batches: the "
+            "means of batches count these again"
+        )
+    _log.info("Running for %d iterations: %s.", count, which)
+    return count
 
 
 def _precision(name: str, rows: np.ndarray) -> dict[str, Any]:

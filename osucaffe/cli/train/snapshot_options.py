@@ -37,11 +37,26 @@ def watch(solver: Solver, args: argparse.Namespace, signals: Signals) -> None:
 
 
 def tell_how_to_go_on(solver: Solver, signals: Signals) -> None:
-    """Log the command that resumes, if a signal stopped the run and it has a snapshot."""
-    state = Path(named(solver.param, solver.iteration).state)
-    if solver.stopped and signals.stopped_by and not solver.group.rank and state.exists():
-        command = shlex.join(["osucaffe", *resuming(sys.argv[1:])])
-        logger.info("To resume from iteration %d: %s", solver.iteration, command)
+    """Log the command that resumes, if a signal stopped the run and it has a snapshot; and those
+    for the next steps, if it is done."""
+    event = named(solver.param, solver.iteration)
+    if solver.group.rank or solver.losses.lost:
+        return
+    if solver.stopped and signals.stopped_by:
+        if Path(event.state).exists():
+            command = shlex.join(["osucaffe", *resuming(sys.argv[1:])])
+            logger.info("To resume from iteration %d: %s", solver.iteration, command)
+        return
+    end = ".h5" if event.model.endswith(".h5") else ""
+    best = Path(f"{solver.param.snapshot_prefix}_best.caffemodel{end}")
+    model, net = next(filter(Path.exists, (best, Path(event.model))), None), solver.param.net
+    if model is None or not net or not solver.test_nets:
+        return
+    steps = [["test", "--model", net, "--weights", str(model)]]
+    if (deploy := Path(net).parent / "deploy.prototxt").exists():
+        steps.append(["classify", "--model", str(deploy), "--weights", str(model), "PHOTOS"])
+    for step in (*steps, ["report", solver.file]):
+        logger.info("Next: %s", shlex.join(["osucaffe", *step]))
 
 
 def resuming(words: Iterable[str]) -> list[str]:

@@ -12,7 +12,7 @@ from ...proto import caffe_pb2
 from ...solvers.solver import Solver
 from ..data.contact_sheet import draw_contact_sheet
 from ..images import png
-from ..score.predictions import Pictures, class_names, scored_blobs
+from ..score.predictions import Pictures, class_names, scored_blobs, sources_of
 
 _SHOWN = 12
 
@@ -27,8 +27,10 @@ class SamplePredictions:
 
     def __init__(self, solver: Solver) -> None:
         tested = solver.test_nets[0]
-        _, label, _ = scored_blobs(tested.param)
-        image = image_blob(tested.param)
+        blobs = scored_blobs(tested.param)
+        if blobs is None:
+            raise UserError("no layer of the test net tells which of its blobs are labels")
+        label, image = blobs.labels, image_blob(tested.param)
         read = caffe_pb2.NetParameter(name=tested.param.name)
         read.layer.extend(layer for layer in tested.param.layer if not layer.bottom)
         data = Net(read, phase="TEST", backend=solver.backend, inspectable=True, gradients=False)
@@ -61,7 +63,7 @@ class SamplePredictions:
         classes = self._net.blobs["prob"].shape
         if len(classes) < 2 or classes != (count, classes[1], *[1] * (len(classes) - 2)):
             raise UserError("the test net has no class for each image")
-        self._names = class_names(tested.param, classes[1])
+        self._names = class_names(sources_of(tested.param), classes[1])
 
     def draw(self, iteration: int) -> tuple[bytes, int, int]:
         """A PNG of the records with their current predictions and labels; its width, height."""

@@ -10,6 +10,8 @@ import os
 import sys
 from pathlib import Path
 
+import numpy as np
+
 from ... import log
 from ...comm.job.job import Job, find_job
 from ...parallel.batch import readers
@@ -114,6 +116,7 @@ def _train(args: argparse.Namespace, job: Job) -> int:
             check_interval=args.check,
             weights=args.weights,
             strict=args.strict,
+            stop_on_nan=args.on_nan == "stop",
             data_config=options.data_config(args, sharers, ranks.neighbours(args, job, topology)),
         )
         options.check_fed(solver.net, args.solver)
@@ -136,15 +139,16 @@ def _train(args: argparse.Namespace, job: Job) -> int:
                 *(args.solver, solver.iteration, param.max_iter),
             )
         else:
-            solver.solve()
+            with np.errstate(all="ignore"):  # the log tells of nan
+                solver.solve()
             snapshot_options.tell_how_to_go_on(solver, signals)
         solver.close()
         return _exit_code(solver, signals)
 
 
 def _exit_code(solver: Solver, signals: Signals) -> int:
-    """The exit code of the run. Divergence comes first: resuming after a stop would continue
-    with useless weights."""
+    """The exit code of the run. Divergence comes first: to resume would be to continue with
+    useless weights."""
     if solver.losses.diverged:
         logger.error(
             "Training has diverged: the loss is %g at iteration %d (exit code %d)",

@@ -48,14 +48,14 @@ class BadRecords:
     """The handling of unusable records: the first is an error, or each is counted and skipped.
 
     The first few are named in the log, and all are counted in `count`, each once if it has a
-    number. Safe to use from threads. A copy in another process reports them by `tell` instead
-    (with the number), if it is set.
+    number. hint: ends the error. Safe to use from threads. A copy in another process reports them
+    by `tell` instead (with the number), if it is set.
     """
 
     tell: Callable[[int, str], None] | None = None
 
-    def __init__(self, *, skip: bool = False) -> None:
-        self.skip = skip
+    def __init__(self, *, skip: bool = False, hint: str = "") -> None:
+        self.skip, self.hint = skip, hint
         self.count = 0
         self._told_next = _NAMED
         self._instead: dict[int, int] = {}
@@ -63,7 +63,7 @@ class BadRecords:
         self._lock = threading.Lock()
 
     def __reduce__(self) -> Any:
-        return partial(BadRecords, skip=self.skip), ()
+        return partial(BadRecords, skip=self.skip, hint=self.hint), ()
 
     def usable(
         self, record: int, count: int, read: Callable[[int], _Result], none: str
@@ -87,10 +87,15 @@ class BadRecords:
             return item, at
         raise UserError(none)
 
+    @property
+    def skipped(self) -> set[int]:
+        """The numbers of those that are bad themselves or were replaced."""
+        return set(self._instead)
+
     def report(self, error: UserError, record: int | None = None) -> None:
         """Raise the error, or count it. record: its number, if it may be seen again."""
         if not self.skip:
-            raise error
+            raise UserError(f"{error}{self.hint}") from error
         with self._lock:
             if record is not None:
                 if record in self._instead:

@@ -150,12 +150,15 @@ _LARGE, _PIXELS_A_BYTE = 1 << 24, 10_000
 _FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "SUN", "TIFF", "WEBP")
 """Of images: those OpenCV reads. Pillow would run other programs for some further ones."""
 
+_SIXTEEN = (("I", "PNG"), ("I", "PPM"))
+"""What Pillow makes of some images of 16 bits a pixel."""
+
 
 def _decode_other(data: memoryview, colour: bool | None, red_first: bool) -> np.ndarray:
     from PIL import Image, UnidentifiedImageError
 
     try:
-        image = Image.open(io.BytesIO(data), formats=_FORMATS)
+        image: Image.Image = Image.open(io.BytesIO(data), formats=_FORMATS)
         if image.width * image.height > _LARGE + len(data) * _PIXELS_A_BYTE:
             size = f"{image.width} x {image.height} pixels in {len(data)} bytes"
             raise ValueError(f"its image has {size}: it is damaged")
@@ -166,6 +169,8 @@ def _decode_other(data: memoryview, colour: bool | None, red_first: bool) -> np.
         raise
     except Exception as error:  # whatever a damaged image makes of Pillow, its limit of pixels too
         raise ValueError(f"its image cannot be decoded ({error})") from error
+    if image.mode.startswith("I;16") or (image.mode, image.format) in _SIXTEEN:
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))  # as OpenCV reads it
     if image.mode.startswith(("I", "F")):
         raise ValueError(f"its image has more than 8 bits a channel (mode {image.mode})")
     if colour is None:

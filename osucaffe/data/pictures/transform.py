@@ -12,8 +12,11 @@ from ...backends.records import Choice, Part, transform_record
 from ...backends.tensor import Shape
 from ...errors import UserError
 from ...proto import caffe_pb2, read_mean
+from .variation import vary
 
 Fail = Callable[[str, str], NoReturn]
+_MOST = {"rotation": 180, "zoom": 10, "colour": 1, "erasing": 1}
+"""The largest values of augmentation_param."""
 
 
 class Transform:
@@ -30,12 +33,19 @@ class Transform:
         self.crop = parameter.crop_size
         self.random_crop = phase == "TRAIN" and self.crop > 0
         self.mirror = parameter.mirror
-        self.random = self.random_crop or self.mirror
+        augmentation = parameter.augmentation_param if phase == "TRAIN" else None
+        self.augmentation = augmentation if augmentation and augmentation.ListFields() else None
+        """What varies images before all else: only those that `apply` transforms."""
+        self.random = self.random_crop or self.mirror or self.augmentation is not None
         self.colour: bool | None = None
         if parameter.force_color or parameter.force_gray:
             self.colour = parameter.force_color
         if parameter.force_color and parameter.force_gray:
             fail("transform_param", "force_color and force_gray exclude each other: set one")
+        if self.augmentation is not None:
+            for field, most in _MOST.items():
+                if not 0 <= (value := getattr(self.augmentation, field)) <= most:
+                    fail(f"transform_param.augmentation_param.{field}", f"{value:g}: 0 to {most}")
         if parameter.mean_file and parameter.mean_value:
             fail("transform_param", "mean_file and mean_value exclude each other: set one")
         self._values = np.array(parameter.mean_value, np.float32)
@@ -80,6 +90,8 @@ class Transform:
                     f"{self._values.size} values for {channels} channels: give one or {channels}",
                 )
             self.mean = np.broadcast_to(self._values[:, None, None], (channels, 1, 1))
+        if self.augmentation is not None and channels not in (1, 3):
+            self._fail("transform_param.augmentation_param", f"is for images, not {text}")
         if not self.crop:
             return shape
         if self.crop > min(height, width):
@@ -109,6 +121,8 @@ class Transform:
         image: (..., channels, height, width) of any type; out: the same with the shape that
         `prepare` returned. draw: the record's 64 random bits (`record_draws`).
         """
+        if self.augmentation is not None:
+            image = vary(image, self.augmentation, mix64(draw))
         choice = self.choose(image.shape, draw)
         transform_record(image, out, choice, mean=self.mean, scale=self.scale)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import logging
 from collections.abc import Collection
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from ...errors import UserError
 from ...files import read_bytes
 from ..pictures.image import decode_content, resize
 from ..streams.image_list import Entry
+
+logger = logging.getLogger("osucaffe")
 
 FITS = ("crop", "squash")
 _ORIENTATION = 0x0112  # the tag of EXIF
@@ -32,29 +35,29 @@ def find_photos(folder: str, suffixes: Collection[str]) -> tuple[list[Entry], li
     """The photographs below the class folders of a folder, and the classes' names, by label.
 
     Names are relative to the folder. Labels count the class folders in the order of their names.
-    Hidden files and those with other suffixes do not count. UserError without two classes, and for
-    a class without photographs, and for names that no list can hold.
+    Hidden files and those with other suffixes do not count. Folders without photographs are left
+    out, with a warning. UserError without two classes, and for names that no list can hold.
     """
     root = Path(folder)
     try:
         folders = [path for path in root.iterdir() if path.is_dir() and path.name[0] != "."]
     except OSError as error:
         raise UserError(f"{folder}: cannot read this folder: {error.strerror}") from None
-    classes = sorted(folder.name for folder in folders)
-    if len(classes) < 2:
-        raise UserError(
-            f"{folder}: has {len(classes)} folders, but needs one for each class, with its "
-            f"photographs: {folder}/cat, {folder}/dog ..."
-        )
     entries: list[Entry] = []
-    for label, name in enumerate(classes):
+    classes: list[str] = []
+    for name in sorted(folder.name for folder in folders):
         paths = [path for path in (root / name).rglob("*") if path.suffix.lower() in suffixes]
         if not (paths := [path for path in paths if path.name[0] != "."]):
-            raise UserError(
-                f"{root / name}: there is no image in this folder ({', '.join(suffixes)}): add "
-                "some, or remove it"
-            )
-        entries += [Entry(path.relative_to(root).as_posix(), label) for path in paths]
+            text = "%s: is no class: there is no image in this folder (%s)"
+            logger.warning(text, root / name, ", ".join(suffixes))
+            continue
+        entries += [Entry(path.relative_to(root).as_posix(), len(classes)) for path in paths]
+        classes.append(name)
+    if len(classes) < 2:
+        raise UserError(
+            f"{folder}: has {len(classes)} folders with images, but needs one for each class: "
+            f"{folder}/cat, {folder}/dog ..."
+        )
     for name in (*classes, *(entry.name for entry in entries)):
         if name.lstrip() != name or len(name.splitlines()) > 1:
             raise UserError(f"{folder}: rename {name!r}: lists, a name a line, cannot hold it")

@@ -87,7 +87,8 @@ def open_photo_set(folder: str) -> PhotoSet:
         classes = read_labels(root / LABELS)
     except UserError as error:
         raise UserError(
-            f"{error}; --data takes what `osucaffe data folder PHOTOS --out {folder}` makes"
+            f"{str(error).rstrip('.')}; --data takes what `osucaffe data folder PHOTOS --out "
+            f"{folder}` makes"
         ) from None
     channels, height, width = first_shape(train)
     if channels != 3 or height != width:

@@ -102,6 +102,9 @@ class ImageListSource(ImageStream):
         name = self._root + self._entries[record].name
         return f"image {name} (image {record + 1} of the list {self._path})"
 
+    def file_name(self, record: int) -> str:
+        return self._root + self._entries[record].name
+
 
 class NumberedImageSource(RecordStream[tuple[np.ndarray, np.ndarray]]):
     """The images of a list whose lines have so many numbers behind the name, which has no blank.

@@ -84,7 +84,10 @@ class ImageStream(RecordStream[Labelled]):
         except UserError as error:
             raise UserError(f"{error} (the first: {self.name(self._first)})") from error
         self.record_shape: Shape = image.shape
-        self.raw = raw and image.dtype == np.uint8
+        varied = transform.augmentation is not None
+        if varied and image.dtype != np.uint8:
+            raise UserError(f"{self.name(self._first)}: augmentation_param is for images of bytes")
+        self.raw = raw and image.dtype == np.uint8 and not varied
 
     @abstractmethod
     def load(self, record: int) -> Labelled:

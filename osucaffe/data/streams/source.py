@@ -62,6 +62,10 @@ class DatumSource(ImageStream):
     def name(self, record: int) -> str:
         return self._database.name(self._database.key(record))
 
+    def file_name(self, record: int) -> str:
+        key = bytes(self._database.key(record)).decode(errors="replace")
+        return key.partition("_")[2] or key
+
     def fill_rows(self, records: np.ndarray, rows: Rows) -> None:
         for run in consecutive(records):
             start, stop = int(records[run.start]), int(records[run.stop - 1]) + 1

@@ -45,6 +45,10 @@ class RecordStream(ABC, Generic[Item]):
         """How many items there are."""
         return self._count
 
+    def file_name(self, record: int) -> str:
+        """The name of the file that an item is from; else its number."""
+        return str(record)
+
     @abstractmethod
     def read(self, record: int, draw: int) -> Item:
         """An item, augmented by 64 random bits. UserError that names it if it cannot be used."""

@@ -83,6 +83,7 @@ def for_training(net: caffe_pb2.NetParameter, records: Records) -> caffe_pb2.Net
         layer.transform_param.CopyFrom(records.transform)
         if phase == TEST:
             layer.transform_param.ClearField("mirror")
+            layer.transform_param.ClearField("augmentation_param")
         layer.data_param.source, layer.data_param.batch_size = source, batch
         layer.data_param.backend = caffe_pb2.DataParameter.LMDB
         trained.layer.insert(phase, layer)

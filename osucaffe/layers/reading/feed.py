@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from ...backends.cores import usable_cores
 from ...data.ahead.parallel_map import BadRecords
 from ...data.ahead.pipeline import Buffer, Fill, Pipeline, Threads, Workers, allocate
@@ -17,6 +19,7 @@ from ...data.ahead.stalls import StallMonitor
 from ...data.pictures.transform import Transform
 from ...data.resident.cache import CachedBatches
 from ...data.resident.memory_limit import SHARE, may_stay
+from ...data.streams.stream import RecordStream
 from ...labels import Labels
 from ..base import Arrays, Blobs, Layer, Program, Reshaped, Shape, Shapes, Tensor
 
@@ -88,6 +91,13 @@ class Stream(Feed):
     def limit_labels(self, top: int, labels: Labels) -> None:
         if top == 1 and self._source is not None:
             self._source.labels = labels
+
+    def names(self, first: int, count: int) -> list[str]:
+        """The names of the files of so many records, from one of the stream on; else numbers."""
+        positions = np.arange(first, first + count)
+        if not isinstance(self._source, RecordStream):
+            return [*map(str, positions)]
+        return [self._source.file_name(at) for at in self._source.order(positions)[1].tolist()]
 
     # -- what settings have in common ------------------------------------------------------------
 

@@ -110,16 +110,19 @@ def test_the_split_stays_when_photos_come() -> None:
         split(entries[:1], 0.5)
 
 
-def test_folders_that_will_not_do(tmp_path: Path) -> None:
+def test_folders_that_will_not_do(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(UserError, match=r"nowhere: cannot read this folder: No such file"):
         find_photos(str(tmp_path / "nowhere"), {".jpg"})
     (tmp_path / "cat").mkdir()
     (tmp_path / ".hidden").mkdir()
-    with pytest.raises(UserError, match=r"has 1 folders, but needs one for each class"):
+    with pytest.raises(UserError, match=r"has 0 folders with images, but needs one for each"):
         find_photos(str(tmp_path), {".jpg"})
-    (tmp_path / "dog").mkdir()
-    with pytest.raises(UserError, match=r"cat: there is no image in this folder \(\.jpg\)"):
-        find_photos(str(tmp_path), {".jpg"})
+    assert "cat: is no class: there is no image in this folder (.jpg)" in caplog.text
+    for name in "ant", "dog":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.jpg").touch()
+    found = find_photos(str(tmp_path), {".jpg"})
+    assert found == ([Entry("ant/1.jpg", 0), Entry("dog/1.jpg", 1)], ["ant", "dog"])
 
 
 @pytest.mark.parametrize("name", ["cat/a\nb.jpg", "c\u2028at/a.jpg", " /a.jpg", " cat/a.jpg"])

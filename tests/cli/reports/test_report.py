@@ -13,8 +13,16 @@ import pytest
 from PIL import Image
 
 from osucaffe.backends.cpu import Cpu
+from osucaffe.cli.reports.parse_log import Log, joined, parse
 from osucaffe.cli.reports.report_page import cards, page, panel, results
-from osucaffe.cli.score.predictions import Prediction, Predictions, predict, scored_blobs
+from osucaffe.cli.score.predictions import (
+    Prediction,
+    Predictions,
+    Scoring,
+    _first,
+    predict,
+    scored_blobs,
+)
 from osucaffe.data.databases.database import open_database
 from osucaffe.data.databases.datum import parse_datum, pixels
 from osucaffe.net import Net
@@ -90,7 +98,7 @@ def test_without_a_model_and_a_log_the_rest_is_there(cli: Cli) -> None:
     assert "no model yet, so no predictions" in result.err
     text = (cli.folder / "page.html").read_text()
     check_alone(text)
-    assert re.findall(r"<h2>(.*?)</h2>", text) == ["Solver"]
+    assert re.findall(r"<h2>(.*?)</h2>", text) == ["Run", "Solver"]
     result = cli.fails("report", ".", "--log=nowhere")
     assert "osucaffe: --log nowhere: there is no log" in result.err
 
@@ -119,10 +127,42 @@ def test_curves_lie_within_their_panel() -> None:
     [corners] = re.findall(r'points="([^"]*)"', text)
     found = [tuple(map(float, each.split(","))) for each in corners.split()]
     assert len(found) == 2
-    assert all(64 <= x <= 844 and 12 <= y <= 226 for x, y in found)
+    assert all(56 <= x <= 444 and 12 <= y <= 220 for x, y in found)
     assert found[0][1] < found[1][1]  # the higher the smaller
     assert panel("Nothing", {"a": [(0.0, float("inf"))]}) == ""
     assert panel("One point", {"a": [(3.0, 0.0)]})
+    zigzag = panel("Loss", {"train loss": [(float(x), float(x % 2)) for x in range(60)]})
+    raw, smooth = (
+        [float(pair.split(",")[1]) for pair in corners.split()]
+        for corners in re.findall(r'points="([^"]*)"', zigzag)
+    )
+    assert np.ptp(smooth) < np.ptp(raw) / 2
+
+
+def test_the_log_of_a_resumed_run_is_whole(cli: Cli) -> None:
+    cli.write_net()
+    cli.write_solver("snapshot: 4")
+    cli.ok("train", "--solver=solver.prototxt", "--log_dir=log", "--max_iter=9")
+    again = ("train", "--solver=solver.prototxt", "--log_dir=log")
+    cli.ok(*again, "--snapshot=run_iter_4.solverstate", OMP_NUM_THREADS="1")  # another process
+    logs = sorted((cli.folder / "log").glob("*.log.INFO.*"), key=lambda path: path.stat().st_mtime)
+    assert len(logs) == 2
+    run = joined(parse(log.read_text().splitlines()) for log in logs)
+    assert [row["NumIters"] for row in run.train] == [0, 2, 4, 6, 8]
+    assert [row["NumIters"] for row in run.tests[0]] == [0, 5, 10]
+    begun = {"NumIters": 0.0, "loss": 1.0}
+    anew = joined([run, Log([begun], seconds=2, commands=["again"])])
+    assert (anew.train, anew.seconds, anew.commands) == ([begun], 2, ["again"])
+    cli.ok("report", ".", "--log=log", "--passes=0")
+    text = (cli.folder / "report.html").read_text()
+    assert run.began in text
+    check_alone(text)
+
+
+def test_the_best_are_of_all_classes() -> None:
+    found = [Prediction(at % 3, at % 3, 1 - at / 100, 1 - at / 100) for at in range(9)]
+    assert [one.label for one in _first(found, -1, 4, 1)] == [0, 1, 2]
+    assert [one.of_label for one in _first(found, 1, 2, 2)] == pytest.approx([0.92, 0.93])
 
 
 @pytest.mark.parametrize("mean", ["values", "image"])
@@ -149,7 +189,7 @@ def test_pictures_are_as_they_were_before_mean_and_scale(
         parse_text(text, NetParameter), phase="TEST", backend=Cpu(), inspectable=True,
         gradients=False,
     )  # fmt: skip
-    found = predict(net, scored_blobs(net.param), 1, 6)
+    found = predict(net, Scoring(net, scored_blobs(net.param)), 1, 6)
     assert found.confusion.sum() == 6
     top, left = ((extent - crop) // 2 for extent in extents[1:])
     own = {  # the middle of the records themselves, red first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from pathlib import Path
@@ -15,6 +16,7 @@ from osucaffe.backends.cpu import Cpu
 from osucaffe.cli.score import classify_input, sharding
 from osucaffe.cli.score.classify_input import FileInput, ImageFiles
 from osucaffe.comm.job.job import Job
+from osucaffe.data.ahead.parallel_map import BadRecords
 from osucaffe.data.databases.database import open_database
 from osucaffe.data.databases.datum import parse_datum, pixels
 from osucaffe.errors import UserError
@@ -190,7 +192,8 @@ def test_bad_input(cli, classify):
     assert "cannot read the labels" in classify("digit.jpg", "--labels", "none.txt").err
     assert "none.jpg: cannot read it as an image: No such file" in classify("none.jpg").err
     assert message(classify("labels.txt")) == (
-        "osucaffe: labels.txt: cannot read it as an image: it is no image of a known format"
+        "osucaffe: labels.txt: cannot read it as an image: it is no image of a known format; "
+        "--on_bad_record skip goes on without it"
     )
     cli.write("mean.npy", "no array")
     for options, expected in [
@@ -246,7 +249,7 @@ def test_files_come_in_their_order(
     entry: FileInput, paths: list[str], many: int, crops: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(classify_input, "_MANY", many)
-    files = ImageFiles(paths, entry, oversample=crops == 10)
+    files = ImageFiles(paths, entry, BadRecords(), oversample=crops == 10)
     stream = files.stream((3, crops, 3, 8, 10), 2, Cpu(threads=1))
     try:
         found = np.concatenate([stream.next()[0].array.copy() for _ in range(3)])
@@ -261,13 +264,51 @@ def test_files_come_in_their_order(
 
 def test_a_bad_file_is_named(entry: FileInput, paths: list[str]) -> None:
     Path(paths[4]).write_bytes(b"no image")
-    stream = ImageFiles(paths, entry, oversample=False).stream((3, 1, 3, 8, 10), 2, Cpu(threads=1))
+    files = ImageFiles(paths, entry, BadRecords(), oversample=False)
+    stream = files.stream((3, 1, 3, 8, 10), 2, Cpu(threads=1))
     try:
         stream.next()
         with pytest.raises(UserError, match=r"4\.jpg: "):
             stream.next()
     finally:
         stream.close()
+
+
+@pytest.mark.parametrize("many", [1000, 1], ids=["threads", "processes"])
+def test_bad_files_are_skipped(
+    entry: FileInput, paths: list[str], many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(classify_input, "_MANY", many)
+    Path(paths[4]).write_bytes(b"no image")
+    files = ImageFiles(paths, entry, BadRecords(skip=True), oversample=False)
+    stream = files.stream((7, 1, 3, 8, 10), 2, Cpu(threads=1))
+    with contextlib.closing(stream):
+        found = stream.next()[0].array.copy()
+    assert files.bad.skipped == {4}
+    np.testing.assert_allclose(found[6], entry.enter(paths[6], False), atol=1e-4)
+
+
+def test_a_folder_goes_on_after_a_bad_file(cli, classify, digits):
+    """Files in folders with names of classes are counted."""
+    names, labels = digits(12)
+    for name, label in zip(names, labels, strict=True):
+        (cli.folder / "all" / NAMES[label]).mkdir(parents=True, exist_ok=True)
+        (cli.folder / name).rename(cli.folder / "all" / NAMES[label] / name)
+    bad = cli.folder / "all" / NAMES[labels[0]] / "bad.png"
+    bad.write_bytes(b"no image")
+    stopped = classify("all", "--labels", "labels.txt")
+    assert stopped.code == 1
+    assert message(stopped).endswith("; --on_bad_record skip goes on without it")
+    skipping = ("all", "--labels", "labels.txt", "--on_bad_record", "skip", "--top", "1")
+    done = classify(*skipping)
+    assert re.search(r"Skipped: .*bad\.png: .*it is no image", done.err)
+    *_, shares, count = scores(done).splitlines()
+    assert count == "12 of 13 images; the others are bad"
+    found = json.loads(scores(classify(*skipping, "--json")))
+    assert [Path(each["image"]).parent.name for each in found] == [each["class"] for each in found]
+    right = sum(each["labels"][0]["label"] == each["class"] for each in found)
+    assert f"right: {right} of 12 images" in shares
+    assert classify(str(bad), *skipping[3:]).err.endswith("none of 1 images can be read\n")
 
 
 def test_more_images_are_classified_at_a_time(cli, classify, digits) -> None:

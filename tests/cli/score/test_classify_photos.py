@@ -97,8 +97,9 @@ def test_the_command_scores_as_test_does(trained: Cli) -> None:
     deploy, weights = files(trained, "data")
     (batches,) = read_solver(trained.folder / "data_net" / "solver.prototxt").test_iter
     net = "data_net/train_val.prototxt"
-    done = trained("test", "--model", net, "--weights", weights, "--iterations", str(batches))
-    accuracy = float(re.findall(r"\baccuracy = (\S+)", done.err)[-1])
+    scored = trained.ok("test", "--model", net, "--weights", weights)
+    assert f"Running for {batches} iterations" in scored.err
+    accuracy = float(re.findall(r"\baccuracy = (\S+)", scored.err)[-1])
     names = held_out(trained, "data")
     done = trained.ok(
         "classify", "--model", deploy, "--weights", weights, "--top=1", *(name for name, _ in names)
@@ -106,6 +107,7 @@ def test_the_command_scores_as_test_does(trained: Cli) -> None:
     labels = re.findall(r"^  \S+  (.+)$", done.out, re.MULTILINE)
     right = sum(name.split("/")[1] == each for (name, _), each in zip(names, labels, strict=True))
     assert right / len(names) == pytest.approx(accuracy, abs=1e-5)
+    assert f"right: {right} of {len(names)} records" in scored.out
     assert 0.4 < accuracy <= 1
     how = "like those of data_net (crop, 40x40), of which the middle of 35x35"
     assert f"Photos are preprocessed {how}" in done.err

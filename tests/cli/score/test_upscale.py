@@ -230,7 +230,7 @@ def test_bad_input(tmp_path):
     colours = image(20, 22)
     save(tmp_path / "a.png", colours, "RGB")
     save(tmp_path / "clear.png", [*colours, colours[0]], "RGBA")
-    Image.fromarray(np.zeros((9, 9), np.uint16)).save(tmp_path / "deep.png")
+    Image.fromarray(np.zeros((9, 9), np.float32)).save(tmp_path / "deep.tif")
     (tmp_path / "broken.png").write_bytes((tmp_path / "a.png").read_bytes()[:90])
     (tmp_path / "empty").mkdir()
     (tmp_path / "alike").mkdir()
@@ -253,8 +253,8 @@ def test_bad_input(tmp_path):
             find(given, output)
     with pytest.raises(UserError, match=r"broken.png: "):
         files.read(tmp_path / "broken.png")
-    with pytest.raises(UserError, match=r"deep.png: .*more than 8 bits"):
-        files.read(tmp_path / "deep.png")
+    with pytest.raises(UserError, match=r"deep.tif: .*more than 8 bits"):
+        files.read(tmp_path / "deep.tif")
     with pytest.raises(UserError, match=r"b.jpg: JPEG has no transparency"):
         files.check(tmp_path / "b.jpg", files.read(tmp_path / "clear.png"))
 

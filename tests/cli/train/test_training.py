@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
 import signal
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +101,35 @@ def test_it_fine_tunes_from_several_files(ready: Cli) -> None:
     first = next(value for at, name, value in parse(result.err)["test"] if name == "accuracy")
     assert first > 0.4
     assert result.err.count("Finetuning from run_iter_10.caffemodel") == 2
+
+
+@pytest.mark.parametrize(
+    ("iterations", "read"),
+    [((), "29 iterations: each of 200 records, and 3 again"), (("--iterations=40",), "80 again"),
+     (("--iterations=3",), "21 of 200 records, each once")],
+)  # fmt: skip
+def test_test_counts_each_record_once(ready: Cli, iterations: tuple[str, ...], read: str) -> None:
+    ready.ok("train", "--solver=solver.prototxt")
+    net = (ready.folder / "net.prototxt").read_text().replace("batch_size: 8", "batch_size: 7")
+    words = ready.write("seven.prototxt", net), "--weights", "run_iter_10.caffemodel"
+    result = ready.ok("test", "--model", *words, "--predictions=all.csv", *iterations)
+    assert read in result.err
+    with (ready.folder / "all.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert (
+        len({row["file"] for row in rows}) == len(rows) == (21 if "=3" in str(iterations) else 200)
+    )
+    right = sum(row["class"] == row["predicted"] for row in rows)
+    assert f"right: {right} of {len(rows)} records; " in result.out
+    found = json.loads(ready.ok("test", "--model", *words, "--json", *iterations).out)
+    assert found["accuracy"] == right / len(rows)
+    for one in found["classes"]:
+        made = [row for row in rows if row["predicted"] == one["name"]]
+        there = [row for row in rows if row["class"] == one["name"]]
+        both = [row for row in made if row in there]
+        assert one["records"] == len(there)
+        assert one["recall"] == (pytest.approx(len(both) / len(there)) if there else None)
+        assert one["precision"] == (pytest.approx(len(both) / len(made)) if made else None)
 
 
 def test_test_prints_each_batch_and_the_means(ready: Cli) -> None:
@@ -205,10 +236,16 @@ def test_signals_do_what_the_flags_say(ready: Cli, signal_number: signal.Signals
 def test_a_run_that_diverged_ends_with_3(ready: Cli) -> None:
     ready.write_solver("base_lr: 1e38")
     result = ready("train", "--solver=solver.prototxt")
+    diverged = r"Training has diverged: the loss is \S+ at iteration (\d+) \(exit code 3\)"
     assert result.code == 3, result.err
-    assert re.search(
-        r"Training has diverged: the loss is \S+ at iteration 10 \(exit code 3\)", result.err
-    )
+    assert "Lower base_lr" in result.err
+    assert int(re.findall(diverged, result.err)[0]) < 9
+    assert not [*ready.folder.glob("run_iter*")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        result = ready("train", "--solver=solver.prototxt", "--on_nan=continue")
+    assert result.code == 3, result.err
+    assert re.findall(diverged, result.err) == ["10"]
     # So do those who would go on from its end.
     result = ready("train", "--solver=solver.prototxt", "--snapshot=auto")
     assert result.code == 3, result.err

@@ -54,6 +54,15 @@ def test_bad_files_are_named(tmp_path):
         read_image(str(tmp_path / "bad.jpg"))
 
 
+@pytest.mark.parametrize("name", ["a.png", "a.tif", "a.pgm"])
+def test_16_bits_a_pixel_are_read_as_opencv_does(name: str, tmp_path: Path) -> None:
+    cv2 = pytest.importorskip("cv2")
+    image = np.random.default_rng(0).integers(0, 1 << 16, (9, 11), dtype=np.uint16)
+    cv2.imwrite(str(tmp_path / name), image)
+    wanted = cv2.imread(str(tmp_path / name), cv2.IMREAD_GRAYSCALE)
+    assert (read_image(str(tmp_path / name), False)[:, :, 0] == wanted).all()
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow warns of what is refused
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_a_few_bytes_that_ask_for_many_pixels(root: Path) -> None:

@@ -15,6 +15,7 @@ import simplejpeg
 from osucaffe.backends.cuda import Cuda
 from osucaffe.cli.score import classify_input
 from osucaffe.cli.score.classify_input import FileInput, ImageFiles
+from osucaffe.data.ahead.parallel_map import BadRecords
 from osucaffe.pycaffe.image_input import ImageInput
 
 from ..executed import execute
@@ -52,7 +53,7 @@ def assert_as_on_cpu(
     parts, batch = 10 if oversample else 1, 3
     expected = np.stack([entry.enter(path, oversample) for path in paths])
     shape = (batch, parts, *expected.shape[2:])
-    stream = ImageFiles(paths, entry, oversample=oversample).stream(shape, 2, backend)
+    stream = ImageFiles(paths, entry, BadRecords(), oversample=oversample).stream(shape, 2, backend)
     try:
         found = []
         for _ in range(-(-len(paths) // batch)):
@@ -93,7 +94,7 @@ def test_too_large_photos_are_scaled_by_the_host(
     entry = make_input((9, 10), (12, 14), 3, np.array([104, 117, 123]))
     (path,) = write_photos(tmp_path, ((90, 100),), gray=False)
     expected = entry.enter(path, False)
-    stream = ImageFiles([path], entry, oversample=False).stream((3, 1, 3, 9, 10), 1, lockstep)
+    stream = ImageFiles([path], entry, BadRecords(), oversample=False).stream((3, 1, 3, 9, 10), 1, lockstep)
     found = stream.next()[0].flat.get().reshape(3, 3, 9, 10)[:1]
     stream.close()
     assert 0.05 < np.abs(found - expected).max() < 0.26
@@ -106,7 +107,7 @@ def test_the_kernel_compiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     for channels in 1, 3:
         entry = make_input((9, 10), (12, 14), channels, None)
         shape = (2, 1, channels, 9, 10)
-        stream = ImageFiles(paths, entry, oversample=False).stream(shape, 1, Cuda())
+        stream = ImageFiles(paths, entry, BadRecords(), oversample=False).stream(shape, 1, Cuda())
         assert stream.next()[0].flat.size == 2 * channels * 90
         stream.close()
 

@@ -1,0 +1,93 @@
+"""Owns `osucaffe fit`: from a folder of photographs to a tested model and its report, by the
+commands that do each step."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from ... import log
+from ...data.sets.folder import find_photos
+from ...errors import UserError
+from ..arguments.options import names
+from ..images import SUFFIXES
+from ..nets.new import find_start
+
+_SMALL_NET, _LARGE_NET = "cifar10_quick", "resnet50"
+_MANY = 20_000
+"""Photographs that are enough to train the large net from scratch, on a GPU."""
+_SIZES = 48, 64
+"""The least and the most that photographs are scaled to for the small net."""
+_SAMPLE = 100
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the commands, each of which is printed. Returns the exit code of the first that fails."""
+    log.start()
+    solver = Path(args.out) / "solver.prototxt"
+    if solver.exists():
+        resume = shlex.join(["osucaffe", "train", "--solver", str(solver), "--snapshot=auto"])
+        raise UserError(f"--out {args.out}: has a run: give another folder, or go on with {resume}")
+    entries, _ = find_photos(args.photos, SUFFIXES)
+    photos = [str(Path(args.photos, entry.name)) for entry in entries]
+    many = args.gpu is not None and len(photos) >= _MANY
+    args.what = "finetune" if args.weights else args.model or (_SMALL_NET, _LARGE_NET)[many]
+    extent = find_start(args).extent
+    size = args.size or (extent * 8 // 7 if extent else _fitting(photos))
+    data, net = f"{args.out}/data", f"{args.out}/train_val.prototxt"
+    weights = f"{args.out}/{args.what}_best.caffemodel"
+    begin = ["--weights", args.weights] if args.weights else []
+    gpu = ["--gpu", args.gpu] if args.gpu else []
+    first = ["--gpu", names(args.gpu)[0].replace("all", "0")] if args.gpu else []
+    steps = [
+        ["data", "folder", args.photos, "--out", data, "--size", str(size)],
+        ["new", args.what, "--data", data, "--out", args.out, "--augment"],
+        ["train", "--solver", str(solver), "--log_dir", f"{args.out}/log", *begin, *gpu],
+        ["test", "--model", net, "--weights", weights, *first],
+        ["report", args.out, "--out", f"{args.out}/report.html", *first],
+    ]
+    steps[0] += ["--on_bad_record", args.on_bad_record, "--val_share", str(args.val_share)]
+    steps[1] += ["--from", args.weights] if args.weights else []
+    steps[1] += ["--model", args.model] if args.weights and args.model else []
+    steps[1] += ["--epochs", str(args.epochs)] if args.epochs else []
+    steps[2] += ["--best", "accuracy", "--patience", "5", "--keep", "1"]
+    steps[3] += ["--predictions", f"{args.out}/predictions.csv", "--quiet"]
+    steps[4] += ["--quiet"]
+    for step in steps:
+        print(f"\n$ {shlex.join(['osucaffe', *step])}", flush=True)
+        if code := _call(step):
+            return code
+    use = ["classify", "--model", f"{args.out}/deploy.prototxt", "--weights", weights, "PHOTOS"]
+    print(f"\nnext:\n\n{shlex.join(['osucaffe', *use])}")
+    return 0
+
+
+def _call(words: list[str]) -> int:
+    """Run a command; Ctrl-C is for it."""
+    command = [sys.executable, "-P", "-m", "osucaffe", *words]
+    with subprocess.Popen(command) as process:
+        while True:
+            try:
+                code = process.wait()
+            except KeyboardInterrupt:
+                continue
+            return code if code >= 0 else 128 - code
+
+
+def _fitting(photos: list[str]) -> int:
+    """The shorter side of most photographs, within what is worth while for the small net."""
+    from PIL import Image
+
+    sides = []
+    for path in photos[:: -(-len(photos) // _SAMPLE)]:
+        try:
+            with Image.open(path) as image:
+                sides.append(min(image.size))
+        except Exception:  # data folder tells of a bad file
+            continue
+    return int(np.clip(np.median(sides or [0]), *_SIZES))

@@ -1,0 +1,61 @@
+"""osucaffe fit: what the single commands make, by one; where it stops."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from osucaffe.cli.train.fit import _fitting
+from osucaffe.proto import read_solver
+
+from ..conftest import Cli
+from ..photos import COLOURS, make_photos
+
+pytest.importorskip("PIL")
+
+
+@pytest.mark.slow
+def test_from_a_folder_to_a_report(cli: Cli, capfd: pytest.CaptureFixture[str]) -> None:
+    make_photos(cli.folder / "photos", 12)
+    cli.ok("fit", "photos", "--out=run", "--epochs=4", "--val_share=0.3")
+    told = capfd.readouterr().out  # of the commands
+    steps = ["data", "new", "train", "test", "report"]
+    assert len(re.findall(r"right: \d+ of \d+ records", told)) == 1
+    for name in ("data/train_lmdb", "deploy.prototxt", "predictions.csv", "report.html", "log"):
+        assert (cli.folder / "run" / name).exists()
+    solver = read_solver(cli.folder / "run" / "solver.prototxt")
+    assert solver.snapshot > 0
+    assert (cli.folder / f"{solver.snapshot_prefix}_best.caffemodel").exists()
+    page = (cli.folder / "run" / "report.html").read_text()
+    assert all(name in page for name in COLOURS)
+    again = cli.fails("fit", "photos", "--out=run")
+    assert "has a run: give another folder, or go on with osucaffe train" in again.err
+    # Fine-tuned from what it made; the printed commands are in their order.
+    result = cli.ok("fit", "photos", "--out=tuned", "--epochs=1",
+                    f"--from={solver.snapshot_prefix}_best.caffemodel")  # fmt: skip
+    assert re.findall(r"^\$ osucaffe (\w+)", result.out, re.MULTILINE) == steps
+    *_, last = result.out.split()
+    assert last == "PHOTOS"
+
+
+def test_it_ends_with_the_first_command_that_fails(cli: Cli) -> None:
+    folder = make_photos(cli.folder / "photos", 3)
+    (folder / "cat" / "bad.png").write_bytes(b"no image")
+    result = cli("fit", "photos", "--out=run")
+    assert result.code == 1
+    assert re.findall(r"^\$ osucaffe (\w+)", result.out, re.MULTILINE) == ["data"]
+    for words, expected in (
+        (("nowhere",), "nowhere: cannot read this folder"),
+        (("photos", "--model=nonet"), "there is no model 'nonet'"),
+        (("photos", "--from=none.caffemodel"), "none.caffemodel: cannot read it"),
+    ):
+        assert expected in cli.fails("fit", "--out=run2", *words).err
+
+
+def test_photographs_are_as_large_as_they_are(tmp_path: Path) -> None:
+    make_photos(tmp_path, 3)
+    photos = sorted(map(str, tmp_path.rglob("a photo*")))
+    assert _fitting(photos) == 64
+    assert _fitting([str(tmp_path / "none.jpg")]) == 48
