@@ -24,8 +24,7 @@ class Explainer:
     falls when the place is covered (red: most). net: one to classify with."""
 
     def __init__(self, net: Net, folder: Path) -> None:
-        options = {"backend": net.backend, "share": net}
-        self._net = Net(net.param, phase="TEST", inference=True, **options)
+        self._net = Net(net.param, backend=net.backend, phase="TEST", share=net, inference=True)
         self._folder = folder
 
     def write(self, image: np.ndarray, name: str) -> None:
