@@ -18,7 +18,7 @@ from osucaffe.comm.tuning.table import CHUNK, Choice, Selection
 from osucaffe.parallel.batch import divide_batches, readers
 from osucaffe.parallel.config import ParallelConfig
 from osucaffe.predict.cluster import read_cluster
-from osucaffe.predict.iteration import DESIGNS, SERVERS, Prediction, Simulation
+from osucaffe.predict.iteration import DESIGNS, Prediction, Simulation
 from osucaffe.predict.network import Network
 from osucaffe.predict.plan import Planner
 from osucaffe.predict.sketch import Sketch
@@ -190,7 +190,11 @@ def servers() -> tuple[str, list[list[Any]]]:
         seconds = estimate_times(sketch, cluster)
         given = sketch, seconds, cluster, workers, Selection(file=TABLE)
         config = ParallelConfig(bucket=RPC_BUCKET)
-        return Simulation(*given, servers=count).predict(SERVERS, config).ms
+        return (
+            Simulation(*given, servers=[made.host(workers + each) for each in range(count)])
+            .predict("servers", config)
+            .ms
+        )
 
     rows = [
         [count, f"{gb_s:g}"]

@@ -60,12 +60,31 @@ def predict(add: Options) -> None:
     communicate."""
     add("--solver", "the solver's prototxt", "FILE", required=True)
     add("--cluster", "the cluster's file (TOML)", "FILE", required=True)
+    add(
+        "--set",
+        'put another value in the cluster\'s file: "stragglers.sigma=0.06" (may be repeated)',
+        "FIELD=VALUE",
+        [],
+        action="append",
+    )
     add("--ranks", "numbers of ranks; three dots go on by doubling", "LIST", "1,2,4,...,64")
-    add("--designs", "some of the designs, with commas (default: four of them)", "LIST")
+    add(
+        "--designs",
+        "some of SC-B, SC-OB, SC-OBR, all-reduce behind, all-reduce, sharded, Horovod, servers, "
+        "servers behind, with commas (default: four of them, and with --servers those with these)",
+        "LIST",
+    )
     add(
         "--servers",
-        "one more design: so many parameter servers beside the ranks (--consistency sync)",
-        Kind("K", positive),
+        "parameter servers (--consistency sync): K, ranked behind the others as in training, or "
+        "K/host, K beside the ranks of each host",
+        "K",
+    )
+    add(
+        "--gradient_type",
+        "the data type of gradients on the wire, but not to servers",
+        ("float32", "bfloat16", "float16"),
+        "float32",
     )
     add("--batch", "another batch_size than the net's", COUNT)
     add(
