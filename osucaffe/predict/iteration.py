@@ -18,7 +18,7 @@ from ..comm.tuning.table import Selection
 from ..parallel.buckets import ITEM
 from ..parallel.config import ParallelConfig
 from .cluster import Cluster
-from .network import Network
+from .network import SLICES, Network
 from .plan import Plan, Planner, RankStep, waves
 from .script import Compute, Pieces, Post, Push, Script, Update, Wait, record, record_served
 from .sketch import Sketch
@@ -248,16 +248,13 @@ class Run:
 
 @lru_cache(maxsize=1024)
 def _plans(workers: int, servers: int, pieces: Pieces) -> tuple[Plan, Plan]:
-    """All workers' messages to the servers of some pieces, and what these send back."""
+    """All workers' messages to the servers of some pieces, and what these send back, cut into
+    slices: messages of several peers share a port."""
     every = range(workers)
-    there: list[RankStep] = [
-        ([(workers + server, elements * ITEM) for server, elements in pieces], [], 0)
-    ] * workers
-    back: list[RankStep] = [(receives, sends, 0) for sends, receives, _ in there]
-    sizes = dict(pieces)
-    nobody: list[list[RankStep]] = [[] for _ in range(servers)]
-    into, out = [*nobody], [*nobody]
-    for server, elements in sizes.items():
-        messages = [(worker, elements * ITEM) for worker in every]
-        into[server], out[server] = [([], messages, 0)], [(messages, [], 0)]
-    return waves([[step] for step in there] + into), waves([[step] for step in back] + out)
+    with_servers = [(workers + server, elements * ITEM // SLICES) for server, elements in pieces]
+    ranks: list[list[RankStep]] = [[(with_servers * SLICES, [], 0)] for _ in every]
+    ranks += [[] for _ in range(servers)]
+    for server, nbytes in with_servers:
+        ranks[server] = [([], [(worker, nbytes) for worker in every] * SLICES, 0)]
+    back = [[(receives, sends, 0) for sends, receives, _ in steps] for steps in ranks]
+    return waves(ranks), waves(back)

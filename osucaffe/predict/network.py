@@ -18,6 +18,9 @@ import numpy as np
 from .cluster import Cluster
 from .plan import Plan, Wave
 
+SLICES = 8
+"""Messages to and from servers are cut into so many."""
+
 
 @dataclass(frozen=True)
 class _Ports:
@@ -77,11 +80,11 @@ class _Way:
 
 class Network:
     """The links among the first `size` ranks of a cluster, and parameter servers that are ranked
-    behind them, on these hosts; and when each port is free again."""
+    behind them, on these hosts (with a plan of sliced messages); and when each port is free."""
 
     def __init__(self, cluster: Cluster, size: int, servers: Sequence[int] = ()) -> None:
         ranks = np.arange(size + len(servers))
-        self._cluster, self._size = cluster, len(ranks)
+        self._cluster, self._size, self._calls = cluster, len(ranks), 1 / SLICES if servers else 1
         self._hosts = np.append(ranks[:size] // cluster.ranks_per_host, servers).astype(int)
         index = np.append(ranks[:size] % cluster.ranks_per_host, np.arange(len(servers)))
         ports = min(cluster.network.ports, cluster.ranks_per_host)
@@ -123,7 +126,8 @@ class Network:
         node, network = self._cluster.node, self._cluster.network
         near = self._hosts[wave.source] == self._hosts[wave.target]
         rate = np.where(near, node.gb_s, network.gb_s) * 1e9
-        seconds = wave.nbytes / rate + np.where(near, node.call_us, network.call_us) / 1e6
+        calls = self._calls * np.where(near, node.call_us, network.call_us) / 1e6
+        seconds = wave.nbytes / rate + calls
         outward = np.where(near, self._node_port[wave.source], self._network_port[wave.source])
         inward = np.where(near, self._node_port[wave.target], self._network_port[wave.target])
         # One medium carries a message once: no second port waits for it.
