@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .options import COUNT, INTEGER, MEGABYTES, SECONDS, Kind, Options, positive
+from .options import COUNT, INTEGER, MEGABYTES, SECONDS, Kind, Options, names, positive
 
 
 def device_query(add: Options) -> None:
@@ -37,7 +37,11 @@ def tune(add: Options) -> None:
         "SOLVER",
     )
     add("--seconds", "seconds of each turn", SECONDS, 2.0)
-    add("--out", "the table to write (default: the user's own)", "FILE")
+    add(
+        "--out",
+        "the table to write (default: the user's own); with --designs, a picture to draw",
+        "FILE",
+    )
     add("--max_mb", "the largest arrays to measure, in MB", MEGABYTES, 64.0)
     add.starts_ranks()
 
@@ -118,6 +122,7 @@ def bench(add: Options) -> None:
       osucaffe bench rpc                          two processes, then workers and servers
       osucaffe bench rpc --out results            also write results/rpc-DATE.md and .json
       osucaffe bench rpc --hosts 2 --rate 1gbit   between hosts made of network namespaces (as root)
+      osucaffe bench rpc --benchmarks latency --payloads 64,skew --channels adaptive --plot rpc.png
 
     The benchmarks and payloads are those of TF-gRPC-Bench. All channels take turns. Needs
     osucaffe's source, which has the folder benchmarks."""
@@ -139,6 +144,17 @@ def bench(add: Options) -> None:
         type=int,
         metavar="H",
     )
+    kinds = "mpi", "adaptive", "ucx", "sockets", "stream"
+    add(
+        "--benchmarks", "some of latency, bandwidth, throughput (default: all)", Kind("LIST", names)
+    )
+    add(
+        "--payloads",
+        "some of small, medium, large, uniform, random, skew, or bytes (default: all)",
+        Kind("LIST", names),
+    )
+    add("--channels", f"some of {', '.join(kinds)} beside gRPC (default: all)", Kind("LIST", names))
+    add("--plot", "draw how many times better than gRPC each is", "FILE")
     add("--rate", "rate of the link between them, as tc writes it", "RATE", "10gbit")
     add("--out", "write the results there, as Markdown and JSON", "DIR")
     add("--peer", "also measure plain gRPC in C++: the program that make grpc-peer builds", "FILE")
