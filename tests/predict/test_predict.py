@@ -349,6 +349,15 @@ def test_the_command(
     assert json.loads(out.read_text())["predictions"] == first
     assert main([*common, "--times", str(times), "--scal", "strong", "--batch", "64"]) == 0
     strong = json.loads(out.read_text())["predictions"]
+    some = [*words, "--ranks", "2", "--designs", "SC-B,sharded", "--batch", "64"]
+    rows = out.with_suffix(".csv")
+    measured = ["--scal", "strong", "--measure", "2", "--save_times", str(tmp_path / "two.json")]
+    assert main([*some, *measured, "--threads", "1", "--out", str(rows)]) == 0
+    head, *lines = rows.read_text().splitlines()
+    assert head.startswith("design,ranks,ms,")
+    assert [line.split(",")[0] for line in lines] == ["SC-B", "sharded"]
+    assert read_times(tmp_path / "two.json").half_batch >= 0
+    assert "by batches of 32 and 64" in capsys.readouterr().out
     assert strong[-1]["computing"] < first[-1]["computing"] * 1.01
     read_times(times).of(sketch())
     assert main([*words, "--ranks", "16", "--times", str(times), "--bucket_mb", "auto"]) == 0

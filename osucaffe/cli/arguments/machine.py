@@ -107,7 +107,7 @@ def predict(add: Options) -> None:
     times("--times", "measured times of the layers (JSON)", "FILE")
     times("--measure", "measure them here, N times", COUNT)
     add("--save_times", "where --measure writes them", "FILE")
-    add("--out", "write the numbers (JSON), and a picture beside it (.png)", "FILE")
+    add("--out", "write the numbers (JSON, or FILE.csv), and a picture beside it (.png)", "FILE")
     add(
         "--threads",
         "of --measure (default: a rank's share of the cores here, with as many ranks as the "

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 import json
 import logging
 import tempfile
@@ -218,7 +220,14 @@ def _write(args: argparse.Namespace, cluster: Cluster, predictions: Sequence[Pre
     rows: list[dict[str, Any]] = [asdict(p) | {"efficiency": p.efficiency} for p in predictions]
     content = {"cluster": cluster.name, "set": args.set, "solver": args.solver}
     content["predictions"] = rows
-    write_bytes(args.out, json.dumps(content, indent=1).encode())
+    text = json.dumps(content, indent=1)
+    if args.out.endswith(".csv"):
+        table = io.StringIO()
+        writer = csv.DictWriter(table, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+        text = table.getvalue()
+    write_bytes(args.out, text.encode())
     print(f"wrote {args.out}")
     print(plots.draw_next_to(args.out, lambda picture: _draw(cluster, predictions, picture)))
 
