@@ -16,7 +16,8 @@ logger = logging.getLogger("osucaffe")
 class ParallelConfig:
     """How gradients and weights are exchanged.
 
-    aggregation: all gradients after backward, or bucket by bucket during it. propagation: "none",
+    aggregation: "blocking", all gradients after backward, at once; "layerwise", bucket by bucket
+    during it; "buckets", bucket by bucket after it (only predicted). propagation: "none",
     each rank updates all weights; "blocking" or "overlapped": rank 0 alone does, and they reach the
     others in one broadcast, or layer by layer during forward; "sharded": each rank updates its
     part, for which alone it needs the sums of gradients, and gets the others' during forward (the

@@ -125,7 +125,7 @@ class Collectives(Exchange):
         self.updates_weights = config.propagation in ("none", "sharded") or comm.rank == 0
         arena = net.arena
         all_bytes, gradients = len(arena) * ITEM, arena.diff.array
-        nbytes = config.bucket if config.aggregation == "layerwise" else all_bytes
+        nbytes = all_bytes if config.aggregation == "blocking" else config.bucket
         buckets = find_buckets(net, nbytes, frozen=False)
         if config.propagation == "sharded":
             buckets = align(buckets, GRAIN * comm.size)
