@@ -9,8 +9,10 @@ would.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from .backends.backend import Backend
 from .backends.tensor import Tensor
@@ -94,3 +96,38 @@ def _neighbours(parameters: Sequence[Parameter]) -> Iterator[Parameter]:
         parts = whole.parts if whole is not None else (parameter.blob.data,)
         if waiting.keys() >= {*parts}:
             yield from (waiting.pop(part) for part in parts)
+
+
+class Buffer:
+    """Another float32 number for each element of an arena (history, residuals), 0 at the start.
+
+    flat: all of them, laid out as the arena is. parts: those of each parameter, in its shape and
+    memory layout, in the order of `parameters`.
+    """
+
+    def __init__(
+        self, arena: Arena, backend: Backend, name: str, parameters: Sequence[Parameter]
+    ) -> None:
+        self.name = name
+        self._backend = backend
+        self.flat = Tensor((len(arena),), name=name, persistent=True)
+        memory = backend.give_memory(self.flat)
+        backend.write(self.flat, 0)
+        item = backend.nbytes(self.flat) // len(arena)
+        starts = {id(parameter): start for start, _, parameter in arena.segments}
+        self.parts: list[Tensor] = []
+        for parameter in parameters:
+            data = parameter.blob.data
+            name = f"{self.name}.{parameter.name}"
+            part = Tensor(data.shape, name=name, persistent=True, like=data)
+            backend.place(part, memory, starts[id(parameter)] * item)
+            self.parts.append(part)
+
+    def read(self) -> list[np.ndarray]:
+        """The values of each parameter, in its shape."""
+        return [self._backend.read(part) for part in self.parts]
+
+    def write(self, values: Iterable[np.ndarray]) -> None:
+        """The reverse of `read`."""
+        for part, array in zip(self.parts, values, strict=True):
+            self._backend.write(part, array)

@@ -94,7 +94,9 @@ def test_too_large_photos_are_scaled_by_the_host(
     entry = make_input((9, 10), (12, 14), 3, np.array([104, 117, 123]))
     (path,) = write_photos(tmp_path, ((90, 100),), gray=False)
     expected = entry.enter(path, False)
-    stream = ImageFiles([path], entry, BadRecords(), oversample=False).stream((3, 1, 3, 9, 10), 1, lockstep)
+    stream = ImageFiles([path], entry, BadRecords(), oversample=False).stream(
+        (3, 1, 3, 9, 10), 1, lockstep
+    )
     found = stream.next()[0].flat.get().reshape(3, 3, 9, 10)[:1]
     stream.close()
     assert 0.05 < np.abs(found - expected).max() < 0.26
