@@ -14,10 +14,9 @@ from ..hook import Gathered
 
 
 class Blocks(Gathered):
-    """A float32 scale for each `block` elements, and whole words of `bits` for each element."""
+    """A float32 scale for each `block` elements."""
 
     block: int
-    bits: int
 
     @abstractmethod
     def quantize(self, blocks: Any, sizes: Any) -> tuple[Any, Any]:
@@ -52,7 +51,7 @@ class EightBits(Blocks):
     Dettmers, ICLR 2016, with blocks as in Dettmers et al., ICLR 2022 (but linear).
     """
 
-    block, bits = 256, 8
+    block = 256
 
     def quantize(self, blocks: Any, sizes: Any) -> tuple[Any, Any]:
         """Rounded to the nearest."""
@@ -71,7 +70,7 @@ class Signs(Blocks):
     Seide et al., Interspeech 2014; the scaled sign of Karimireddy et al., ICML 2019, in blocks.
     """
 
-    block, bits = 1024, 1
+    block = 1024
 
     def __init__(self, comm: Communicator, net: NetLayout, iteration: Callable[[], int]) -> None:
         super().__init__(comm, net, iteration)
