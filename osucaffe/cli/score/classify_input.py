@@ -174,11 +174,6 @@ class FileInput(Cropped):
             image = np.rint(resize_image(image, extents)).clip(0, 255).astype(np.uint8)
             pack(image, extents, record)
 
-    def pack_black(self, record: np.ndarray) -> None:
-        """Write a pixel to the record of a file that is left out: what lay there may be nothing."""
-        extents = int(self.image_dims[0]), int(self.image_dims[1])
-        pack(np.zeros((1, 1, 3), np.uint8), extents, record)
-
 
 def _parts(extents: Sequence[int], inner: Extents, oversample: bool) -> list[Choice]:
     """The middle part of an image, or ten: the corners and the middle, then all mirrored."""
@@ -215,9 +210,9 @@ class ImageFiles:
                 else:
                     target[...] = self._entry.enter(path, self._oversample)
             except UserError as error:
-                self.bad.report(error, index)
-                if self._packer:
-                    self._packer.pack_black(target)
+                self.bad.report(
+                    error, index
+                )  # a record holds zeros, or another photo: it is dropped
 
     def stream(self, shape: tuple[int, ...], readers: int, backend: Backend) -> Pipeline:
         """Batches of this shape, (images, crops, channels, height, width), for a backend; made by

@@ -3,6 +3,7 @@ GPU."""
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -100,6 +101,18 @@ def test_too_large_photos_are_scaled_by_the_host(
     found = stream.next()[0].flat.get().reshape(3, 3, 9, 10)[:1]
     stream.close()
     assert 0.05 < np.abs(found - expected).max() < 0.26
+
+
+def test_a_photo_that_is_left_out(lockstep: Cuda, tmp_path: Path) -> None:
+    entry = make_input((9, 10), (12, 14), 3, np.array([104, 117, 123]))
+    paths = write_photos(tmp_path, ((20, 30), (30, 20)), gray=False)
+    expected = entry.enter(paths[1], False)
+    Path(paths[0]).write_bytes(b"no image")
+    files = ImageFiles(paths, entry, BadRecords(skip=True), oversample=False)
+    with contextlib.closing(files.stream((2, 1, 3, 9, 10), 1, lockstep)) as stream:
+        scaled = stream.next()[0].flat.get().reshape(2, 1, 3, 9, 10)
+    assert files.bad.skipped == {0}
+    np.testing.assert_allclose(scaled[1], expected, rtol=0, atol=0.001)
 
 
 def test_the_kernel_compiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
