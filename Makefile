@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 ITERATIONS ?= 3000
 
-.PHONY: help train test test-short test-long test-quick test-lowest test-newest test-pythons test-gpu lint docs bench-cpu bench-data bench-gpu bench-setup bench-kernels bench-train bench-scaling bench-comm bench-comm-cpu bench-recurrent bench-infer bench-real clean fuzz differential bench-servers papers papers-gpu bench-predict bench-comm-profile bench-ranks grpc-peer
+.PHONY: help train test test-short test-long test-quick test-lowest test-newest test-pythons test-gpu lint docs bench-cpu bench-data bench-classify bench-gpu bench-setup bench-kernels bench-train bench-scaling bench-comm bench-comm-cpu bench-recurrent bench-infer bench-real clean fuzz differential bench-servers papers papers-gpu bench-predict bench-comm-profile bench-ranks grpc-peer
 .DELETE_ON_ERROR:
 
 help:
@@ -35,6 +35,7 @@ help:
 	@echo "make bench-scaling  training on 2 and 4 GPUs, beside PyTorch DDP"
 	@echo "make bench-recurrent  an LSTM beside torch.nn.LSTM; PYTHON=... on a GPU machine"
 	@echo "make bench-infer  forward passes beside OpenCV, ONNX Runtime and PyTorch; PYTHON=... on a GPU machine"
+	@echo "make bench-classify  photos from files through osucaffe classify; PYTHON=... on a GPU machine"
 	@echo "make bench-real DIR=...  forward passes of a folder of trained models beside OpenCV (THREADS=2)"
 	@echo "make bench-comm  all collectives on 2, 4 .. GPUs, beside NCCL"
 	@echo "make bench-comm-cpu  all collectives on CPUs, beside the MPI library's (MAX_MB=16)"
@@ -140,6 +141,9 @@ bench-cpu: $(VENV)/bench.stamp
 # Where there is a GPU, PYTHON names the Python that has CuPy and PyTorch of its CUDA version.
 bench-data: $(if $(filter python3,$(PYTHON)),$(VENV)/bench.stamp)
 	$(if $(filter python3,$(PYTHON)),$(BIN)/python,$(PYTHON)) -m benchmarks.bench_data
+
+bench-classify:
+	$(PYTHON) -m benchmarks.bench_classify
 
 bench-recurrent: $(if $(filter python3,$(PYTHON)),$(VENV)/bench.stamp)
 	$(if $(filter python3,$(PYTHON)),$(BIN)/python,$(PYTHON)) -m benchmarks.bench_recurrent

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ MODULE = "benchmarks.bench_predict_ranks"
 SOLVER, NET = "models/lenet/solver.prototxt", "models/lenet/train_val.prototxt"
 RATE, BURST_KB = "50mbit", 64
 """So slow that others' work on the machine changes little of what a message takes."""
+NEAR_US, NEAR_GB_S = 20.0, 1.0
+"""Between ranks of a host: so fast beside these links that it matters little."""
 NAP_US = 1000
 """As comm/mpi.py has it."""
 HEADS = {
@@ -108,10 +111,41 @@ def compare(found: dict[str, Any], ranks: int, burst_kb: float = 0.0) -> dict[st
     return record
 
 
+def compare_servers() -> list[list[Any]]:
+    """Rows of what iterations with servers took between hosts, and what is predicted."""
+    rows: list[list[Any]] = []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        hosts(3, RATE, Path(folder), burst=f"{BURST_KB}kb") as made,
+    ):
+        if made is None:
+            return rows
+        made.shape_inward(RATE, f"{BURST_KB}kb")
+        cluster: Cluster | None = None
+        for on_host, servers in ((1, 1), (2, 1), (2, 2)):
+            words = "-m", "benchmarks.bench_predict_training", str(servers)
+            found = rows_of(made.mpiexec(on_host, *words, timeout=900))
+            cluster = cluster or cluster_of(found, BURST_KB)
+            near = replace(cluster.node, latency_us=NEAR_US, gb_s=NEAR_GB_S)
+            here = replace(cluster, ranks_per_host=on_host, node=near)
+            ranks = on_host * len(made.names)
+            title = f"{ranks - servers} workers and {servers} on 3 hosts"
+            for design, *times in training.predict_served(found["served"], here, ranks, servers):
+                rows.append([f"{title}, {design}", *times])
+    return rows
+
+
 def render(record: dict[str, Any]) -> str:
     """The record as Markdown."""
     machine = record["machine"]
     text = f"# Predicted and measured, {record['date']}\n\n{ABOUT.format(**machine)}"
+    cells = [
+        [name, f"{measured:.0f}", f"{predicted:.0f} ({predicted / measured - 1:+.0%})"]
+        for name, measured, predicted in record["servers"]
+    ]
+    text += f"\n## Parameter servers, layers asleep, links of {RATE} each way\n\n"
+    text += "The mean of a row of iterations.\n\n"
+    text += f"{results.table(['iterations', 'measured', 'predicted'], cells)}\n"
     for title, part in record["runs"].items():
         text += (
             f"\n## {title}\n\nMeasured before: latency {part['latency_us']:.0f} us, "
@@ -147,6 +181,7 @@ def main() -> None:
             if made is not None:
                 found = rows_of(made.mpiexec(1, "-m", MODULE, SOLVER, timeout=1200))
                 record["runs"][f"{count} hosts, links of {RATE}"] = compare(found, count, BURST_KB)
+    record["servers"] = compare_servers()
     found = rows_of(mpiexec(2, "-m", MODULE, SOLVER, timeout=600))
     record["runs"]["2 ranks of one host"] = compare(found, 2)
     record["machine"]["load"] = round(os.getloadavg()[1], 1)

@@ -10,6 +10,7 @@ Ranks that run it print a line of JSON, the first of them: what `links` and `sle
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -20,14 +21,17 @@ import numpy as np
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.comm.create import CommConfig
-from osucaffe.comm.job.job import find_job
+from osucaffe.comm.job.job import MpiJob, find_job
 from osucaffe.comm.job.topology import Topology, discover
 from osucaffe.comm.tuning.table import Selection
 from osucaffe.parallel.batch import readers
+from osucaffe.parallel.data_parallel import DataParallel
 from osucaffe.parallel.exchange import Hooks, add_hook
 from osucaffe.parallel.profile import Profiled, Records, summarize
+from osucaffe.parallel.servers.shards import Consistency
+from osucaffe.parallel.servers.training import Served, assign_roles
 from osucaffe.predict.cluster import Cluster
-from osucaffe.predict.iteration import DESIGNS, Simulation
+from osucaffe.predict.iteration import DESIGNS, SERVED, Simulation
 from osucaffe.predict.sketch import Sketch
 from osucaffe.predict.times import Seconds, sizes_of
 from osucaffe.proto import caffe_pb2, parse_text, read_net, read_solver
@@ -83,7 +87,7 @@ def lenet(file: str) -> caffe_pb2.SolverParameter:
     return param
 
 
-class Asleep(Profiled):
+class Sleeps(DataParallel):
     """The ranks of a job as a solver's group, where layers with weights sleep."""
 
     def overlap_hooks(self, *, accumulate: bool, update: bool) -> tuple[Hooks, Hooks]:
@@ -95,6 +99,52 @@ class Asleep(Profiled):
                 add_hook(before, number, partial(_nap, FORWARD))
                 add_hook(after, number, partial(_nap, BACKWARD), first=True)
         return before, after
+
+
+class Asleep(Sleeps, Profiled):
+    """Whose passes are timed."""
+
+
+class AsleepServed(Sleeps, Served):
+    """Whose weights parameter servers hold."""
+
+
+def served(job: MpiJob, servers: int) -> dict[str, Any]:
+    """By design, of the net whose layers sleep, the mean milliseconds of iterations of rank 0, and
+    the sizes of its parameters."""
+    found: dict[str, Any] = {}
+    for design in SERVED:
+        roles = assign_roles(job, servers, Consistency.parse("sync"))
+        if roles.serves:
+            roles.serve(Cpu(threads=1))
+            continue
+        topology, config = discover(roles.part), config_of(DESIGNS[design], BUCKET)
+        param = caffe_pb2.SolverParameter(net_param=net_param(), base_lr=0, lr_policy="fixed")
+        param.snapshot_after_train = False
+        group = AsleepServed(roles, topology, CommConfig(), config)
+        solver = Solver(param, Cpu(threads=1), group=group)
+        solver.step(2)
+        start = time.perf_counter()
+        solver.step(ITERATIONS)
+        took = 1e3 * (time.perf_counter() - start) / ITERATIONS
+        found[design] = {"ms": took, "sizes": sizes_of(solver.net)}
+        solver.close()
+    return found
+
+
+def predict_served(
+    found: dict[str, Any], cluster: Cluster, ranks: int, servers: int
+) -> Iterator[tuple[str, float, float]]:
+    """Design, and milliseconds measured and predicted, of what `served` gave."""
+    workers = ranks - servers
+    hosts = cluster.server_hosts(str(servers), workers)
+    for design, parts in found.items():
+        sketch = Sketch(net_param(), sizes=parts["sizes"])
+        simulation = Simulation(
+            sketch, seconds_of(sketch), cluster, workers, Selection(), servers=hosts
+        )
+        took = simulation.predict(design, config_of(DESIGNS[design], BUCKET)).ms
+        yield design, parts["ms"], took
 
 
 def _nap(seconds: float) -> None:
@@ -196,11 +246,16 @@ def predict_asleep(
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print. Arguments: how many ranks serve, if any do."""
     job = find_job()
     with job.together():
         topology = discover(job)
-        found = links(job, topology) | {"asleep": sleep(job, topology)}
+        found = links(job, topology)
+        if sys.argv[1:]:
+            assert isinstance(job, MpiJob)
+            found["served"] = served(job, int(sys.argv[1]))
+        else:
+            found["asleep"] = sleep(job, topology)
         if job.rank == 0:
             print(json.dumps(found))
 

@@ -27,9 +27,6 @@ from osucaffe.comm.job.topology import discover
 
 from . import rpc_payloads as payloads
 
-LATENCY = ("64", "2097152", *payloads.PAYLOADS)
-BANDWIDTH = ("2097152", "uniform", "random", "skew")
-THROUGHPUT = ("small", "uniform", "random", "skew")
 ROUNDS = 3
 _FEWEST = 3  # calls of a round
 ECHO, TAKE = "/osucaffe.Payload/Echo", "/osucaffe.Payload/Take"
@@ -59,9 +56,9 @@ class Calls(ABC):
 class OverChannel(Calls):
     """Calls by a channel's messages, into and from arrays that stay."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, most: int) -> None:
+        """most: bytes of a payload."""
         self._channel = channel
-        most = max(sum(payloads.sizes(each)) for each in (*LATENCY, *BANDWIDTH, *THROUGHPUT))
         self._memory = channel.buffer(2 * channel.size * most, "uint8")
 
     def prepare(self, buffers: Sequence[np.ndarray], *, echo: bool) -> None:
@@ -285,9 +282,11 @@ def _round(
 
 
 def main() -> None:
-    """Arguments: the part, how many ranks call the others, seconds of a round, how channels wait,
-    and perhaps an interface. Rank 0 prints the rows."""
-    part, workers, seconds, waiting, *interface = sys.argv[1:]
+    """Arguments: JSON of the cases and the channels (null: all), how many ranks call the others,
+    seconds of a round, how channels wait, and perhaps an interface. Rank 0 prints the rows."""
+    text, workers, seconds, waiting, *interface = sys.argv[1:]
+    chosen = json.loads(text)
+    most = max(sum(payloads.sizes(payload)) for _, payload in chosen["cases"])
     job = find_job()
     with job.together():
         assert isinstance(job, MpiJob)
@@ -297,20 +296,20 @@ def main() -> None:
         busy = waiting == "busy"
 
         def channel(kind: str, *, busy: bool = busy, direct: bool = True) -> OverChannel:
-            return OverChannel(make_channel(job, topology, kind, name, busy=busy, direct=direct))
+            made = make_channel(job, topology, kind, name, busy=busy, direct=direct)
+            return OverChannel(made, most)
 
-        # MPI always looks: it cannot wake who sleeps.
-        ways: dict[str, Calls] = {"mpi": channel("mpi", busy=True), "adaptive": channel("adaptive")}
-        if is_available():
-            ways["ucx"] = channel("ucx")
-        ways["sockets"] = channel("adaptive", direct=False)
-        ways["stream"] = channel("grpc")
+        kinds: dict[str, Callable[[], Calls]] = {
+            "mpi": lambda: channel("mpi", busy=True),  # it always looks: it cannot wake who sleeps
+            "adaptive": lambda: channel("adaptive"),
+            **({"ucx": lambda: channel("ucx")} if is_available() else {}),
+            "sockets": lambda: channel("adaptive", direct=False),
+            "stream": lambda: channel("grpc"),
+        }
+        wanted = chosen["channels"] or kinds
+        ways = {kind: kinds[kind]() for kind in kinds if kind in wanted}
         ways["grpc"] = OverGrpc(job, address)
-        if part == "pair":
-            cases = [("latency", each) for each in LATENCY]
-            cases += [("bandwidth", each) for each in BANDWIDTH]
-        else:
-            cases = [("throughput", each) for each in THROUGHPUT]
+        cases = [(benchmark, payload) for benchmark, payload in chosen["cases"]]
 
         def report(line: str) -> None:
             if job.rank == 0:

@@ -27,6 +27,11 @@ def _ip(*words: str, check: bool = True) -> None:
     subprocess.run(["ip", *words], check=check, capture_output=True)
 
 
+def _tc(verb: str, device: str, rate: str, burst: str, *inside: str) -> None:
+    words = ["tc", "qdisc", verb, "dev", device, "root", "tbf", "rate", rate, "burst", burst]
+    subprocess.run([*inside, *words, "latency", "100ms"], check=True, capture_output=True)
+
+
 class Hosts:
     """Hosts of names and addresses that depend on `number` (0 to 999), so that others may have
     theirs beside them. MPICH's mpiexec starts ranks on them."""
@@ -77,13 +82,13 @@ class Hosts:
         told = subprocess.run(words, check=True, capture_output=True, text=True).stdout
         return [int(word) for word in told.split()]
 
+    def shape_inward(self, rate: str, burst: str) -> None:
+        """Let what comes to hosts be no faster than what leaves them."""
+        for name in self.names:
+            _tc("add", f"{name}v", rate, burst)
+
     def _shape(self, verb: str, name: str, rate: str, burst: str) -> None:
-        shape = ["tbf", "rate", rate, "burst", burst, "latency", "100ms"]
-        subprocess.run(
-            ["ip", "netns", "exec", name, "tc", "qdisc", verb, "dev", "eth0", "root", *shape],
-            check=True,
-            capture_output=True,
-        )
+        _tc(verb, "eth0", rate, burst, "ip", "netns", "exec", name)
 
     def stop(self) -> None:
         """Remove them."""

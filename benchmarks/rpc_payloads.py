@@ -10,6 +10,11 @@ PAYLOADS = ("small", "medium", "large", "uniform", "random", "skew")
 """Buffers of one category; all three, evenly; two or three of them at random; 60 % large, 30 %
 medium, 10 % small."""
 
+LATENCY = ("64", "2097152", *PAYLOADS)
+BANDWIDTH = ("2097152", "uniform", "random", "skew")
+THROUGHPUT = ("small", "uniform", "random", "skew")
+"""Those of each benchmark; a number is one buffer of so many bytes."""
+
 
 def sizes(payload: str, buffers: int = 10, seed: int = 1) -> list[int]:
     """The bytes of each buffer of a payload; a number is one buffer of so many bytes."""

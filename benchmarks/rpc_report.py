@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from osucaffe.cli import plots
+
 from . import results
 
 TARGETS = {("latency", "2097152"): 4, ("bandwidth", "skew"): 4, ("throughput", "small"): 8}
@@ -78,19 +80,23 @@ def _text(about: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
     for benchmark in ("latency", "bandwidth", "throughput"):
         chosen = [row for row in rows if row["benchmark"] == benchmark]
         ways = [name for name in chosen[0] if isinstance(chosen[0][name], dict)] if chosen else []
-        ratios = ["adaptive / grpc", "sockets / grpc", "published"]
-        heads = ["payload", "bytes", *ways, *ratios]
+        if not chosen:
+            continue
+        compared = [way for way in ("adaptive", "sockets") if way in ways]
+        heads = ["payload", "bytes", *ways, *(f"{way} / grpc" for way in compared), "published"]
         cells = []
         for row in chosen:
             key = benchmark, row["payload"]
-            aims = (f" ({ON_HOST})", f" ({TARGETS[key]})") if key in TARGETS else ("", "")
+            aims = {"adaptive": ON_HOST, "sockets": TARGETS[key]} if key in TARGETS else {}
             cells.append(
                 [
                     row["payload"],
                     f"{row['bytes']:,}",
                     *(_shown(row, name) for name in ways),
-                    f"{ratio(row):.2f}{aims[0]}",
-                    f"{ratio(row, 'sockets'):.2f}{aims[1]}",
+                    *(
+                        f"{ratio(row, way):.2f}" + (f" ({aims[way]})" if aims else "")
+                        for way in compared
+                    ),
                     PUBLISHED.get(key, ""),
                 ]
             )
@@ -103,7 +109,8 @@ def _work_table(rows: Sequence[dict[str, Any]]) -> list[str]:
     """What a call costs in processor time, whatever else the machine does meanwhile."""
     ways = [name for name in rows[0] if isinstance(rows[0][name], dict)] if rows else []
     ways = [name for name in ways if name != "mpi"]
-    heads = ["benchmark", "payload", *ways, "grpc / adaptive", "grpc / sockets"]
+    compared = [way for way in ("adaptive", "sockets") if way in ways]
+    heads = ["benchmark", "payload", *ways, *(f"grpc / {way}" for way in compared)]
     cells = []
     for row in rows:
         spent = {name: row[name]["processor_s"] for name in ways}
@@ -112,7 +119,7 @@ def _work_table(rows: Sequence[dict[str, Any]]) -> list[str]:
                 row["benchmark"],
                 row["payload"],
                 *(f"{each * 1e6:,.0f}" for each in spent.values()),
-                *(f"{spent['grpc'] / spent[way]:.1f}" for way in ("adaptive", "sockets")),
+                *(f"{spent['grpc'] / spent[way]:.1f}" for way in compared),
             ]
         )
     return [
@@ -124,6 +131,30 @@ def _work_table(rows: Sequence[dict[str, Any]]) -> list[str]:
         "",
         results.table(heads, cells),
     ]
+
+
+def draw(rows: Sequence[dict[str, Any]], path: str) -> None:
+    """How many times better than plain gRPC each way is, by payload: a panel a benchmark."""
+    benchmarks = list(dict.fromkeys(row["benchmark"] for row in rows))
+    figure, panels = plots.pyplot().subplots(
+        1, len(benchmarks), figsize=(5.5 * len(benchmarks), 4), layout="constrained", squeeze=False
+    )
+    for axes, benchmark in zip(panels[0], benchmarks, strict=True):
+        chosen = [row for row in rows if row["benchmark"] == benchmark]
+        ways = [name for name in chosen[0] if isinstance(chosen[0][name], dict)]
+        ways.remove("grpc")
+        for number, way in enumerate(ways):
+            at = [index + 0.8 * number / len(ways) for index in range(len(chosen))]
+            better = [ratio(row, way) for row in chosen]
+            colour = plots.COLOURS[number % len(plots.COLOURS)]
+            axes.bar(at, better, 0.8 / len(ways), align="edge", color=colour, label=way)
+        axes.set_xticks([n + 0.4 for n in range(len(chosen))], [row["payload"] for row in chosen])
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}x")
+        axes.axhline(1, color="gray", linewidth=0.8)
+        axes.set_title(f"{benchmark}, times better than grpc")
+    panels[0][0].legend()
+    plots.save(figure, path)
 
 
 def _peer_table(rows: Sequence[dict[str, Any]], peer: Sequence[dict[str, Any]]) -> str:

@@ -3,12 +3,16 @@
 They lie in backward order: the parameters of the last layer come first, because their gradients
 are complete first. So a range of finished gradients is a slice, and an update is one pass. Those
 that no update changes (lr_mult 0, such as BatchNorm's statistics) lie behind all others: they would
-cut what travels between ranks into pieces.
+cut what travels between ranks into pieces. The parts of one tensor lie where the last of them
+would.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from .backends.backend import Backend
 from .backends.tensor import Tensor
@@ -48,7 +52,7 @@ class Arena:
         self.learned = 0
         """The elements of parameters that learn: they lie before the others."""
         offset = 0
-        for parameter in sorted(parameters, key=lambda each: not each.lr_mult):
+        for parameter in sorted(_neighbours(parameters), key=lambda each: not each.lr_mult):
             stop = offset + -(-parameter.blob.data.size // ALIGNMENT) * ALIGNMENT
             self.segments.append((offset, stop, parameter))
             offset = stop
@@ -71,9 +75,59 @@ class Arena:
         memory[:] = 0
         backend.place(whole, memory, 0)
         for start, _, parameter in self.segments:
-            backend.place(getattr(parameter.blob, side), memory, start * nbytes // size)
+            tensor: Tensor = getattr(parameter.blob, side)
+            backend.place(tensor, memory, start * nbytes // size)
+            if tensor.whole is not None and tensor is tensor.whole.parts[0]:
+                backend.place(tensor.whole, memory, start * nbytes // size)
         return whole
 
     def __len__(self) -> int:
         """The number of elements, padding included."""
         return self.data.size
+
+
+def _neighbours(parameters: Sequence[Parameter]) -> Iterator[Parameter]:
+    """The parameters in their order, but those that are parts of one tensor together, as they lie
+    in it, where the last of them was."""
+    waiting: dict[Tensor, Parameter] = {}
+    for parameter in parameters:
+        waiting[parameter.blob.data] = parameter
+        whole = parameter.blob.data.whole
+        parts = whole.parts if whole is not None else (parameter.blob.data,)
+        if waiting.keys() >= {*parts}:
+            yield from (waiting.pop(part) for part in parts)
+
+
+class Buffer:
+    """Another float32 number for each element of an arena (history, residuals), 0 at the start.
+
+    flat: all of them, laid out as the arena is. parts: those of each parameter, in its shape and
+    memory layout, in the order of `parameters`.
+    """
+
+    def __init__(
+        self, arena: Arena, backend: Backend, name: str, parameters: Sequence[Parameter]
+    ) -> None:
+        self.name = name
+        self._backend = backend
+        self.flat = Tensor((len(arena),), name=name, persistent=True)
+        memory = backend.give_memory(self.flat)
+        backend.write(self.flat, 0)
+        item = backend.nbytes(self.flat) // len(arena)
+        starts = {id(parameter): start for start, _, parameter in arena.segments}
+        self.parts: list[Tensor] = []
+        for parameter in parameters:
+            data = parameter.blob.data
+            name = f"{self.name}.{parameter.name}"
+            part = Tensor(data.shape, name=name, persistent=True, like=data)
+            backend.place(part, memory, starts[id(parameter)] * item)
+            self.parts.append(part)
+
+    def read(self) -> list[np.ndarray]:
+        """The values of each parameter, in its shape."""
+        return [self._backend.read(part) for part in self.parts]
+
+    def write(self, values: Iterable[np.ndarray]) -> None:
+        """The reverse of `read`."""
+        for part, array in zip(self.parts, values, strict=True):
+            self._backend.write(part, array)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 
@@ -22,6 +23,7 @@ from .graph.assembly import (
     Assembly,
     assemble,
     assemble_again,
+    keep_memory,
     limit_labels,
     reuse_tensors,
     unused_tensors,
@@ -50,9 +52,10 @@ from .proto import AnyWeights, caffe_pb2
 
 log = logging.getLogger("osucaffe")
 
-REMEMBERED = 8
+REMEMBERED = 16
 """Shapes besides the current ones, of each of which a net that only runs forward keeps what was
-built for them, its captured graph and memory: a batch size that comes again costs nothing."""
+built for them, its captured graph and memory: a batch size or a scale that comes again costs
+nothing."""
 
 
 class Net:
@@ -149,25 +152,26 @@ class Net:
         the blobs that keep both their memory and their shape. UserError where a layer cannot have
         these shapes: then the net stays as it was.
         """
-        if self._go_back(shapes):
-            return
-        kept = {layer: layer.tensors for layer in self.layers}
-        try:
-            parts = assemble_again(self._build.parts, shapes, inspectable=self.inspectable)
-        except UserError:
-            for layer, tensors in kept.items():
-                layer.tensors = tensors
-            raise
-        if not self._remember() and self.is_complete:
-            self.pool.remove(self.memory)
-        self._begin_build(parts, again=True)
-        self._compile()
-        for layer, tensors in kept.items():
-            reuse_tensors(layer, tensors)
-        self._place()
-        write_constants([node.layer for node in self.nodes if node.bottom], self.backend)
+        if not self._go_back(shapes):
+            self._build_again(shapes)
 
     # -- building --------------------------------------------------------------------------------
+
+    def _build_again(self, shapes: Mapping[str, Shape]) -> None:
+        """Be built for other shapes, if the layers can have them."""
+        before = self._with_states()
+        try:
+            parts = assemble_again(before.parts, shapes, inspectable=self.inspectable)
+        except UserError:
+            self._restore(before)
+            raise
+        self._leave()
+        self._begin_build(parts, again=True)
+        self._compile()
+        for layer, state in zip(self.layers, before.states, strict=True):
+            reuse_tensors(layer, state["tensors"])
+        self._place()
+        write_constants([node.layer for node in self.nodes if node.bottom], self.backend)
 
     def _begin_build(self, parts: Assembly, *, again: bool = False) -> None:
         """Begin to build the net for new shapes."""
@@ -268,6 +272,11 @@ class Net:
         return self._build.programs
 
     @property
+    def written(self) -> Set[Tensor]:
+        """The tensors to whose memory forward writes."""
+        return self._build.written
+
+    @property
     def memory(self) -> MemoryPlan:
         """Where the blobs lie, and scratch memory."""
         assert self._build.plan is not None
@@ -285,47 +294,67 @@ class Net:
 
     # -- shapes that come again ------------------------------------------------------------------
 
+    def input_of(self, name: str, shape: Shape) -> Tensor | None:
+        """An input as it was when it had this shape, if that is remembered."""
+        builds = self._builds.values() if name in self.inputs else ()
+        tensors = (build.parts.blobs[name].data for build in builds)
+        return next((tensor for tensor in tensors if tensor.shape == shape), None)
+
     def _go_back(self, shapes: Mapping[str, Shape]) -> bool:
-        """Be as the net was when its inputs had these shapes; False: it never had them, or
-        something about it is not remembered."""
-        if not self._is_remembered:
-            return False
+        """Be as the net was when its inputs had these shapes, if that is remembered."""
         now = self._input_shapes
         wanted = now | {name: tuple(map(int, shape)) for name, shape in shapes.items()}
-        key = tuple(sorted(wanted.items()))
-        if wanted == now or key not in self._builds:
-            return wanted == now
-        before = {name: self.blobs[name].data for name in self.inputs}
-        self._remember()
-        self._use(self._builds.pop(key))
-        for name, old in before.items():
-            if old.shape == (new := self.blobs[name].data).shape:
-                self.backend.write(new, self.backend.read(old))
+        if not self.is_repeatable or wanted == now:
+            return self.is_repeatable
+        build = self._builds.pop(tuple(sorted(wanted.items())), None)
+        if build is None:
+            return False
+        before = self._with_states()
+        self._leave()
+        self._use(build)
+        if keep_memory(before.parts, build.parts):
+            self.forget_replay()
+        self._restore(build)
         return True
 
-    def _remember(self) -> bool:
-        """Remember what is built, before the net is built anew; False: that cannot be."""
-        if not self._is_remembered:
-            return False
+    def _leave(self) -> None:
+        """Remember what is built, before the net becomes another, if that can be."""
+        if not self.is_repeatable or (self.constants is None and self.is_complete):
+            self._give_back(self._build)
+            return
         self._builds[tuple(sorted(self._input_shapes.items()))] = self._build
-        while len(self._builds) > REMEMBERED:
-            _, oldest = self._builds.popitem(last=False)
-            assert oldest.plan is not None
-            self.pool.remove(oldest.plan)
-        return True
+        if len(self._builds) > REMEMBERED:
+            self._give_back(self._builds.popitem(last=False)[1])
+
+    def _give_back(self, build: pipeline.Build) -> None:
+        """Give back the room in the pool of what is not used any more."""
+        if build.plan is not None:
+            self.pool.remove(build.plan)
+
+    def _with_states(self) -> pipeline.Build:
+        """What is built, with what the layers have set up for it."""
+        self._build.states = self._build.states or [dict(vars(layer)) for layer in self.layers]
+        return self._build
+
+    def _restore(self, build: pipeline.Build) -> None:
+        """Let the layers have what they had set up when this was built."""
+        for layer, state in zip(self.layers, build.states, strict=True):
+            vars(layer).update(state)
 
     @property
     def _input_shapes(self) -> dict[str, Shape]:
         return {name: self.blobs[name].shape for name in self.inputs}
 
-    @property
-    def _is_remembered(self) -> bool:
-        """Whether all that the net does depends on the shapes of its inputs, and on nothing that
+    @cached_property
+    def is_repeatable(self) -> bool:
+        """Whether all that the net does depends on its inputs and parameters, and on nothing that
         its layers remember themselves."""
-        return (
-            self.constants is not None
-            and all(node.bottom or node.layer.type == "Input" for node in self.nodes)
-            and not any(call.name == "host" for call in self.programs[0])
+        hosts = {call.position for call in self.programs[0] if call.name == "host"}
+        return all(
+            (node.bottom or node.layer.type == "Input")
+            and not node.layer.reshapes
+            and (position not in hosts or node.layer.host_is_pure)
+            for position, node in enumerate(self.nodes)
         )
 
     # -- running ---------------------------------------------------------------------------------
@@ -374,8 +403,7 @@ class Net:
     def discard(self) -> None:
         """Give back the room in the pool that it may share; it must not run any more."""
         for build in [self._build, *self._builds.values()]:
-            assert build.plan is not None
-            self.pool.remove(build.plan)
+            self._give_back(build)
         self._builds.clear()
 
     def _follow(self, index: int) -> None:

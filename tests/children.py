@@ -157,8 +157,8 @@ def run_all(
     seconds: float,
     limits: Limits = Limits(),  # noqa: B008 (frozen)
 ) -> Counter[str]:
-    """Tell of each item and its result, or begin none of the work any more when so many seconds are
-    over. A sequence of items is for one child. Each part of the work gets as much time as the
+    """Tell of each item and its result, until so many seconds are over: what children then work at
+    is left. A sequence of items is for one child. Each part of the work gets as much time as the
     others, as long as it has more to do; the seconds of each are returned."""
     end, spent = time.monotonic() + seconds, Counter[str]()
     running: dict[Child, str] = {}
@@ -174,7 +174,10 @@ def run_all(
                 del work[least]
             else:
                 running[Child(begin, items, limits)] = least
-        if not running:
+        if not running or time.monotonic() >= end:
+            for child, part in running.items():
+                child.end(signal.SIGKILL)
+                spent[part] += time.monotonic() - child.started
             return spent
         select.select([child.pipe for child in running], [], [], 1.0)
         for child, part in list(running.items()):

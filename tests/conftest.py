@@ -21,6 +21,7 @@ IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
 """Whether this is one of the processes that run tests beside each other."""
 KERNELS = "OSUCAFFE_TEST_KERNELS"
 """The environment variable with the folder of compiled kernels."""
+NO_GPU = "no GPU that CuPy sees"
 KEPT = 7 * 24 * 3600
 """Seconds for which a kernel stays there: then it is compiled again, or gone."""
 
@@ -105,10 +106,12 @@ def same_numbers(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def few_threads() -> None:
-    """Workers beside each other build kernels with few threads each."""
+    """Workers beside each other build kernels with few threads each, and no processes."""
     if IS_WORKER:
         from osucaffe.backends.cuda.runtime import background
+        from tests.backends.cuda.compiler import compile_here
 
+        compile_here()
         background.MOST_THREADS = 2
 
 
@@ -148,11 +151,19 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tell what workers leave out."""
+    if getattr(terminalreporter.config.option, "dist", "no") != "no" and not _has_gpu():
+        terminalreporter.write_line(f"{NO_GPU}: the tests marked gpu did not run")
+
+
 @pytest.hookimpl(tryfirst=True)  # before tests are selected by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip the tests marked `gpu` where there is none, and those marked `ranks` where there is no
     mpiexec; mark what is slow; workers start ranks in one test at a time."""
-    _skip(items, "gpu", _has_gpu, "no GPU that CuPy sees")
+    if IS_WORKER and not _has_gpu():  # a third of all: to report each takes a millisecond
+        items[:] = [item for item in items if not item.get_closest_marker("gpu")]
+    _skip(items, "gpu", _has_gpu, NO_GPU)
     _skip(items, "ranks", _has_mpiexec, "there is no mpiexec")
     for item in items:
         if item.path.relative_to(ROOT / "tests").as_posix().startswith(SLOW):

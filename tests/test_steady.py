@@ -14,7 +14,7 @@ layer { name: "data" type: "DummyData" top: "data" top: "label" dummy_data_param
   shape { dim: 32 dim: 3 dim: 32 dim: 32 } shape { dim: 32 }
   data_filler { type: "constant" value: 0.5 } data_filler { type: "constant" value: 1 } } }
 layer { name: "conv" type: "Convolution" bottom: "data" top: "conv"
-        convolution_param { num_output: 32 kernel_size: 5 weight_filler { type: "xavier" } } }
+        convolution_param { num_output: 16 kernel_size: 3 weight_filler { type: "xavier" } } }
 layer { name: "relu" type: "ReLU" bottom: "conv" top: "conv" }
 layer { name: "norm" type: "LRN" bottom: "conv" top: "norm" }
 layer { name: "pool" type: "Pooling" bottom: "norm" top: "pool"

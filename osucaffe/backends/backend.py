@@ -14,8 +14,8 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 
 from .random import RandomState
-from .records import ImageDecoder, RecordCopier
-from .tensor import Call, Step, Tensor, sequence
+from .records import ImageDecoder, PhotoScaler, RecordCopier, ScaledCrops
+from .tensor import Call, Shape, Step, Tensor, sequence
 from .uploads import Uploads
 
 Memory = Any
@@ -68,9 +68,12 @@ class Backend(Protocol):
     fuses_relu_backward: frozenset[str] = frozenset()
     """Primitives that can apply the backward pass of a ReLU to the gradient that they write."""
     overlaps: frozenset[str] = frozenset()
-    """Primitives that run beside what follows: nothing there waits for what they compute."""
+    """Primitives that overlap with the calls that follow, none of which waits for their results."""
     adds: frozenset[str] = frozenset()
     """Primitives that can add a tensor to what they compute, in its memory."""
+    adds_gradients: frozenset[str] = frozenset()
+    """Primitives that can add another gradient to the one that they write, and apply the backward
+    pass of a ReLU to the sum."""
     activations: frozenset[str] = frozenset()
     """Formulas that a convolution or inner product may end with, where nothing runs backward: its
     setting `activation` is the call that would apply it."""
@@ -82,6 +85,11 @@ class Backend(Protocol):
 
         always: else by what computes. UserError where it could, but lacks a library.
         """
+        return None
+
+    def photo_scaler(self, crops: ScaledCrops, shape: Shape) -> PhotoScaler | None:
+        """What scales batches of packed photos, uint8 of this shape, in its own memory, where that
+        is faster than to scale them on the host."""
         return None
 
     def map_file(self, file: BinaryIO) -> RecordCopier | None:
@@ -146,15 +154,15 @@ class Backend(Protocol):
         """Copy x to target[index], without waiting. Both are row-major, and of one type."""
 
     def follow(self, tensors: Iterable[Tensor]) -> None:
-        """Steps have changed these tensors: let what is held besides of their values follow."""
+        """Steps have changed these tensors: update whatever else holds their values."""
         return None
 
     def uploads(self) -> Uploads:
-        """What fills its memory beside its steps."""
+        """What copies from the host into its memory, outside of steps."""
         return Uploads()
 
     def memory_in_use(self) -> dict[str, int]:
-        """Bytes that it holds beside a net's own, by what they are for."""
+        """Bytes that it holds in addition to the nets', by purpose."""
         return {}
 
     def low_precision_arena(self, arena: Tensor) -> Tensor | None:

@@ -47,6 +47,7 @@ def encode(boxes: np.ndarray, priors: np.ndarray, coding: str) -> np.ndarray:
     return np.concatenate([(other - centre) / size, np.log(extent / size)], axis=-1)
 
 
+@without_warnings
 def decode(codes: np.ndarray, priors: np.ndarray, coding: str) -> np.ndarray:
     """The reverse of `encode`."""
     if coding == "CORNER":

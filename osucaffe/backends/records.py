@@ -44,7 +44,7 @@ class RecordCopier(Filler, Protocol):
 
 
 class ImageDecoder(Filler, Protocol):
-    """What decodes JPEGs there, beside all else."""
+    """What decodes JPEGs there, overlapped with all else."""
 
     def decode(
         self,
@@ -63,6 +63,29 @@ class ImageDecoder(Filler, Protocol):
 
     def pin(self, memory: np.ndarray) -> None:
         """Let copies from this memory, which begins with a page and stays, be quick."""
+
+
+class ScaledCrops(NamedTuple):
+    """How photos become input: each is scaled to `extents`, and of these parts of it every pixel
+    (red, green, blue) becomes mix @ pixel + offset.
+
+    crops: int32 (parts, 3), the Choice of each. mix: float32 (channels, 3). offset: float32
+    (channels, height, width), as a part has them.
+    """
+
+    extents: tuple[int, int]
+    crops: np.ndarray
+    mix: np.ndarray
+    offset: np.ndarray
+
+
+class PhotoScaler(Protocol):
+    """What scales and crops photos in a backend's own memory."""
+
+    def scale(self, records: np.ndarray) -> Any:
+        """Begin to make the input of photos, uint8 (N, bytes), packed as pycaffe/packed.py does:
+        flat memory of float32 (N, parts, channels, height, width), which the next call reuses.
+        """
 
 
 def transform_record(

@@ -38,6 +38,7 @@ class Tensor:
     persistent: it keeps its own memory for the life of the net (never shared by the memory plan).
     like: take the layout of this tensor (a gradient lies in memory as its data does).
     base: the tensor whose memory this one views under another shape; both are row-major.
+    whole, parts: a tensor whose memory is that of its parts, one behind the other (see `join`).
     """
 
     placements = 0
@@ -64,6 +65,8 @@ class Tensor:
         self._layout: Any = None
         self.array: Any = None
         self.address = 0
+        self.whole: Tensor | None = None
+        self.parts: tuple[Tensor, ...] = ()
         self._views: list[Tensor] = []
 
     @property
@@ -75,6 +78,11 @@ class Tensor:
     def owner(self) -> Tensor:
         """The tensor that has the memory: the one that this views, or this."""
         return self.base or self
+
+    @property
+    def owners(self) -> tuple[Tensor, ...]:
+        """The same, where several have the memory."""
+        return self.parts or (self.owner,)
 
     @property
     def is_open(self) -> bool:
@@ -97,6 +105,8 @@ class Tensor:
             raise ValueError(f"the layout of tensor {self.name!r} is not open")
         self._layout = layout
         self.flexible = False
+        for part in self.parts:
+            part._layout = layout and layout.part(part.shape)
 
     @property
     def count(self) -> int:
@@ -131,13 +141,33 @@ class Tensor:
         return f"Tensor({self.name or '?'} {shape} {self.dtype})"
 
 
+def join(parts: Sequence[Tensor]) -> Tensor:
+    """A tensor of the elements of these, one behind the other along the first axis. It has their
+    memory, which must be adjacent (the arena sees to that), and its layout decides theirs."""
+    whole = parts[0].whole
+    if whole is None or whole.parts != (*parts,):
+        shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
+        likes = [part.like for part in parts if part.like is not None]
+        whole = Tensor(
+            shape,
+            name=f"{parts[0].name} and others",
+            flexible=all(part.flexible for part in parts),
+            persistent=True,
+            like=join(likes) if likes else None,
+        )
+        whole.parts = (*parts,)
+        for part in parts:
+            part.whole, part.flexible = whole, False
+    return whole
+
+
 @dataclass(eq=False)
 class Call:
     """One call of a primitive: its tensors by argument name, its settings, and whose it is.
 
     layer: what messages call the layer that recorded it; others may be called the same.
     position: that layer's place in its net (-1: it is no layer's call).
-    overlap: how many of the calls behind it this one may run beside (0: it runs in its turn).
+    overlap: how many of the following calls this one may overlap with (0: it runs in its turn).
     held: whether such a call begins only when the next of them that is not held does.
     fused: calls that went in fusion: it does their work besides.
     trades: calls that stay, but with which it has exchanged work, or its turn.

@@ -14,7 +14,7 @@ Mark = Any
 
 
 class Uploads:
-    """Copies from the host's memory to row-major tensors, beside what runs.
+    """Copies from the host's memory to row-major tensors, overlapped with computation.
 
     This is a backend's whose steps have run when they return: each copy is made at once.
     """

@@ -364,6 +364,7 @@ def algorithms_for(name: str) -> dict[str, str]:
     if not matches:
         names = sorted({name for known in ALGORITHMS.values() for name in known})
         raise UserError(
-            f"algorithm {name!r} is not known: choose auto or one of {', '.join(names)}"
+            f"algorithm {name!r} is not known: choose auto, native (the MPI library's own) or "
+            f"one of {', '.join(names)}"
         )
     return matches

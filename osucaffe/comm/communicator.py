@@ -103,11 +103,11 @@ class Communicator(ABC):
 
     def send(self, array: Any, to: int, stream: Any = None) -> Handle:
         """Send the array to a rank that calls `recv`."""
-        return self._start(lambda: self.transfer(array, to=to), stream)
+        return self.start(lambda: self.transfer(array, to=to), stream)
 
     def recv(self, array: Any, source: int, stream: Any = None) -> Handle:
         """Overwrite the array with what rank `source` sends."""
-        return self._start(lambda: self.transfer(array, source=source), stream)
+        return self.start(lambda: self.transfer(array, source=source), stream)
 
     def close(self) -> None:
         """Wait for what is under way and give everything back."""
@@ -134,9 +134,11 @@ class Communicator(ABC):
             with trace.span(describe(operation, array), "communication"):
                 self.run(operation, array, root)
 
-        return self._start(work, stream)
+        return self.start(work, stream)
 
-    def _start(self, work: Callable[[], None], stream: Any) -> Handle:
+    def start(self, work: Callable[[], None], stream: Any = None) -> Handle:
+        """Let `work` run in the order of the operations, as they do: on the communicator's thread,
+        or now; for what it sends it has a communicator of its own."""
         ready = None if stream is None else stream.record()
         if not self.background:
             _after(ready, work)
@@ -147,11 +149,16 @@ class Communicator(ABC):
 
 
 class Wrapper(Communicator):
-    """A communicator that does its work by another one, which runs in the foreground."""
+    """A communicator that does its work by another one, which runs in the foreground: as it is, but
+    perhaps in the background, or (`run` of others) in another form."""
 
     def __init__(self, inner: Communicator, *, background: bool = False) -> None:
         super().__init__(inner.rank, inner.size, level=inner.level, background=background)
         self._inner = inner
+
+    def run(self, operation: str, array: Any, root: int = 0) -> None:
+        """Do one of the collective operations, as it is."""
+        self._inner.run(operation, array, root)
 
     def part(self, count: int, rank: int | None = None) -> tuple[int, int]:
         """As of the communicator inside."""

@@ -51,10 +51,12 @@ def make_communicator(
     *,
     background: bool = False,
     persistent: bool = False,
+    yields_core: bool | None = None,
 ) -> Communicator:
     """The communicator of all ranks of the job (they call it together).
 
-    persistent: operations are called with the same array addresses each time.
+    persistent: operations are called with the same array addresses each time. yields_core: the
+    core while it waits (by default, in the background).
     """
     if config.kind not in KINDS:
         raise UserError(f"--comm {config.kind}: choose one of {', '.join(KINDS)}")
@@ -66,7 +68,11 @@ def make_communicator(
     topology = _cut(topology, config.group)
     narrow = config.gradient_dtype != "float32"
     maker = Maker(
-        job, topology, selection, background=background and not narrow, yields_core=background
+        job,
+        topology,
+        selection,
+        background=background and not narrow,
+        yields_core=background if yields_core is None else yields_core,
     )
     levels = topology.levels()
     if config.kind in ("auto", "hierarchical") and len(levels) > 1:

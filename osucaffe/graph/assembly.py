@@ -72,14 +72,23 @@ def assemble_again(before: Assembly, shapes: Mapping[str, Shape], *, inspectable
         bottom = [parts.blobs[name].shape for name in node.layer.param.bottom]
         _add_layer(parts, node.layer, _set_up_again(node, bottom, shapes), inspectable)
     _find_inputs_and_outputs(parts)
-    for name, blob in parts.blobs.items():
+    keep_memory(before, parts)
+    return parts
+
+
+def keep_memory(before: Assembly, after: Assembly) -> bool:
+    """Let the persistent blobs of the same layers that have the same shape as before lie where
+    those did, but for those that layers make constant; returns whether any has moved."""
+    moved = False
+    constant = {t for node in before.nodes if node.bottom for t, _ in node.layer.initial}
+    for name, blob in after.blobs.items():
         old = before.blobs.get(name)
         fixed = blob.data.persistent and not blob.data.flexible
-        if old is not None and old.shape == blob.shape and fixed:
-            _reuse_memory(old.data, blob.data)
+        if old is not None and old.shape == blob.shape and fixed and old.data not in constant:
+            moved |= _reuse_memory(old.data, blob.data)
             if blob.diff.persistent:  # else others use its memory in turn
-                _reuse_memory(old.diff, blob.diff)
-    return parts
+                moved |= _reuse_memory(old.diff, blob.diff)
+    return moved
 
 
 def _refuse_unread(layer: Layer) -> None:
@@ -220,9 +229,13 @@ def reuse_tensors(layer: Layer, before: Sequence[Tensor]) -> None:
             _reuse_memory(old, new)
 
 
-def _reuse_memory(old: Tensor, new: Tensor) -> None:
-    if old.array is not None and old.layout is None and new.base is None:
+def _reuse_memory(old: Tensor, new: Tensor) -> bool:
+    """Let a tensor lie where another does, if it can; returns whether it has moved."""
+    if old.array is None or old.layout is not None or new.base is not None:
+        return False
+    if moves := new.address != old.address:
         new.place(old.array.reshape(-1), old.address)
+    return moves
 
 
 def _alias(tensor: Tensor, shape: Shape) -> Tensor:

@@ -80,9 +80,8 @@ def write_constants(layers: Iterable[Layer], backend: Backend) -> None:
     """Give the constant tops of these layers their values again: their shapes have changed.
     (A tensor without memory is of calls that were dropped.)"""
     for layer in layers:
-        parameters = [blob.data for blob in layer.parameters]
         for tensor, values in layer.initial:
-            if tensor.array is not None and tensor not in parameters:
+            if tensor.array is not None and tensor not in [blob.data for blob in layer.parameters]:
                 backend.write(tensor, values)
 
 

@@ -88,12 +88,14 @@ def align(buckets: Sequence[Bucket], grain: int) -> list[Bucket]:
 
 
 def lowest_layers(net: NetLayout) -> dict[int, int]:
-    """For each parameter's blob (by id) the lowest layer that uses it or a view of it."""
+    """For each parameter's blob (by id) the lowest layer that uses it or a view of it, or a tensor
+    that it is a part of."""
     lowest: dict[int, int] = {}
     owners = {id(parameter.blob.data): id(parameter.blob) for parameter in net.parameters}
     for index, layer in enumerate(net.layers):
         for blob in layer.parameters:
-            owner = owners.get(id(blob.data.owner))
-            if owner is not None:
-                lowest.setdefault(owner, index)
+            for tensor in (blob.data.whole or blob.data).owners:
+                owner = owners.get(id(tensor))
+                if owner is not None:
+                    lowest.setdefault(owner, index)
     return lowest

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ..comm.communicator import Communicator
 from ..comm.gpu.on_stream import OnStream
+from ..errors import UserError
 
 logger = logging.getLogger("osucaffe")
 
@@ -16,13 +17,17 @@ logger = logging.getLogger("osucaffe")
 class ParallelConfig:
     """How gradients and weights are exchanged.
 
-    aggregation: all gradients after backward, or bucket by bucket during it. propagation: "none",
+    aggregation: "blocking", all gradients after backward, at once; "layerwise", bucket by bucket
+    during it; "buckets", bucket by bucket after it (only predicted). propagation: "none",
     each rank updates all weights; "blocking" or "overlapped": rank 0 alone does, and they reach the
     others in one broadcast, or layer by layer during forward; "sharded": each rank updates its
     part, for which alone it needs the sums of gradients, and gets the others' during forward (the
     first stage of ZeRO: Rajbhandari et al., SC 2020); "auto": see `choose_propagation`. bucket:
     the least bytes of a bucket. scaling: whether batch_size is each rank's ("weak") or
-    divided ("strong"); of: how many ranks' batches are divided.
+    divided ("strong"); of: how many ranks' batches are divided. compression: see
+    `compression/choose.py`. local_steps: the iterations after which weights are averaged, from
+    iteration local_after on, by an outer step (see `local_steps.py`); 0: gradients are
+    exchanged in each.
     """
 
     aggregation: str = "layerwise"
@@ -30,11 +35,46 @@ class ParallelConfig:
     bucket: int = 16 << 20
     scaling: str = "weak"
     of: int = 1
+    compression: str = "none"
+    local_steps: int = 0
+    local_after: int = 0
+    outer_lr: float = 1.0
+    outer_momentum: float = 0.0
 
     @property
     def overlaps(self) -> bool:
         """Whether any communication overlaps with computation."""
+        if self.local_steps:
+            return False
         return self.aggregation == "layerwise" or self.propagation in ("overlapped", "sharded")
+
+    def check(self, gradient_dtype: str) -> None:
+        """UserError where designs exclude each other. gradient_dtype: in which gradients travel."""
+        compressed = self.compression != "none"
+        design = f"--compression {self.compression}"
+        if self.local_steps:
+            design = f"--local_steps {self.local_steps}"
+        elif (self.local_after, self.outer_lr, self.outer_momentum) != (0, 1, 0):
+            raise UserError(
+                "--local_after, --outer_lr and --outer_momentum go with --local_steps: give it, too"
+            )
+        if not (compressed or self.local_steps):
+            return
+        if self.propagation not in ("auto", "none"):
+            raise UserError(
+                f"{design}: all ranks update all weights: leave out --propagation "
+                f"{self.propagation}"
+            )
+        if compressed and gradient_dtype != "float32":
+            raise UserError(
+                f"--compression {self.compression} makes gradients smaller than --gradient_type "
+                f"{gradient_dtype} does: leave that out"
+            )
+        if not 0 <= self.outer_momentum < 1 or self.outer_lr <= 0:
+            raise UserError(
+                "--outer_lr must be positive, and --outer_momentum at least 0 and below 1, not "
+                f"{self.outer_lr:g} and {self.outer_momentum:g}"
+            )
 
 
 def choose_propagation(comm: Communicator, *, separable: bool) -> str:

@@ -14,6 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from ..backends.tensor import Step
+from ..comm.communicator import Wrapper
 from ..comm.create import CommConfig, make_communicator
 from ..comm.job.job import Job
 from ..comm.job.topology import Topology
@@ -31,8 +32,10 @@ from .agreement import (
     digest,
 )
 from .batch import describe, divide_batches
+from .compression.choose import choose_hook
 from .config import ParallelConfig, choose_propagation
 from .exchange import Collectives, Exchange, Hooks, add_hook
+from .local_steps import LocalSteps
 
 logger = logging.getLogger("osucaffe")
 
@@ -51,9 +54,20 @@ class DataParallel(ProcessGroup):
         self._job = job
         self._topology = topology
         self._config = config
-        self.comm = make_communicator(
-            job, topology, comm_config, background=config.overlaps, persistent=True
+        config.check(comm_config.gradient_dtype)
+        self._make_hook = choose_hook(config.compression)
+        hooked = self._make_hook is not None
+        self.comm = made = make_communicator(
+            job,
+            topology,
+            comm_config,
+            background=config.overlaps and not hooked,
+            persistent=not hooked,
+            yields_core=config.overlaps,
         )
+        if hooked:
+            self.comm = Wrapper(made, background=config.overlaps)
+        self._inner = made
         self._agreed = False
 
     # -- building --------------------------------------------------------------------------------
@@ -68,14 +82,12 @@ class DataParallel(ProcessGroup):
         """Give each net its part of the data, and plan what travels."""
         self._solver = solver
         self._agreed = False
+        self._check_loss_scale(solver)
+        if self._config.compression != "none" or self._config.local_steps:
+            self._config = replace(self._config, propagation="none")
         if self._config.propagation == "auto":
             chosen = choose_propagation(self.comm, separable=solver.optimizer.separable)
             self._config = replace(self._config, propagation=chosen)
-        if solver.loss_scale and solver.loss_scale.dynamic and self._config.propagation != "none":
-            raise UserError(
-                "a dynamic loss scale needs ranks that all update their weights: give --loss_scale "
-                "a number, or leave out --propagation"
-            )
         for net in (solver.net, *solver.test_nets):
             net.random.rank = self.rank
             for layer in net.layers:
@@ -90,9 +102,42 @@ class DataParallel(ProcessGroup):
         self._losses = [name for name in solver.net.blobs if solver.net.loss_weight(name)]
         self._scale_gradients()
 
+    def _check_loss_scale(self, solver: Trained) -> None:
+        """UserError if it does not go with the design."""
+        scale, config = solver.loss_scale, self._config
+        if scale and config.compression != "none":
+            raise UserError(
+                f"--compression {config.compression} adds up gradients of several iterations, "
+                "which a loss scale may change or discard: give --loss_scale none"
+            )
+        if scale and scale.dynamic and config.local_steps:
+            raise UserError(
+                "--local_steps: each rank would have a dynamic loss scale of its own: give "
+                "--loss_scale a number"
+            )
+        if scale and scale.dynamic and config.propagation not in ("auto", "none"):
+            raise UserError(
+                "a dynamic loss scale needs ranks that all update their weights: give --loss_scale "
+                "a number, or leave out --propagation"
+            )
+
     def _make_exchange(self, solver: Trained) -> Exchange:
         """What travels, in buckets, and the update that is cut with them."""
-        return Collectives(self.comm, solver.net, solver.optimizer, self._config)
+        net, optimizer, config = solver.net, solver.optimizer, self._config
+
+        def iteration() -> int:
+            return solver.iteration
+
+        hook = self._make_hook and self._make_hook(self._inner, net, iteration)
+        if config.local_steps:
+            for field in ("test_interval", "snapshot"):
+                if getattr(solver.param, field) % config.local_steps:
+                    logger.warning(
+                        "%s is no multiple of --local_steps %d: there weights are averaged early",
+                        *(field, config.local_steps),
+                    )
+            return LocalSteps(self.comm, net, optimizer, config, iteration, hook)
+        return Collectives(self.comm, net, optimizer, config, hook)
 
     def _scale_gradients(self) -> None:
         """Let backward compute this rank's share of the mean: then a sum is all that it takes."""
@@ -100,7 +145,7 @@ class DataParallel(ProcessGroup):
         for name in self._losses:
             seed = net.seeds[name]
             if seed.array is not None:
-                weight = net.loss_weight(name) / self.size
+                weight = net.loss_weight(name) / (self.size if self._exchange.divides else 1)
                 net.backend.write(seed, np.full(seed.shape, weight, np.float32))
 
     def changed(self) -> None:
@@ -119,6 +164,7 @@ class DataParallel(ProcessGroup):
             for parameter in solver.net.parameters:  # a backend may hold copies: this renews them
                 data = parameter.blob.data
                 solver.backend.write(data, solver.backend.read(data))
+            self._exchange.agreed()
         self.check("at the start")
         for peer in self._topology.ranks:
             where = f"{peer.hostname}, {peer.gpu_name}" if peer.gpu else peer.hostname
@@ -180,6 +226,19 @@ class DataParallel(ProcessGroup):
         """The same without batch statistics, which stay local to each rank meanwhile."""
         with self.watch():
             self._exchange.synchronize(history=history)
+
+    def read_buffers(self) -> dict[str, list[np.ndarray]]:
+        return {buffer.name: buffer.read() for buffer in self._exchange.buffers}
+
+    def write_buffers(self, values: dict[str, list[np.ndarray]]) -> None:
+        buffers = {buffer.name: buffer for buffer in self._exchange.buffers}
+        for name in sorted(values.keys() ^ buffers.keys()):
+            what = "left out" if name in values else "not in the snapshot: it begins with zeros"
+            logger.warning("The %s of the exchange between ranks is %s", name, what)
+        for name in values.keys() & buffers.keys():
+            # What all ranks have not sent is with rank 0.
+            first = self.rank == 0 or name != "residual"
+            buffers[name].write(values[name] if first else [0 * array for array in values[name]])
 
     def close(self) -> None:
         self.comm.close()

@@ -10,13 +10,15 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
+from ..arena import Buffer
 from ..backends.tensor import Step, Tensor, sequence
 from ..comm.communicator import Communicator, Handle
 from ..comm.gpu.on_stream import OnStream
 from .buckets import ITEM, Bucket, NetLayout, align, find_buckets
 from .config import ParallelConfig
+from .hook import GradientHook
 
 GRAIN = 64
 """Parts of a bucket begin at multiples of this many elements, for NCCL's vector loads."""
@@ -60,6 +62,11 @@ class Exchange(ABC):
     """Whether this rank updates weights."""
     enqueues = False
     """Whether a stream waits for operations, rather than the host."""
+    divides = True
+    """Whether a rank's gradients are to be its share of the mean gradient: not of its batch's."""
+    buffers: Sequence[Buffer] = ()
+    """What it keeps for each parameter: part of a snapshot, as rank 0 has it after `synchronize`
+    with history. What is called "residual" is a rank's share of a sum."""
 
     def __init__(self, buckets: Sequence[Bucket]) -> None:
         """buckets: of gradients, in the order in which backward completes them."""
@@ -90,6 +97,9 @@ class Exchange(ABC):
         """Without `finish`: return when this rank has the sums that it updates with, or (where
         others make the updates) the new weights."""
 
+    def agreed(self) -> None:  # noqa: B027 (most need not know)
+        """All ranks have been given the same weights and history."""
+
     @abstractmethod
     def updated(self) -> None:
         """An update was made, on the ranks that make one."""
@@ -97,6 +107,15 @@ class Exchange(ABC):
     @abstractmethod
     def synchronize(self, *, history: bool) -> None:
         """Bring all ranks to the weights of the last update; history: and to its history."""
+
+
+def sender(
+    comm: Communicator, hook: GradientHook | None, operation: str, bucket: Bucket, gradients: Any
+) -> Callable[..., Handle]:
+    """What begins to sum a bucket's gradients, given the stream that makes them."""
+    if hook is None:
+        return partial(getattr(comm, operation), gradients)
+    return partial(comm.start, partial(hook.reduce, bucket, gradients))
 
 
 def sums_of(buckets: Sequence[Bucket], propagation: str) -> list[str]:
@@ -118,21 +137,29 @@ class Collectives(Exchange):
     """
 
     def __init__(
-        self, comm: Communicator, net: NetLayout, optimizer: Update, config: ParallelConfig
+        self,
+        comm: Communicator,
+        net: NetLayout,
+        optimizer: Update,
+        config: ParallelConfig,
+        hook: GradientHook | None = None,
     ) -> None:
+        """hook: sums the gradients (with propagation "none"), on the communicator's thread."""
         self._backend, self._optimizer, self._config = net.backend, optimizer, config
         self.enqueues = isinstance(comm, OnStream)
         self.updates_weights = config.propagation in ("none", "sharded") or comm.rank == 0
         arena = net.arena
         all_bytes, gradients = len(arena) * ITEM, arena.diff.array
-        nbytes = config.bucket if config.aggregation == "layerwise" else all_bytes
+        nbytes = all_bytes if config.aggregation == "blocking" else config.bucket
         buckets = find_buckets(net, nbytes, frozen=False)
         if config.propagation == "sharded":
             buckets = align(buckets, GRAIN * comm.size)
         operations = sums_of(buckets, config.propagation)
         super().__init__(buckets)
+        self._hook = hook
+        self.buffers = hook.buffers if hook else ()
         self._sends = [
-            partial(getattr(comm, operation), gradients[bucket.start : bucket.stop])
+            sender(comm, hook, operation, bucket, gradients[bucket.start : bucket.stop])
             for bucket, operation in zip(buckets, operations, strict=True)
         ]
         self._sums: list[Handle] = []
@@ -202,6 +229,8 @@ class Collectives(Exchange):
                 if tensor is not None:
                     self._send_weights(None, tensor)
             self._weights_differ = False
+        if history and self._hook:
+            self._hook.settle()
         if history and self._history_differs:
             for tensor in self._optimizer.flats:
                 self._send_weights(None, tensor)

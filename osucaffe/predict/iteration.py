@@ -7,16 +7,19 @@ ranks, as in training.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from ..comm.tuning.table import Selection
+from ..parallel.buckets import ITEM
 from ..parallel.config import ParallelConfig
 from .cluster import Cluster
-from .network import Network
-from .plan import ITEM, Plan, Planner, RankStep, waves
+from .network import SLICES, Network
+from .plan import Plan, Planner, RankStep, waves
 from .script import Compute, Pieces, Post, Push, Script, Update, Wait, record, record_served
 from .sketch import Sketch
 from .times import Seconds
@@ -28,12 +31,15 @@ DESIGNS = {
     "all-reduce behind": ParallelConfig("blocking", "none"),
     "all-reduce": ParallelConfig("layerwise", "none"),
     "sharded": ParallelConfig("layerwise", "sharded"),
+    "Horovod": ParallelConfig("buckets", "none", bucket=64 << 20),
+    "servers": ParallelConfig("layerwise"),
+    "servers behind": ParallelConfig("blocking"),
 }
-"""Their names in docs/communication.md, and the settings they use."""
-_PASSES_OVER_UPDATE = 5
-"""An update reads gradient, weight and history, and writes two of them."""
-SERVERS = "servers"
-"""The name of the design with parameter servers."""
+"""Their names in docs/communication.md, and the settings they use. Horovod's buffers have a size of
+their own; servers push behind backward, as TensorFlow's did in 2018, or beside it."""
+SERVED = "servers", "servers behind"
+NARROWING = 12
+"""Bytes that move for each gradient that travels in 16 bits: it is read and written twice."""
 WARM_UP = 2
 """Iterations until the skew between ranks is stable."""
 
@@ -62,7 +68,8 @@ class Prediction:
 class Simulation:
     """Iterations of `size` ranks of a cluster with a net that takes `seconds`.
 
-    passes: the solver's iter_size. servers: the number of parameter servers, ranked last (0: none).
+    passes: the solver's iter_size. servers: the hosts of parameter servers, which the designs of
+    `SERVED` have; they are ranked last. narrow: gradients travel in 16 bits.
     """
 
     def __init__(
@@ -75,24 +82,27 @@ class Simulation:
         *,
         hierarchical: bool = True,
         passes: int = 1,
-        servers: int = 0,
+        servers: Sequence[int] = (),
+        narrow: bool = False,
     ) -> None:
         self._sketch, self._seconds, self._cluster, self._size = sketch, seconds, cluster, size
-        self._planner = Planner(cluster, size, selection, hierarchical=hierarchical)
+        self._planner = Planner(cluster, size, selection, hierarchical=hierarchical, narrow=narrow)
         self._passes, self._servers = passes, servers
 
     def prepare(self, config: ParallelConfig) -> tuple[Script, Run]:
         """What each rank does, and what all of it takes. UserError where servers have no work."""
         if self._servers:
-            script = record_served(self._sketch, config, self._size, self._servers, self._passes)
+            count = len(self._servers)
+            script = record_served(self._sketch, config, self._size, count, self._passes)
         else:
             script = record(self._sketch, config, self._size, self._planner.part, self._passes)
         return script, Run(
             self._planner,
             self._cluster,
             self._seconds,
-            overlapped=config.overlaps or self._servers > 0,
+            overlapped=config.overlaps or bool(self._servers),
             servers=self._servers,
+            records=self._passes * self._sketch.batch,
         )
 
     def predict(
@@ -135,21 +145,30 @@ class Run:
         seconds: Seconds,
         *,
         overlapped: bool,
-        servers: int = 0,
+        servers: Sequence[int] = (),
+        records: int = 0,
     ) -> None:
         self._planner, self._seconds, self._overlapped = planner, seconds, overlapped
         self._network = Network(cluster, planner.size)
         self._nap = cluster.device.nap_us / 1e6 if overlapped else 0.0
         self._stolen, self._held = cluster.device.stolen, cluster.device.held
-        rate = cluster.device.memory_gb_s
-        self._update = _PASSES_OVER_UPDATE * ITEM / rate / 1e9 if rate else 0.0
+        self._update, rate = cluster.device.updating, cluster.device.memory_gb_s
+        self._narrowing = NARROWING / rate / 1e9 if rate else 0.0
+        self._reading, self._read = 0.0, 0.0
+        """Seconds to read the records of an iteration; when those of the next one are there."""
+        if cluster.reading:
+            self._reading = cluster.reading.seconds(records, planner.size)
         self._now = np.zeros(planner.size)
         self._last = Span(np.zeros(planner.size), np.zeros(planner.size))
         self._spans: list[Span] = []
         """Communication that overlaps with computation, in order."""
-        self._links = Network(cluster, planner.size + servers)
-        self._adding = cluster.device.adding * ITEM * planner.size
-        self._free = np.zeros(servers)
+        self._links = Network(cluster, planner.size, servers)
+        server = cluster.server or cluster.device
+        self._serving = server.adding * ITEM * planner.size + server.updating
+        """Seconds that a server takes for an element."""
+        self._free = np.zeros(len(servers))
+        self._leaving: deque[tuple[int, Plan, np.ndarray]] = deque()
+        """Buckets whose weights servers are going to send, and when each server is."""
         self._pulled: dict[int, np.ndarray] = {}
         """By bucket, when each worker has the weights for its last push."""
 
@@ -160,6 +179,8 @@ class Run:
     def iterate(self, script: Script, factors: np.ndarray) -> float:
         """Simulate the next iteration; returns when the last rank has ended it."""
         posted: dict[int, Span] = {}
+        self._read += self._reading
+        self._now = np.maximum(self._now, self._read)
         for event in script:
             if isinstance(event, Compute):
                 self._compute(self._seconds[event.direction, event.layer] * factors)
@@ -168,7 +189,10 @@ class Run:
             elif isinstance(event, Post):
                 plan, scale = self._planner.plan(event.operation, event.elements, event.root)
                 begin = np.maximum(self._now, self._last.end)
-                self._last = Span(begin, self._network.run(plan, begin, scale, self._nap))
+                end = self._network.run(plan, begin, scale, self._nap)
+                if self._planner.narrows(event.operation):
+                    end += event.elements * self._narrowing
+                self._last = Span(begin, end)
                 posted[event.number] = self._last
                 if self._overlapped:
                     self._spans.append(self._last)
@@ -177,9 +201,11 @@ class Run:
             elif isinstance(event, Wait):
                 self._now = np.maximum(self._now, posted[event.number].end)
             elif isinstance(event, Push):
-                self._pulled[event.bucket] = self._exchange(event.pieces)
-            elif event.bucket in self._pulled:
-                self._now = np.maximum(self._now, self._pulled[event.bucket])
+                self._push(event.bucket, event.pieces)
+            else:
+                self._pull(np.inf)
+                if event.bucket in self._pulled:
+                    self._now = np.maximum(self._now, self._pulled[event.bucket])
         return float(self._now.max())
 
     def _compute(self, seconds: np.ndarray) -> None:
@@ -199,31 +225,36 @@ class Run:
                 end = span.end = span.end + self._held * both
         self._now = now + left
 
-    def _exchange(self, pieces: Pieces) -> np.ndarray:
-        """When the weights of pieces, whose gradients leave now, are with each worker."""
+    def _push(self, bucket: int, pieces: Pieces) -> None:
+        """The gradients of a bucket leave now; its weights come when the servers have them."""
+        self._pull(self._now.max())
         workers, servers = len(self._now), len(self._free)
         pushes, pulls = _plans(workers, servers, pieces)
         came = self._links.run(pushes, np.append(self._now, np.zeros(servers)))[workers:]
         for server, elements in pieces:
             begin = max(came[server], self._free[server])
-            self._free[server] = begin + elements * (self._adding + self._update)
-        gone = self._links.run(pulls, np.append(np.zeros(workers), self._free))
-        here: np.ndarray = gone[:workers]
-        return here
+            self._free[server] = begin + elements * self._serving
+        self._leaving.append((bucket, pulls, self._free.copy()))
+
+    def _pull(self, now: float) -> None:
+        """Weights that leave the servers by then travel. (Not before: ports that servers share with
+        workers carry what these have pushed meanwhile.)"""
+        workers = len(self._now)
+        while self._leaving and self._leaving[0][2].max() <= now:
+            bucket, pulls, begin = self._leaving.popleft()
+            gone = self._links.run(pulls, np.append(np.zeros(workers), begin))
+            self._pulled[bucket] = gone[:workers]
 
 
 @lru_cache(maxsize=1024)
 def _plans(workers: int, servers: int, pieces: Pieces) -> tuple[Plan, Plan]:
-    """All workers' messages to the servers of some pieces, and what these send back."""
+    """All workers' messages to the servers of some pieces, and what these send back, cut into
+    slices: messages of several peers share a port."""
     every = range(workers)
-    there: list[RankStep] = [
-        ([(workers + server, elements * ITEM) for server, elements in pieces], [], 0)
-    ] * workers
-    back: list[RankStep] = [(receives, sends, 0) for sends, receives, _ in there]
-    sizes = dict(pieces)
-    nobody: list[list[RankStep]] = [[] for _ in range(servers)]
-    into, out = [*nobody], [*nobody]
-    for server, elements in sizes.items():
-        messages = [(worker, elements * ITEM) for worker in every]
-        into[server], out[server] = [([], messages, 0)], [(messages, [], 0)]
-    return waves([[step] for step in there] + into), waves([[step] for step in back] + out)
+    with_servers = [(workers + server, elements * ITEM // SLICES) for server, elements in pieces]
+    ranks: list[list[RankStep]] = [[(with_servers * SLICES, [], 0)] for _ in every]
+    ranks += [[] for _ in range(servers)]
+    for server, nbytes in with_servers:
+        ranks[server] = [([], [(worker, nbytes) for worker in every] * SLICES, 0)]
+    back = [[(receives, sends, 0) for sends, receives, _ in steps] for steps in ranks]
+    return waves(ranks), waves(back)

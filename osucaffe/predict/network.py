@@ -1,7 +1,8 @@
 """Owns the model of a cluster's links: how long the messages of a plan take.
 
-A message takes the link's latency, and its bytes at the link's rate. Each port carries one message
-at a time in each direction, first come, first served: ranks queue for shared ports. A message
+A message takes the link's latency, and its bytes at the link's rate, with what a call costs
+(`call_us`). Each port carries one message at a time in each direction, first come, first served:
+ranks queue for shared ports. A message
 begins when both sides have posted it; one that fits the buffers (`buffer_kb`) when its sender has,
 which still waits for the receiver, except with a small one (`eager_kb`).
 An idle port lets `burst_kb` through at once, as if it had begun with them earlier.
@@ -9,12 +10,16 @@ An idle port lets `burst_kb` through at once, as if it had begun with them earli
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from .cluster import Cluster
 from .plan import Plan, Wave
+
+SLICES = 8
+"""Messages to and from servers are cut into so many."""
 
 
 @dataclass(frozen=True)
@@ -74,16 +79,18 @@ class _Way:
 
 
 class Network:
-    """The links among the first `size` ranks of a cluster, and when each port is free again."""
+    """The links among the first `size` ranks of a cluster, and parameter servers that are ranked
+    behind them, on these hosts (with a plan of sliced messages); and when each port is free."""
 
-    def __init__(self, cluster: Cluster, size: int) -> None:
-        self._cluster, self._size = cluster, size
-        ranks = np.arange(size)
-        self._hosts = ranks // cluster.ranks_per_host
-        index = ranks % cluster.ranks_per_host
+    def __init__(self, cluster: Cluster, size: int, servers: Sequence[int] = ()) -> None:
+        ranks = np.arange(size + len(servers))
+        self._cluster, self._size, self._calls = cluster, len(ranks), 1 / SLICES if servers else 1
+        self._hosts = np.append(ranks[:size] // cluster.ranks_per_host, servers).astype(int)
+        index = np.append(ranks[:size] % cluster.ranks_per_host, np.arange(len(servers)))
         ports = min(cluster.network.ports, cluster.ranks_per_host)
         # Network ports are numbered after the ranks': a host's ranks are divided among its ports.
-        self._network_port = size + self._hosts * ports + index * ports // cluster.ranks_per_host
+        port = index % cluster.ranks_per_host * ports // cluster.ranks_per_host
+        self._network_port = self._size + self._hosts * ports + port
         self._node_port = self._hosts if cluster.node.shared else ranks
         count = int(self._network_port.max()) + 1
         self._out, self._in = np.full(count, -np.inf), np.full(count, -np.inf)
@@ -119,7 +126,8 @@ class Network:
         node, network = self._cluster.node, self._cluster.network
         near = self._hosts[wave.source] == self._hosts[wave.target]
         rate = np.where(near, node.gb_s, network.gb_s) * 1e9
-        seconds = wave.nbytes / rate
+        calls = self._calls * np.where(near, node.call_us, network.call_us) / 1e6
+        seconds = wave.nbytes / rate + calls
         outward = np.where(near, self._node_port[wave.source], self._network_port[wave.source])
         inward = np.where(near, self._node_port[wave.target], self._network_port[wave.target])
         # One medium carries a message once: no second port waits for it.

@@ -19,30 +19,29 @@ import numpy as np
 
 from ..comm.algorithms import schedule
 from ..comm.communicator import Communicator
+from ..comm.gpu.half_precision import REDUCTIONS
 from ..comm.hierarchical import Hierarchical
 from ..comm.tuning.table import INSTEAD, Selection
+from ..parallel.buckets import ITEM
 from .cluster import Cluster
 
-ITEM = 4
 ALIKE_FROM = 32
 """Ranks above which arrays of similar sizes share a plan."""
 
 
 class Extent:
-    """A stand-in for a flat float32 array that has only a length."""
+    """A stand-in for a flat array that has only a length, of float32 if nothing is said."""
 
-    itemsize = ITEM
-
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, size: int, itemsize: int = ITEM) -> None:
+        self.size, self.itemsize = size, itemsize
 
     @property
     def nbytes(self) -> int:
-        return self.size * ITEM
+        return self.size * self.itemsize
 
     def __getitem__(self, part: slice) -> Extent:
         start, stop, _ = part.indices(self.size)
-        return Extent(stop - start)
+        return Extent(stop - start, self.itemsize)
 
 
 Messages = list[tuple[int, int]]
@@ -52,16 +51,16 @@ RankStep = tuple[Messages, Messages, int]
 
 @lru_cache(maxsize=1024)
 def _relative(
-    operation: str, name: str, rank: int, size: int, count: int, root: int, chunk: int
+    operation: str, name: str, rank: int, size: int, count: int, root: int, chunk: int, item: int
 ) -> list[RankStep]:
-    """A schedule of the algorithms, in bytes."""
+    """A schedule of the algorithms, in bytes. item: those of an element."""
     # Bypass their cache: it would hold all schedules of a plan.
     steps = schedule.__wrapped__(operation, name, rank, size, count, root, chunk)
     return [
         (
-            [(peer, (stop - start) * ITEM) for peer, start, stop, _ in sends],
-            [(peer, (stop - start) * ITEM) for peer, start, stop, _ in receives],
-            sum((stop - start) * ITEM for _, start, stop, add in receives if add),
+            [(peer, (stop - start) * item) for peer, start, stop, _ in sends],
+            [(peer, (stop - start) * item) for peer, start, stop, _ in receives],
+            sum((stop - start) * item for _, start, stop, add in receives if add),
         )
         for sends, receives in steps
     ]
@@ -85,9 +84,9 @@ class Leaf(Communicator):
         """The schedule that `Mpi` would carry out."""
         name, chunk = self._selection.choose(operation, array.nbytes, self.size, self.level)
         name = INSTEAD[operation] if name == "native" else name
-        ranks = self._ranks
+        ranks, item = self._ranks, array.itemsize
         for sends, receives, added in _relative(
-            operation, name, self.rank, self.size, array.size, root, chunk // ITEM
+            operation, name, self.rank, self.size, array.size, root, chunk // item, item
         ):
             self._steps.append((
                 [(ranks[peer], nbytes) for peer, nbytes in sends],
@@ -123,12 +122,19 @@ class Planner:
     """Makes and caches the plans of operations among the first `size` ranks of a cluster.
 
     hierarchical: whether hosts and their leaders are levels, where there are several of each.
+    narrow: whether gradients travel in 16 bits.
     """
 
     def __init__(
-        self, cluster: Cluster, size: int, selection: Selection, *, hierarchical: bool = True
+        self,
+        cluster: Cluster,
+        size: int,
+        selection: Selection,
+        *,
+        hierarchical: bool = True,
+        narrow: bool = False,
     ) -> None:
-        self.size, self._selection = size, selection
+        self.size, self._selection, self._narrow = size, selection, narrow
         self._hosts = [cluster.host(rank) for rank in range(size)]
         self._levels = hierarchical and 1 < len(set(self._hosts)) < size
         self._plans: dict[tuple[str, int, int], Plan] = {}
@@ -152,10 +158,14 @@ class Planner:
         """As the communicator of all ranks divides an array."""
         return self._communicator(rank)[0].part(count)
 
+    def narrows(self, operation: str) -> bool:
+        """Whether what it sums travels in 16 bits."""
+        return self._narrow and operation in REDUCTIONS
+
     def _steps(self, operation: str, count: int, root: int, rank: int) -> list[RankStep]:
         comm, steps = self._communicator(rank)
         steps.clear()
-        comm.run(operation, Extent(count), root)
+        comm.run(operation, Extent(count, 2 if self.narrows(operation) else ITEM), root)
         return list(steps)
 
     def _communicator(self, rank: int) -> tuple[Communicator, list[RankStep]]:

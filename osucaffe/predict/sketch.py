@@ -23,8 +23,9 @@ from ..graph.prototxt.filter import filter_layers, net_state
 from ..graph.prototxt.splits import insert_splits
 from ..graph.recording import record_backward, record_forward
 from ..parallel.batch import readers
+from ..parallel.buckets import ITEM
 from ..proto import caffe_pb2, title
-from .plan import ITEM, Extent
+from .plan import Extent
 
 
 @dataclass

@@ -3,13 +3,13 @@
 Measured times are JSON: {"net": name, "batch": records, "layers": [{"name": ..., "forward_ms": ...,
 "backward_ms": ...}, ...]}, a layer for each of the net's as it runs (`osucaffe predict --measure`
 writes it). "sizes", if given, are the elements that parameters take in memory, by name: on CPUs
-they are padded, in messages too. Other keys are ignored.
+they are padded, in messages too; "half_batch": so many images more than the batch has take their
+time (default 0). Other keys are ignored.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +21,6 @@ from ..net import Net
 from .cluster import Cluster
 from .sketch import Sketch, Work
 
-logger = logging.getLogger("osucaffe")
-
 Seconds = dict[tuple[str, int], float]
 """By direction ("forward", "backward") and a layer's number."""
 
@@ -30,12 +28,14 @@ Seconds = dict[tuple[str, int], float]
 @dataclass(frozen=True)
 class Times:
     """The content of a file of times: rows (name, milliseconds forward, backward), the batch they
-    are for (0: unknown), and the elements of parameters in memory by name."""
+    are for (0: unknown), and the elements of parameters in memory by name. half_batch: see
+    cluster.py."""
 
     path: str
     rows: list[tuple[str, float, float]]
     batch: int
     sizes: dict[str, int]
+    half_batch: float = 0.0
 
     def of(self, sketch: Sketch) -> Seconds:
         """The times of a net's layers. They are taken to grow with the batch. UserError where the
@@ -51,7 +51,9 @@ class Times:
             raise UserError(
                 f"{self.path}: these are times of another net: {what}; measure them again"
             )
-        scale = sketch.batch / self.batch if self.batch and sketch.batch else 1.0
+        scale, half = 1.0, self.half_batch
+        if self.batch and sketch.batch:
+            scale = (sketch.batch + half) / (self.batch + half)
         seconds: Seconds = {}
         for layer, (_, forward, backward) in enumerate(rows):
             seconds["forward", layer] = scale * forward / 1e3
@@ -68,7 +70,8 @@ def read_times(path: str | Path) -> Times:
             for row in content["layers"]
         ]
         sizes = {str(name): int(size) for name, size in content.get("sizes", {}).items()}
-        return Times(str(path), rows, content.get("batch") or 0, sizes)
+        half_batch = float(content.get("half_batch", 0))
+        return Times(str(path), rows, content.get("batch") or 0, sizes, half_batch)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: not times of layers ({error!r}): see --measure") from None
 
@@ -99,19 +102,17 @@ def estimate_times(sketch: Sketch, cluster: Cluster) -> Seconds:
         for direction, works in directions.items()
         for layer, work in enumerate(works)
     }
-    rate = device.images_per_second.get(sketch.name)
-    scale = 1 / (device.efficiency or 1.0)
-    if rate and sketch.batch:
-        scale = sketch.batch / rate / sum(times.values())
-    elif rate is None:
-        logger.warning(
-            "%s has no images_per_second for %s: times are estimated from operations and bytes",
-            *(cluster.name, sketch.name or "this net"),
-        )
+    scale, batch = 1 / (device.efficiency or 1.0), sketch.batch
+    if batch and (known := device.seconds(sketch.name, batch)):
+        scale = known / sum(times.values())
+    elif batch:
+        scale *= (batch + device.half_batch) / batch
     return {key: scale * seconds for key, seconds in times.items()}
 
 
-def describe_times(layers: Any, net: str, batch: int, sizes: Mapping[str, int]) -> str:
+def describe_times(
+    layers: Any, net: str, batch: int, sizes: Mapping[str, int], half_batch: float
+) -> str:
     """The JSON of layers that were measured (each with name, type, forward and backward cost), and
     of the sizes of parameters."""
     rows = [
@@ -123,5 +124,5 @@ def describe_times(layers: Any, net: str, batch: int, sizes: Mapping[str, int]) 
         }
         for layer in layers
     ]
-    made = {"net": net, "batch": batch, "layers": rows, "sizes": dict(sizes)}
-    return json.dumps(made, indent=1)
+    made = {"net": net, "batch": batch, "half_batch": half_batch, "layers": rows}
+    return json.dumps(made | {"sizes": dict(sizes)}, indent=1)

@@ -455,20 +455,30 @@ class SolverParameter(_message.Message):
     def __init__(self, net: _Optional[str] = ..., net_param: _Optional[_Union[NetParameter, _Mapping]] = ..., train_net: _Optional[str] = ..., test_net: _Optional[_Iterable[str]] = ..., train_net_param: _Optional[_Union[NetParameter, _Mapping]] = ..., test_net_param: _Optional[_Iterable[_Union[NetParameter, _Mapping]]] = ..., train_state: _Optional[_Union[NetState, _Mapping]] = ..., test_state: _Optional[_Iterable[_Union[NetState, _Mapping]]] = ..., test_iter: _Optional[_Iterable[int]] = ..., test_interval: _Optional[int] = ..., test_compute_loss: bool = ..., test_initialization: bool = ..., base_lr: _Optional[float] = ..., display: _Optional[int] = ..., average_loss: _Optional[int] = ..., max_iter: _Optional[int] = ..., iter_size: _Optional[int] = ..., lr_policy: _Optional[str] = ..., gamma: _Optional[float] = ..., power: _Optional[float] = ..., momentum: _Optional[float] = ..., weight_decay: _Optional[float] = ..., regularization_type: _Optional[str] = ..., stepsize: _Optional[int] = ..., stepvalue: _Optional[_Iterable[int]] = ..., clip_gradients: _Optional[float] = ..., snapshot: _Optional[int] = ..., snapshot_prefix: _Optional[str] = ..., snapshot_diff: bool = ..., snapshot_format: _Optional[_Union[SolverParameter.SnapshotFormat, str]] = ..., solver_mode: _Optional[_Union[SolverParameter.SolverMode, str]] = ..., device_id: _Optional[int] = ..., random_seed: _Optional[int] = ..., type: _Optional[str] = ..., delta: _Optional[float] = ..., momentum2: _Optional[float] = ..., rms_decay: _Optional[float] = ..., debug_info: bool = ..., snapshot_after_train: bool = ..., solver_type: _Optional[_Union[SolverParameter.SolverType, str]] = ..., layer_wise_reduce: bool = ..., weights: _Optional[_Iterable[str]] = ..., eval_type: _Optional[str] = ..., ap_version: _Optional[str] = ..., show_per_class_result: bool = ..., plateau_winsize: _Optional[_Iterable[int]] = ..., min_lr: _Optional[float] = ..., rampup_interval: _Optional[int] = ..., rampup_lr: _Optional[float] = ..., momentum_policy: _Optional[str] = ..., max_momentum: _Optional[float] = ..., momentum_power: _Optional[float] = ..., weight_decay_policy: _Optional[str] = ..., max_weight_decay: _Optional[float] = ..., weight_decay_power: _Optional[float] = ..., larc: bool = ..., larc_policy: _Optional[str] = ..., larc_eta: _Optional[float] = ..., larc_turbo: bool = ..., test_and_snapshot_last_epochs: _Optional[int] = ..., solver_data_type: _Optional[_Union[Type, str]] = ..., store_blobs_in_old_format: bool = ..., per_parameter_reduce: bool = ..., warmup_iter: _Optional[int] = ..., warmup_start_lr: _Optional[float] = ..., local_lr_auto: bool = ..., local_gw_ratio: _Optional[float] = ..., stagelr: _Optional[_Iterable[float]] = ..., stageiter: _Optional[_Iterable[int]] = ..., richness: _Optional[int] = ..., monitor_test: bool = ..., monitor_test_id: _Optional[int] = ..., max_steps_without_improvement: _Optional[int] = ..., max_periods_without_improvement: _Optional[int] = ..., min_iters_per_period: _Optional[_Iterable[int]] = ..., max_nonfinite_test_loss: _Optional[int] = ...) -> None: ...
 
 class SolverState(_message.Message):
-    __slots__ = ("iter", "learned_net", "history", "current_step", "osucaffe", "model_checksum")
+    __slots__ = ("iter", "learned_net", "history", "current_step", "osucaffe", "model_checksum", "exchange")
     ITER_FIELD_NUMBER: _ClassVar[int]
     LEARNED_NET_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
     CURRENT_STEP_FIELD_NUMBER: _ClassVar[int]
     OSUCAFFE_FIELD_NUMBER: _ClassVar[int]
     MODEL_CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    EXCHANGE_FIELD_NUMBER: _ClassVar[int]
     iter: int
     learned_net: str
     history: _containers.RepeatedCompositeFieldContainer[BlobProto]
     current_step: int
     osucaffe: bytes
     model_checksum: int
-    def __init__(self, iter: _Optional[int] = ..., learned_net: _Optional[str] = ..., history: _Optional[_Iterable[_Union[BlobProto, _Mapping]]] = ..., current_step: _Optional[int] = ..., osucaffe: _Optional[bytes] = ..., model_checksum: _Optional[int] = ...) -> None: ...
+    exchange: _containers.RepeatedCompositeFieldContainer[ExchangeBuffer]
+    def __init__(self, iter: _Optional[int] = ..., learned_net: _Optional[str] = ..., history: _Optional[_Iterable[_Union[BlobProto, _Mapping]]] = ..., current_step: _Optional[int] = ..., osucaffe: _Optional[bytes] = ..., model_checksum: _Optional[int] = ..., exchange: _Optional[_Iterable[_Union[ExchangeBuffer, _Mapping]]] = ...) -> None: ...
+
+class ExchangeBuffer(_message.Message):
+    __slots__ = ("name", "blob")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    BLOB_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    blob: _containers.RepeatedCompositeFieldContainer[BlobProto]
+    def __init__(self, name: _Optional[str] = ..., blob: _Optional[_Iterable[_Union[BlobProto, _Mapping]]] = ...) -> None: ...
 
 class NetState(_message.Message):
     __slots__ = ("phase", "level", "stage")

@@ -2,7 +2,7 @@
 
 The library reads them in a process of its own (hdf5_process.py), because a damaged file may end
 that process or keep it busy for ever. Values that lie in the file as NumPy has them in memory are
-then read here. One such process stays, for the next file: it takes 0.1 s to start, a file with two
+then read here. Such processes stay, for the next files: one takes 0.1 s to start, a file with two
 data sets 0.6 ms, and values that were compressed 0.8 ms a MB more than in this process.
 """
 
@@ -158,6 +158,8 @@ class _File(NamedTuple):
 
 
 _idle: list[_Library] = []
+_MOST_IDLE = 4
+"""Threads that read at the same time have one each."""
 
 
 def _forget() -> None:
@@ -185,7 +187,7 @@ def open_hdf5(path: str | Path) -> Iterator[Group]:
         finally:
             with suppress(ValueError):
                 library.ask("close")
-            if library.runs and not _idle:
+            if library.runs and len(_idle) < _MOST_IDLE:
                 _idle.append(library)
             else:  # Popen keeps what is dropped while it runs
                 library.close()

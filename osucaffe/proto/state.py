@@ -29,8 +29,11 @@ def read_state(path: str | Path) -> SolverState:
     state = read_message(path, SolverState, _WHAT)
     if not state.HasField("iter"):
         raise UserError(f"{path}: states no iteration, so it is not a {_WHAT}")
-    for i, blob in enumerate(state.history):
-        with naming(f"{path}: history {i}"):
+    kept = {f"history {i}": blob for i, blob in enumerate(state.history)}
+    for buffer in state.exchange:
+        kept |= {f"{buffer.name} {i}": blob for i, blob in enumerate(buffer.blob)}
+    for name, blob in kept.items():
+        with naming(f"{path}: {name}"):
             check_blob(blob)
     return state
 
@@ -79,6 +82,13 @@ def _read_hdf5(file: Group) -> SolverState:
         raise ValueError("its history is no group")
     for i in range(len(history)):
         fill_blob(state.history.add(), history.array(str(i)))
+    exchange = file.get("exchange")
+    for name, blobs in exchange.items() if isinstance(exchange, Group) else ():
+        if not isinstance(blobs, Group):
+            raise ValueError(f"its exchange/{name} is no group")
+        buffer = state.exchange.add(name=name)
+        for i in range(len(blobs)):
+            fill_blob(buffer.blob.add(), blobs.array(str(i)))
     if "osucaffe" in file:
         state.osucaffe = file.array("osucaffe").tobytes()
     if "model_checksum" in file:
@@ -93,6 +103,9 @@ def _write_hdf5(file: h5py.File, state: SolverState) -> None:
     history = file.create_group("history")
     for i, blob in enumerate(state.history):
         history[str(i)] = blob_to_array(blob)
+    for buffer in state.exchange:
+        for i, blob in enumerate(buffer.blob):
+            file[f"exchange/{buffer.name}/{i}"] = blob_to_array(blob)
     if state.HasField("osucaffe"):
         file["osucaffe"] = np.frombuffer(state.osucaffe, np.uint8)
     if state.HasField("model_checksum"):

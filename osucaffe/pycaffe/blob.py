@@ -24,20 +24,22 @@ class Blob(Extents):
         complete: Notify,
         look: Notify | None = None,
         waiting: set[Blob] | None = None,
+        before: Callable[[Shape], Tensor | None] = lambda shape: None,
     ) -> None:
         """find: tells the blob of the engine, which is another one after the net was reshaped.
         complete: is called to give it memory. look: when a script asks for the data. waiting: where
-        it enters itself when it is reshaped."""
+        it enters itself when it is reshaped. before: tells its data when it had a shape, if that is
+        remembered."""
         self._find, self._store = find, store
         self._waiting = set() if waiting is None else waiting
-        self._look, self._complete = look, complete
-        self._reshaped: tuple[np.ndarray, np.ndarray | None] | None = None
-        """data and diff after `reshape`; None: a diff that nobody has looked at, and is zero."""
+        self._look, self._complete, self._before = look, complete, before
+        self._reshaped: list[Tensor] = []
+        """data, and diff unless nobody has looked at that and it is zero, after `reshape`."""
 
     @property
     def data(self) -> np.ndarray:
         if self._reshaped:
-            return self._reshaped[0]
+            return self._store.array(self._reshaped[0])
         blob = self._computed()
         array = self._array(blob.data)
         return array if blob.length is None else array[..., : self._rows(blob.length), :]
@@ -61,11 +63,10 @@ class Blob(Extents):
     def diff(self) -> np.ndarray:
         if not self._reshaped:
             return self._array(self._find().diff)
-        data, diff = self._reshaped
-        if diff is None:
-            diff = np.zeros(data.shape, data.dtype)
-            self._reshaped = data, diff
-        return diff
+        if len(self._reshaped) == 1:
+            self._complete()
+            self._reshaped.append(self._store.resized(self._find().diff, self.shape))
+        return self._store.array(self._reshaped[1])
 
     @property
     def shape(self) -> Shape:
@@ -83,31 +84,29 @@ class Blob(Extents):
         The first values stay, as in Caffe. What layers compute gets its shape from them again.
         """
         if shape != self.shape:
-            diff = self._reshaped[1] if self._reshaped else self._placed_diff()
-            resized = None if diff is None else self._resized(diff, shape)
-            self._reshaped = self._resized(self.data, shape), resized
+            sides = self._reshaped or [self._computed().data, self._find().diff]
+            if sides[0].array is None:
+                self._complete()
+            again = self._before(shape)
+            self._reshaped = [
+                self._store.resized(side, shape, again if side is sides[0] else None)
+                for side in sides
+                if side.array is not None
+            ]
             self._waiting.add(self)
 
-    def _placed_diff(self) -> np.ndarray | None:
-        return None if self._find().diff.array is None else self.diff
-
-    def _resized(self, array: np.ndarray, shape: Shape) -> np.ndarray:
-        resized = self._store.empty(shape)
-        flat, count = resized.reshape(-1), min(resized.size, array.size)
-        flat[:count] = array.reshape(-1)[:count]
-        flat[count:] = 0
-        return resized
+    @property
+    def pending(self) -> list[Tensor]:
+        """What `reshape` made, while the net has not followed."""
+        return self._reshaped
 
     def settle(self) -> None:
-        """The net has followed: let the arrays of `reshape` be the blob's own."""
-        if self._reshaped:
-            data, diff = self._reshaped
-            self._reshaped = None
-            blob = self._find()
-            if blob.shape == data.shape:
-                self._store.adopt(blob.data, data)
-                if diff is not None:
-                    self._store.adopt(blob.diff, diff)
+        """The net has followed: let what `reshape` made be the blob's own."""
+        blob, made = self._find(), self._reshaped
+        self._reshaped = []
+        if made and blob.shape == made[0].shape:
+            for mine, tensor in zip((blob.data, blob.diff), made, strict=False):
+                self._store.adopt(mine, tensor)
 
 
 class BlobVec(list[Blob]):

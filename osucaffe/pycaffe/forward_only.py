@@ -8,8 +8,9 @@ import ctypes
 import weakref
 from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -53,7 +54,8 @@ class ForwardOnly:
         self._may_watch = net.backend.name == "cpu"
         self._unsure: set[Tensor] = set()
         """Tensors saved before their pages were watched."""
-        self.reshaped()
+        self.is_stale = False
+        self.parameters_moved()
         store.watchers.add(self)
 
     @staticmethod
@@ -63,14 +65,9 @@ class ForwardOnly:
         return (
             net.phase == "TEST"
             and bool(net.inputs)
-            and all(node.bottom or node.layer.type == "Input" for node in net.nodes)
-            and not any(node.layer.reshapes or any(node.loss_weight) for node in net.nodes)
+            and net.is_repeatable
+            and not any(any(node.loss_weight) for node in net.nodes)
             and not any("key" in call.settings for call in net.programs[0])
-            and all(
-                net.nodes[call.position].layer.host_is_pure
-                for call in net.programs[0]
-                if call.name == "host"
-            )
             and not overwritten(net, parameters)
         )
 
@@ -100,15 +97,17 @@ class ForwardOnly:
         self._was_complete = net.is_complete
         self._inputs = {net.blobs[name].data for name in net.inputs}
         self._overwritten = overwritten(net, self._inputs)
-        self._names: dict[Key, list[str]] = {}
-        for name, blob in net.blobs.items():
-            self._names.setdefault(key(blob.data), []).append(name)
-        self._tensors: dict[Key, list[Tensor]] = {}
-        for tensor in (*self._inputs, *self._parameters):
-            self._tensors.setdefault(key(tensor), []).append(tensor)
+        self._tensors = self._of_parameters | _by_memory((key(t), t) for t in self._inputs)
+        vars(self).pop("_names", None)
+
+    @cached_property
+    def _names(self) -> Mapping[Key, Sequence[str]]:
+        """The names of the blobs in each piece of memory."""
+        return _by_memory((key(blob.data), name) for name, blob in self._net.blobs.items())
 
     def parameters_moved(self) -> None:
         """Parameters of the net lie in other memory, that of another net's."""
+        self._of_parameters = _by_memory((key(t), t) for t in self._parameters)
         self.moved()
         if self._fast is not None:
             self._fast.forget_replay(for_all_shapes=True)
@@ -173,6 +172,8 @@ class ForwardOnly:
     def outlive(self, inputs: Iterable[str]) -> bool:
         """Whether stale blobs keep their values when these inputs get other shapes."""
         reached = set(inputs)
+        if reached.issuperset(self._net.inputs):
+            return False
         for node in self._net.nodes:
             if any(blob.name in reached for blob in node.bottom):
                 reached.update(blob.name for blob in node.top)
@@ -244,10 +245,17 @@ class ForwardOnly:
         return before - {owners[number] for number in _different(pairs)}
 
 
+def _by_memory(pairs: Iterable[tuple[Key, Any]]) -> dict[Key, list[Any]]:
+    """What there is of each piece of memory."""
+    found: dict[Key, list[Any]] = {}
+    for place, value in pairs:
+        found.setdefault(place, []).append(value)
+    return found
+
+
 def overwritten(net: engine.Net, tensors: Iterable[Tensor]) -> set[Tensor]:
     """Those whose memory a forward pass writes to."""
-    written = {key(tensor) for call in net.programs[0] for tensor in call.written_tensors()}
-    return {tensor for tensor in tensors if key(tensor) in written}
+    return {tensor for tensor in tensors if tensor.owner in net.written}
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import net as engine
-from ..backends.tensor import Tensor
+from ..backends.tensor import Shape, Tensor
 from ..blob import Blob as EngineBlob
 from ..errors import UserError, listed
 from ..graph.parameters import same_layers
@@ -166,7 +166,10 @@ class Net:
         def find() -> EngineBlob:
             return self._net.blobs[name]
 
-        return Blob(find, self._store, self._complete, look, self._waiting)
+        def before(shape: Shape) -> Tensor | None:
+            return self._net.input_of(name, shape)
+
+        return Blob(find, self._store, self._complete, look, self._waiting, before)
 
     def _complete(self) -> None:
         """Give all blobs, and the gradients of parameters, memory."""
@@ -439,9 +442,14 @@ class Net:
         pending = [name for name, blob in self.blobs.items() if blob in self._waiting]
         if self._forward_only is not None and self._forward_only.outlive(pending):
             self._catch_up()
-        self._store.upload(self)
-        self._store.forget(self)
+        self._store.upload(self, but=[t for name in pending for t in self.blobs[name].pending])
+        before = [blob.data for blob in self._net.blobs.values()]
+        lain = {tensor.address for tensor in before}
         self._net.reshape({name: self.blobs[name].shape for name in pending})
+        for name, blob in self._net.blobs.items():
+            if blob.data.address not in lain and name not in pending:
+                self._store.detach(blob.data)
+        self._store.forget(self)
         self._waiting.clear()
         self._own_tensors()
         for name in pending:

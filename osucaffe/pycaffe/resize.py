@@ -64,6 +64,18 @@ class _Zooming(NamedTuple):
         return _matrix(_interpolation(positions, self.old, self.order), self.old)
 
 
+def row_taps(old: int, new: int) -> Taps:
+    """The matrix of an axis of `resized` (order 1): for each value the first of the neighbouring
+    pixels that make it, int32 (new,), and the weights of these, float32 (new, taps)."""
+    matrix = _Resizing(old, new, order=1, smooth=True).matrix() if new != old else np.eye(old)
+    used = matrix != 0
+    first, last = used.argmax(axis=1), old - 1 - used[:, ::-1].argmax(axis=1)
+    count = int((last - first).max()) + 1
+    first = np.minimum(first, old - count)
+    weights = np.take_along_axis(matrix, first[:, None] + np.arange(count), axis=1)
+    return first.astype(np.int32), weights.astype(np.float32)
+
+
 def zoomed(image: np.ndarray, extents: Sequence[int], order: int) -> np.ndarray:
     """The same as SciPy's `zoom` gives it: corners on corners, nothing smoothed."""
     sizes = zip(image.shape, extents, strict=False)

@@ -85,17 +85,18 @@ class Staged(Plain):
 
 
 class Lease:
-    """A tensor's memory in the hands of a script. It lives as long as any array on this memory:
-    NumPy lets each of them refer to what is not an array and brought the memory, not past it."""
+    """A tensor's memory, or a copy's, in the hands of a script. It lives as long as any array on
+    this memory: NumPy lets each of them refer to what is not an array and brought the memory, not
+    past it."""
 
-    def __init__(self, tensor: Tensor) -> None:
-        self._memory = tensor.array
-        self._tensor = weakref.ref(tensor)
-        self.__array_interface__ = tensor.array.__array_interface__
+    def __init__(self, of: Tensor | Copy) -> None:
+        self._memory = of.array
+        self._tensor = weakref.ref(of)
+        self.__array_interface__ = np.asarray(of.array).__array_interface__
 
-    def array(self, shape: Shape) -> np.ndarray:
+    def array(self, shape: Shape, kind: type[Plain]) -> Any:
         """The memory under a shape."""
-        return np.asarray(self).reshape(shape).view(Lent)
+        return np.asarray(self).reshape(shape).view(kind)
 
     def pin(self) -> None:
         """Keep it alive as long as the tensor."""
@@ -103,7 +104,7 @@ class Lease:
             _pinned[tensor] = self
 
 
-_pinned: weakref.WeakKeyDictionary[Tensor, Lease] = weakref.WeakKeyDictionary()
+_pinned: weakref.WeakKeyDictionary[Tensor | Copy, Lease] = weakref.WeakKeyDictionary()
 
 
 class Store:
@@ -125,7 +126,7 @@ class Store:
                 watcher.expose(tensor)
                 watcher.lend(tensor)
             lease = self.leases[name] = Lease(tensor)
-        return lease.array(tensor.shape)
+        return lease.array(tensor.shape, Lent)
 
     is_beside = False
     """Whether a net runs beside the script, which `forget` has wait."""
@@ -140,13 +141,33 @@ class Store:
             for tensor in tensors:
                 watcher.expose(tensor)
 
-    def empty(self, shape: Shape) -> np.ndarray:
-        """An array to `adopt`, not initialized."""
-        return np.empty(shape, np.float32)
+    def resized(self, old: Tensor, shape: Shape, again: Tensor | None = None) -> Tensor:
+        """What a script has in place of a tensor under another shape: the first values stay, those
+        behind are 0. again: a tensor of that shape whose memory it is to have."""
+        new = again or Tensor(shape)
+        if new.array is None:
+            self.backend.give_memory(new)
+        self.detach(new)
+        values = self.values(old).reshape(-1)
+        self.replace(old, new)
+        flat = self.values(new).reshape(-1)
+        count = min(flat.size, values.size)
+        flat[:count], flat[count:] = values[:count], 0
+        return new
 
-    def adopt(self, tensor: Tensor, array: np.ndarray) -> None:
-        """Let this array, contiguous and of the tensor's shape, be what `array` returns."""
-        tensor.place(array.reshape(-1), array.ctypes.data)
+    def detach(self, tensor: Tensor) -> None:
+        """The shape of a tensor has come again: arrays that a script still has from then are its
+        own."""
+        if self.in_use(tensor):
+            self.backend.give_memory(tensor.owner)
+
+    def replace(self, old: Tensor, new: Tensor) -> None:
+        """A tensor takes the place of another, and of its values."""
+
+    def adopt(self, tensor: Tensor, resized: Tensor) -> None:
+        """Let a tensor have the memory, and what `array` returns, of one that was `resized`."""
+        if tensor.address != resized.address:
+            tensor.place(resized.array.reshape(-1), resized.address)
 
     def values(self, tensor: Tensor) -> np.ndarray:
         """The values of a tensor, with what the script has written; not to be written to."""
@@ -209,39 +230,56 @@ class DeviceStore(Store):
             self._lend(copy)
             if copy.owner is None:
                 self.expose([tensor])
-        return copy.under(tensor)
+        return copy.lend(tensor.shape)
 
     def _lend(self, copy: Copy) -> None:
         copy.is_lent = True
         self._lent[weakref.ref(copy)] = None
 
-    def _copy_of(self, tensor: Tensor, array: np.ndarray | None = None) -> Copy:
-        """The copy for a tensor, made of an array if that is given."""
+    def _copy_of(self, tensor: Tensor) -> Copy:
+        """The copy for a tensor."""
         copy = self._copies.get(tensor)
-        if copy is None or copy.place[0] != tensor.address or array is not None:
+        if copy is None or copy.place[0] != tensor.address:
             place = key(tensor)
-            copy = self._by_memory.get(place) if array is None else None
+            copy = self._by_memory.get(place)
             if copy is None:
                 owner = self._owners.get(tensor)
-                if array is None:  # parameters are large and seldom looked at: not worth pinning
-                    make = super().empty if owner is None else self.empty
-                    array = make(tensor.shape)
+                array = self._empty(tensor.shape, owner)
                 copy = Copy(array, place, owner, tensor in self._inputs)
                 self._by_memory[place] = copy
             self._copies[tensor] = copy
-            copy.tensor = weakref.ref(tensor)
+        copy.tensor = weakref.ref(tensor)
         return copy
+
+    def _empty(self, shape: Shape, owner: int | None) -> np.ndarray:
+        """Parameters are large and seldom looked at: not worth pinning."""
+        return (
+            np.empty(shape, np.float32) if owner is None else self._uploads.memory(shape, "float32")
+        )
 
     def in_use(self, tensor: Tensor) -> bool:
         return False
 
-    def empty(self, shape: Shape) -> np.ndarray:
-        return self._uploads.memory(shape, "float32").view(Staged)
+    def detach(self, tensor: Tensor) -> None:
+        copy = self._by_memory.get(key(tensor))
+        if copy is not None and copy.lease() is not None:
+            copy.array, copy.run = self._empty(copy.array.shape, copy.owner), -1
+            copy.is_lent = False
+            del copy.lease
 
-    def adopt(self, tensor: Tensor, array: np.ndarray) -> None:
-        if tensor.array is None:
-            self.backend.give_memory(tensor)
-        self._lend(self._copy_of(tensor, array))
+    def replace(self, old: Tensor, new: Tensor) -> None:
+        if old in self._owners:
+            self._owners[new] = self._owners[old]
+        if old in self._inputs:
+            self._inputs.add(new)
+        self._lend(self._copy_of(new))
+        if (before := self._by_memory.get(key(old))) is not None:
+            before.is_lent = False
+            self._lent.pop(weakref.ref(before), None)
+
+    def adopt(self, tensor: Tensor, resized: Tensor) -> None:
+        super().adopt(tensor, resized)
+        self._lend(self._copy_of(tensor))
 
     def values(self, tensor: Tensor) -> np.ndarray:
         written = self.written(tensor)
@@ -254,6 +292,9 @@ class DeviceStore(Store):
     def own(self, net: object, blobs: Iterable[Tensor], inputs: Iterable[Tensor]) -> None:
         self._owners.update((tensor, id(net)) for tensor in blobs)
         self._inputs.update(inputs)
+        for tensor in inputs:
+            if key(tensor) in self._by_memory:
+                self._copy_of(tensor)
 
     def _concerned(self, net: object) -> list[Copy]:
         """What a net reads or writes of what is in the script's hands."""
@@ -301,10 +342,20 @@ class Copy:
 
     tensor: Callable[[], Tensor | None]
     """The tensor there by which it was last found."""
+    lease: Callable[[], Lease | None] = staticmethod(lambda: None)
+    """Of what a script has of it."""
 
     def __init__(self, array: np.ndarray, place: Key, owner: int | None, is_input: bool) -> None:
         self.array, self.place, self.owner, self.is_input = array, place, owner, is_input
         self.run, self.is_lent = -1, False
+
+    def lend(self, shape: Shape) -> np.ndarray:
+        """The array under a shape, for a script."""
+        lease = self.lease()
+        if lease is None:
+            lease = Lease(self)
+            self.lease = weakref.ref(lease)
+        return lease.array(shape, Staged)
 
     def under(self, tensor: Tensor) -> np.ndarray:
         """The array under the shape of a tensor there."""

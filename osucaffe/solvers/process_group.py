@@ -80,6 +80,14 @@ class ProcessGroup:
     def synchronize_weights(self, *, history: bool = False) -> None:
         """Bring every rank to the weights of the last update; history: to its history, too."""
 
+    def read_buffers(self) -> dict[str, list[np.ndarray]]:
+        """What the exchange between processes needs in a snapshot, as `synchronize_weights` with
+        history has left it: by name, an array for each of the net's parameters."""
+        return {}
+
+    def write_buffers(self, values: dict[str, list[np.ndarray]]) -> None:
+        """The reverse of `read_buffers`, of a snapshot that may be of another design."""
+
     def broadcast_object(self, value: _Value) -> _Value:
         """Rank 0's value."""
         return value

@@ -371,6 +371,7 @@ class Solver:
             self.optimizer.read_history(),
             self.policy.current_step,
             self._before_test or self._position(),
+            self.group.read_buffers(),
             diff=self.param.snapshot_diff,
         )
         self._writer.start(
@@ -408,6 +409,7 @@ class Solver:
                 "it was made with"
             )
         self.optimizer.write_history(history)
+        self.group.write_buffers(restored.buffers(self.net.parameters))
         self.iteration = restored.state.iter
         self.policy.current_step = restored.state.current_step
         self.losses.reset(position.losses if position else [])

@@ -123,11 +123,12 @@ def run_call(
     convolved: bool = False,
     first: tuple[str, dict[str, Spec], dict[str, Any]] | None = None,
     accumulates: tuple[str, ...] = (),
-    relu_output: np.ndarray | None = None,
+    relu_output: Spec = None,
 ) -> dict[str, Any]:
     """Run one primitive (after `first`, if given) and read everything that it writes.
 
-    relu_output: the output of a ReLU, for a call into which its backward pass is folded.
+    relu_output: the output of a ReLU (or of several), for a call into which the backward pass of it
+    is folded.
     It runs twice from the same inputs: a step must not depend on what its last run left behind.
     """
     runner = Runner(backend, flexible=flexible, convolved=convolved)

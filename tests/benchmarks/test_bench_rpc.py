@@ -65,6 +65,25 @@ def test_each_way_is_measured_and_the_results_are_written(
     assert written.with_suffix(".md").read_text().strip() == done.stdout.strip()
 
 
+@needs_mpi
+def test_some_of_it_can_be_chosen_and_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("grpc")
+    picture = tmp_path / "rpc.png"
+    some = ["--benchmarks", "latency", "--payloads", "64,small", "--channels", "sockets"]
+    command = ["-m", "osucaffe", "bench", "rpc", "--seconds", "0.001", *some, "--plot"]
+    done = python(*command, str(picture))
+    assert done.returncode == 0, done.stderr
+    assert "| payload | bytes | sockets | grpc | sockets / grpc | published |" in done.stdout
+    assert "throughput |" not in done.stdout
+    assert "GOAWAY" not in done.stderr
+    assert picture.stat().st_size > 10_000
+    for option in ("--benchmarks", "--payloads", "--channels"):
+        assert main(["bench", "rpc", option, "other"]) == 1
+        assert f"{option} other: choose among" in capsys.readouterr().err
+
+
 def test_what_the_peer_tells(tmp_path: Path) -> None:
     peer = tmp_path / "peer"
     serve = "echo $2:7; cat > /dev/null; echo 4.4"  # seconds, of 4 x 11 calls

@@ -19,6 +19,7 @@ class Hosts:
     def __init__(self, made: namespaces.Hosts) -> None:
         self._made = made
         self.names = made.names
+        self.shape_inward = made.shape_inward
 
     def mpiexec(
         self, ranks: int, *arguments: str, times: int = 1, timeout: float = 300

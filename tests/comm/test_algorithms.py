@@ -171,7 +171,7 @@ def test_an_unknown_name_is_refused() -> None:
     assert algorithms_for("ring") == dict.fromkeys(
         ("all_gather", "reduce_scatter", "all_reduce"), "ring"
     )
-    with pytest.raises(UserError, match="choose auto or one of binomial"):
+    with pytest.raises(UserError, match=r"choose auto, native .* or one of binomial"):
         algorithms_for("rings")
 
 

@@ -56,9 +56,11 @@ def make_backend(args: argparse.Namespace, number: int = 0) -> Backend:
     """What the nets run on. number: of the child."""
     if args.gpu:
         from osucaffe.backends.cuda import Cuda
+        from tests.backends.cuda.compiler import compile_here
 
         from .untimed import UntimedTuner
 
+        compile_here()
         count = importlib.import_module("cupy").cuda.runtime.getDeviceCount()
         backend = Cuda(number % count, args.precision)
         backend.tuner = UntimedTuner(backend, "none")

@@ -226,7 +226,11 @@ class Session:
     def _use(self) -> None:
         if self._held:
             kept, made = self._random.choice(list(self._held.values()))
-            writes = "params" in made and '"bn"' not in made
+            inputs = (
+                [] if self.net == NETS.index(RESIDUAL) else self._inputs
+            )  # it overwrites its own
+            writes = "params" in made or any(f'blobs["{name}"]' in made for name in inputs)
+            writes = writes and '"bn"' not in made
             self._add(self._change(kept) if writes else f"see({kept})")
 
     def _drop(self) -> None:
@@ -256,7 +260,11 @@ class Session:
         others = {"data": ("left", "square", "right"), "side": ("ip1", "tanh", "ip")}[input_]
         see = "".join(f"see({net}.blobs[{n!r}].data); " for n in others if n in self._blobs)
         see = see if len(self._inputs) > 1 else ""
-        line = f"{dropped}{net}.blobs[{input_!r}].reshape{shape}; {net}.reshape(); {see}"
+        keep = ""
+        if self._random.random() < 0.3:  # before the net follows
+            name, made = f"a{self._seed()}", f'{net}.blobs["{input_}"].data'
+            self._held[name], keep = (name, made), f"{name} = {made}; "
+        line = f"{dropped}{net}.blobs[{input_!r}].reshape{shape}; {keep}{net}.reshape(); {see}"
         self._add(f"{line}fill({net}, {self._seed()}); {net}.forward()")
 
     def _backward(self) -> None:

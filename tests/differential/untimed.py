@@ -22,21 +22,18 @@ class UntimedTuner(Tuner):
         return Pending(self.fastest, call, providers)
 
     def fastest(self, call: CudaCall, providers: Sequence[Provider]) -> Candidate:
-        offered = [
-            (provider, candidate)
-            for provider in providers
-            if provider.worthwhile(math.inf)
-            for candidate in provider.candidates()
-        ]
-        Random(signature(call)).shuffle(offered)
+        random = Random(signature(call))
+        asked = [provider for provider in providers if provider.worthwhile(math.inf)]
         with Trial(call) as trial:
-            for provider, candidate in offered:
-                try:
-                    trial.step(candidate)()
-                    call.backend.synchronize()
-                except (RuntimeError, UserError):  # it does not offer this one to users either
-                    continue
-                provider.chosen(candidate.name)
-                call.implementation = f"{provider.name}: {candidate.name}"
-                return candidate
+            for provider in random.sample(asked, len(asked)):
+                candidates = list(provider.candidates())
+                for candidate in random.sample(candidates, len(candidates)):
+                    try:
+                        trial.step(candidate)()
+                        call.backend.synchronize()
+                    except (RuntimeError, UserError):  # it does not offer this one to users either
+                        continue
+                    provider.chosen(candidate.name)
+                    call.implementation = f"{provider.name}: {candidate.name}"
+                    return candidate
         raise UserError(f'layer "{call.layer}": nothing computes its {call.name}')

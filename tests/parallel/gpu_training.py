@@ -55,6 +55,11 @@ CASES = [
     (OVERLAPPED, CommConfig("auto", gradient_dtype="float16"), SGD),
     (SHARDED, CommConfig("nccl", gradient_dtype="bfloat16"), SGD),
     (LAYERWISE, CommConfig("mpi", gradient_dtype="float16"), SGD),
+    (ParallelConfig(bucket=512, compression="topk:1"), CommConfig("nccl"), CLIPPED),
+    (ParallelConfig(bucket=512, compression="randomk:1"), CommConfig("mpi"), SGD),
+    (ParallelConfig(compression="powersgd:1000"), CommConfig(), SGD),
+    (ParallelConfig(local_steps=1), CommConfig(), SGD),
+    (ParallelConfig(local_steps=1, compression="topk:1"), CommConfig("mpi"), TWICE),
 ]
 
 TURNS = [

@@ -5,7 +5,9 @@ buckets, which cover the parameters that learn, once, and name the layer that co
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +18,8 @@ from osucaffe.comm.gpu.copy_engine import CopyEngine
 from osucaffe.comm.gpu.nccl import Nccl
 from osucaffe.net import Net
 from osucaffe.parallel.buckets import Bucket, align, find_buckets
-from osucaffe.parallel.config import choose_propagation
-from osucaffe.parallel.exchange import UNDIVIDED, sums_of
+from osucaffe.parallel.config import ParallelConfig, choose_propagation
+from osucaffe.parallel.exchange import UNDIVIDED, Collectives, add_hook, sums_of
 from osucaffe.predict.sketch import Sketch
 from osucaffe.proto import read_net
 from tests.comm.ranks import all_say, needs_mpi
@@ -72,6 +74,19 @@ def test_buckets(params: list[str], nbytes: int, frozen: bool, buckets: list[Any
     assert net.arena.learned == 112 * len({*filter(None, params)} - {FROZEN}) + 112 * params.count(
         ""
     )
+
+
+def test_a_bucket_is_sent_before_backward_goes_on() -> None:
+    net, sent = build("", "", ""), list[str]()
+    comm: Any = Serial()
+    comm.all_reduce = lambda *_, stream: sent.append("bucket")
+    optimizer: Any = SimpleNamespace(separable=False)
+    exchange = Collectives(comm, net, optimizer, ParallelConfig(bucket=0))
+    before, after = exchange.hooks(accumulate=False, update=True)
+    for layer in 3, 2, 1:
+        add_hook(after, layer, partial(sent.append, f"layer {layer}"))
+    net.whole(before=before, after=after, enqueues=False)()
+    assert sent == ["bucket", "layer 3", "bucket", "layer 2", "bucket", "layer 1"]
 
 
 def test_the_last_one_is_small() -> None:

@@ -117,9 +117,10 @@ def test_all_are_tried_on_a_net_that_is_tested_too(tmp_path: Path) -> None:
     )
     write_run(tmp_path, solver, 6)
     tune = ["-m", "osucaffe", "tune", "--designs", "solver.prototxt", "--seconds", "0"]
-    done = mpiexec(2, *tune, cwd=tmp_path)
+    done = mpiexec(2, *tune, "--out", "designs.png", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "use: " in done.stdout
+    assert (tmp_path / "designs.png").stat().st_size > 5_000
     for design in designs(2):
         assert done.stdout.count(f"\n{design.name} ") >= 3
     assert not list(tmp_path.glob("run*"))

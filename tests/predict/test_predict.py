@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,13 @@ from osucaffe.comm.algorithms import ALGORITHMS
 from osucaffe.comm.tuning.table import Selection
 from osucaffe.errors import UserError
 from osucaffe.parallel.config import ParallelConfig
-from osucaffe.predict.cluster import Cluster, Device, Link, read_cluster
+from osucaffe.predict.cluster import Cluster, Device, Link, Reading, read_cluster
 from osucaffe.predict.iteration import DESIGNS, Run, Simulation, Span
 from osucaffe.predict.network import Network
 from osucaffe.predict.plan import Planner, waves
 from osucaffe.predict.script import Compute, Post, Pull, Push, Update, Wait, record, record_served
 from osucaffe.predict.sketch import Sketch
-from osucaffe.predict.times import read_times
+from osucaffe.predict.times import Times, read_times
 from osucaffe.proto import NetParameter, parse_text
 
 ROOT = Path(__file__).parents[2]
@@ -348,6 +349,15 @@ def test_the_command(
     assert json.loads(out.read_text())["predictions"] == first
     assert main([*common, "--times", str(times), "--scal", "strong", "--batch", "64"]) == 0
     strong = json.loads(out.read_text())["predictions"]
+    some = [*words, "--ranks", "2", "--designs", "SC-B,sharded", "--batch", "64"]
+    rows = out.with_suffix(".csv")
+    measured = ["--scal", "strong", "--measure", "2", "--save_times", str(tmp_path / "two.json")]
+    assert main([*some, *measured, "--threads", "1", "--out", str(rows)]) == 0
+    head, *lines = rows.read_text().splitlines()
+    assert head.startswith("design,ranks,ms,")
+    assert [line.split(",")[0] for line in lines] == ["SC-B", "sharded"]
+    assert read_times(tmp_path / "two.json").half_batch >= 0
+    assert "by batches of 32 and 64" in capsys.readouterr().out
     assert strong[-1]["computing"] < first[-1]["computing"] * 1.01
     read_times(times).of(sketch())
     assert main([*words, "--ranks", "16", "--times", str(times), "--bucket_mb", "auto"]) == 0
@@ -372,13 +382,16 @@ PER_ELEMENT = 4 / 0.1e9
 """Seconds between hosts."""
 
 
-def milliseconds(made: Cluster, workers: int, servers: int = 1, **layer: float) -> float:
+def milliseconds(
+    made: Cluster, workers: int, servers: str = "1", design: str = "servers", **layer: float
+) -> float:
     net = sketch()
     seconds = {
         (way, number): layer.get(way, 0.0) for number in range(4) for way in ("forward", "backward")
     }
-    simulation = Simulation(net, seconds, made, workers, Selection(), servers=servers)
-    return simulation.predict("servers", ParallelConfig(bucket=0)).ms
+    hosts = made.server_hosts(servers, workers)
+    simulation = Simulation(net, seconds, made, workers, Selection(), servers=hosts)
+    return simulation.predict(design, replace(DESIGNS[design], bucket=0)).ms
 
 
 def test_workers_push_and_pull_as_in_training() -> None:
@@ -424,8 +437,104 @@ def test_the_command_with_servers(capsys: pytest.CaptureFixture[str]) -> None:
     files = [str(ROOT / "models/caffenet/solver.prototxt"), str(ROOT / "clusters/dgx-h100.toml")]
     code = main([
         "predict", "--solver", files[0], "--cluster", files[1], "--ranks", "1,4",
-        "--servers", "2", "--designs", "all-reduce", "--iterations", "2",
+        "--servers", "2/host", "--designs", "all-reduce,servers,servers behind",
+        "--iterations", "2", "--set", "stragglers.sigma=0", "--set", "device.efficiency=0.2",
     ])  # fmt: skip
     assert code == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert [row[1] for row in rows if row[0] == "4"] == ["all-reduce", "servers"]
+    out = capsys.readouterr().out
+    assert "stragglers.sigma=0, device.efficiency=0.2" in out  # what was assumed can be seen
+    rows = [line.split() for line in out.splitlines()]
+    assert [row[1] for row in rows if row[0] == "4"] == ["all-reduce", "servers", "servers"]
+    common = ["predict", "--solver", files[0], "--cluster", files[1], "--ranks", "2"]
+    for wrong, message in (
+        (["--designs", "servers"], "--designs servers: with how many? Add --servers K, or K/host"),
+        (["--servers", "two"], "--servers two: give K, or K/host"),
+        (["--set", "sigma"], "--set sigma: give a field"),
+        (["--set", "device.speed=2"], "there is no device.speed"),
+    ):
+        assert main([*common, *wrong]) == 1
+        assert message in capsys.readouterr().err
+
+
+def test_servers_behind_backward_hide_nothing() -> None:
+    """A push and a pull of all weights, whatever computes."""
+    way = 1 + (FIRST + SECOND) * PER_ELEMENT * 1e3
+    beside, behind = (
+        milliseconds(cluster(), 1, design=design, backward=0.1)
+        for design in ("servers", "servers behind")
+    )
+    assert beside == pytest.approx(400)
+    assert behind == pytest.approx(400 + 2 * way)
+
+
+def test_servers_beside_workers_spare_the_network() -> None:
+    """Half of what each of two workers pushes stays on its host."""
+    made = cluster()
+    assert made.server_hosts("2", 3) == [3, 4]
+    assert cluster(2).server_hosts("2/host", 4) == [0, 0, 1, 1]
+    apart, beside = (milliseconds(made, 2, text) for text in ("2", "1/host"))
+    # The larger layer goes between hosts once each way, not twice.
+    assert beside == pytest.approx(2 + 2 * FIRST * PER_ELEMENT * 1e3)
+    assert apart - beside > FIRST * PER_ELEMENT * 1e3
+
+
+def test_messages_to_servers_share_a_port() -> None:
+    """All workers have their weights when the last one has: none goes ahead meanwhile."""
+    made = cluster()
+    run = Simulation(sketch(), seconds(0.0), made, 3, Selection(), servers=[3]).prepare(
+        DESIGNS["servers behind"]
+    )[1]
+    run._push(0, ((0, FIRST + SECOND),))
+    run._pull(np.inf)
+    whole = (FIRST + SECOND) * PER_ELEMENT
+    assert run._pulled[0].max() == pytest.approx(2e-3 + 6 * whole)
+    assert run._pulled[0].min() > 2e-3 + 5.7 * whole
+
+
+def test_gradients_of_16_bits_take_half_of_the_bytes() -> None:
+    simulations = [
+        Simulation(sketch(), seconds(0.0), cluster(), 2, Selection(), narrow=narrow)
+        for narrow in (False, True)
+    ]
+    config = ParallelConfig("blocking", "none")
+    whole, half = (each.predict("all-reduce behind", config).ms - 1 for each in simulations)
+    assert whole == pytest.approx(4 * (FIRST + SECOND) / 0.1e9 * 1e3)
+    assert half == pytest.approx(whole / 2)
+
+
+def test_horovod_sends_buffers_behind_backward() -> None:
+    config = ParallelConfig("buckets", "none", bucket=4096)
+    script = record(sketch(), config, 2, lambda count, rank: (0, count // 2))
+    kinds = [type(each) for each in script]
+    assert kinds.count(Post) == 2
+    assert kinds.index(Post) > max(n for n, kind in enumerate(kinds) if kind is Compute)
+    assert kinds.index(Post) + 1 < kinds.index(Wait)
+
+
+def test_a_call_costs_what_the_ports_are_busy() -> None:
+    made = cluster()
+    costly = replace(made, network=replace(made.network, call_us=500))
+    plan = waves([[([(1, 0), (1, 0)], [], 0)], [([], [(0, 0), (0, 0)], 0)]])
+    took = [Network(each, 2).run(plan, np.zeros(2)).max() * 1e3 for each in (made, costly)]
+    assert took == pytest.approx([1, 2])
+
+
+def test_small_batches_take_more_for_an_image() -> None:
+    device = Device(half_batch=8, images_per_second={"large": 100.0, "of 8": [50.0, 8]})
+    assert device.seconds("large", 24) == pytest.approx(32 / 100)
+    assert device.seconds("of 8", 8) == pytest.approx(8 / 50)
+    assert device.seconds("of 8", 24) == pytest.approx(32 / 100)
+    assert device.seconds("other", 1) is None
+    rows = [(layer.label, 1.0, 2.0) for layer in sketch().layers]
+    found = Times("", rows, 8, {}, half_batch=8).of(sketch())  # of 4 images
+    assert found["backward", 0] == pytest.approx(2e-3 * (4 + 8) / (8 + 8))
+    with pytest.raises(UserError, match=r'images_per_second."x" must be a rate, or \[a rate'):
+        Device(images_per_second={"x": [1.0]})
+
+
+def test_readers_limit_the_ranks() -> None:
+    """Each of four images, from readers of 100 a second, of which two count."""
+    made = replace(cluster(), reading=Reading(100.0, readers=2))
+    slow, fast = simulate("all-reduce", made, 4, 0.0), simulate("all-reduce", made, 2, 0.02)
+    assert slow.images == pytest.approx(200)
+    assert fast.ms == pytest.approx(160)  # 8 layers of 20 ms: reading takes 40

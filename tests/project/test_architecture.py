@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import shutil
 import subprocess
@@ -61,6 +62,7 @@ def allowed(part: str, table: Table) -> set[str]:
     return same.union(named, *(allowed(name, table) for name in named))
 
 
+@functools.cache
 def imports(path: Path) -> list[str]:
     """The modules of this package that a file imports, wherever in the file, by name too, and for a
     type checker only."""

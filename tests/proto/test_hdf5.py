@@ -3,6 +3,7 @@ and the end of that process, is told."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import signal
@@ -116,9 +117,11 @@ def test_a_file_behind_something_else(tmp_path: Path) -> None:
         np.testing.assert_array_equal(ours.array("x"), [0, 1, 2, 3])
 
 
-def test_a_process_that_ends_is_told_and_replaced(tmp_path: Path) -> None:
-    """As by a damaged file: the next file is read again. One process serves all files, and of files
-    that are open at once one stays."""
+def test_a_process_that_ends_is_told_and_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a damaged file: the next file is read again. One process serves all files; of those
+    that serve files open at the same time only so many stay."""
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file.create_dataset("x", data=np.arange(4.0), chunks=(2,))
     for _ in range(2):
@@ -130,14 +133,28 @@ def test_a_process_that_ends_is_told_and_replaced(tmp_path: Path) -> None:
         with open_hdf5(tmp_path / "x.h5") as file:
             assert file.array("x", np.float32).sum() == 6
     assert len(hdf5._idle) == 1
-    with open_hdf5(tmp_path / "x.h5") as first, open_hdf5(tmp_path / "x.h5") as second:
-        libraries = [group._file.library for group in (first, second)]
-    (closed,) = (library for library in libraries if library not in hdf5._idle)
-    assert closed._process.wait(timeout=60) == 0
+    monkeypatch.setattr(hdf5, "_MOST_IDLE", 2)
+    for _ in range(2):
+        with contextlib.ExitStack() as stack:
+            groups = [stack.enter_context(open_hdf5(tmp_path / "x.h5")) for _ in range(3)]
+            libraries = [group._file.library for group in groups]
+        assert set(hdf5._idle) < set(libraries)
+        assert len(hdf5._idle) == 2
+        (closed,) = set(libraries) - set(hdf5._idle)
+        assert closed._process.wait(timeout=60) == 0
 
 
-def test_a_file_that_keeps_the_library_busy(tmp_path: Path) -> None:
-    """Groups that lie in one another twice, and so at a million paths."""
+def test_a_file_that_keeps_the_library_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups that lie in one another twice, and so at a million paths. It may compute for less than
+    it may in earnest."""
+    impatient = tmp_path / "hdf5_process.py"
+    text = hdf5._PROGRAM.read_text()
+    assert "_MOST_SECONDS = 5" in text
+    impatient.write_text(text.replace("_MOST_SECONDS = 5", "_MOST_SECONDS = 1"))
+    monkeypatch.setattr(hdf5, "_PROGRAM", impatient)
+    monkeypatch.setattr(hdf5, "_idle", [])
     with h5py.File(tmp_path / "x.h5", "w") as file:
         inner = file.create_group("last")
         for number in range(40):

@@ -25,6 +25,29 @@ layer { name: "ip" type: "InnerProduct" bottom: "pool" top: "ip"
 layer { name: "prob" type: "Softmax" bottom: "ip" top: "prob" }
 """
 
+SSD_BOXES = """
+layer { name: "loc" type: "Convolution" bottom: "pool" top: "loc"
+  convolution_param { num_output: 4 kernel_size: 1 weight_filler { type: "gaussian" std: 0.3 } } }
+layer { name: "flat" type: "Flatten" bottom: "loc" top: "flat" }
+layer { name: "conf" type: "Convolution" bottom: "pool" top: "conf"
+  convolution_param { num_output: 2 kernel_size: 1 weight_filler { type: "gaussian" std: 2 } } }
+layer { name: "scores" type: "Flatten" bottom: "conf" top: "scores" }
+layer { name: "priors" type: "PriorBox" bottom: "pool" bottom: "data" top: "priors"
+  prior_box_param { min_size: 2 variance: 0.1 } }
+layer { name: "found" type: "DetectionOutput" bottom: "flat" bottom: "scores" bottom: "priors"
+  top: "found" detection_output_param { num_classes: 2 confidence_threshold: 0.2
+    nms_param { nms_threshold: 0.5 } } }
+layer { name: "again" type: "Power" bottom: "found" top: "again" }
+"""
+YOLO_BOXES = """
+layer { name: "grid" type: "Convolution" bottom: "pool" top: "grid"
+  convolution_param { num_output: 7 kernel_size: 1 weight_filler { type: "gaussian" std: 2 } } }
+layer { name: "found" type: "Yolov3DetectionOutput" bottom: "grid" top: "found"
+  yolov3_detection_output_param { num_classes: 2 num_box: 1 confidence_threshold: 0.2
+    biases: 2 biases: 2 mask: 0 mask_group_num: 1 anchors_scale: 3 } }
+layer { name: "again" type: "Power" bottom: "found" top: "again" }
+"""
+
 SIMPLE = f"""
 name: "simple"
 force_backward: true

@@ -13,7 +13,7 @@ from osucaffe.pycaffe.forward_only import MAX_REQUESTED
 from tests.differential.sessions import TOWERS
 
 from .nets import FUSED as NET
-from .nets import SIMPLE, SOLVER, feed, label, same, two_nets, write
+from .nets import SIMPLE, SOLVER, SSD_BOXES, YOLO_BOXES, feed, label, same, two_nets, write
 
 
 def test_a_net_that_samples_computes_all_its_blobs_by_the_same_draws(tmp_path: Path) -> None:
@@ -242,30 +242,6 @@ def test_blobs_that_a_reshape_does_not_reach_are_kept(tmp_path: Path) -> None:
     same(nets[0], nets[1], ["left", "square", "right"])
 
 
-SSD_BOXES = """
-layer { name: "loc" type: "Convolution" bottom: "pool" top: "loc"
-  convolution_param { num_output: 4 kernel_size: 1 weight_filler { type: "gaussian" std: 0.3 } } }
-layer { name: "flat" type: "Flatten" bottom: "loc" top: "flat" }
-layer { name: "conf" type: "Convolution" bottom: "pool" top: "conf"
-  convolution_param { num_output: 2 kernel_size: 1 weight_filler { type: "gaussian" std: 2 } } }
-layer { name: "scores" type: "Flatten" bottom: "conf" top: "scores" }
-layer { name: "priors" type: "PriorBox" bottom: "pool" bottom: "data" top: "priors"
-  prior_box_param { min_size: 2 variance: 0.1 } }
-layer { name: "found" type: "DetectionOutput" bottom: "flat" bottom: "scores" bottom: "priors"
-  top: "found" detection_output_param { num_classes: 2 confidence_threshold: 0.2
-    nms_param { nms_threshold: 0.5 } } }
-layer { name: "again" type: "Power" bottom: "found" top: "again" }
-"""
-YOLO_BOXES = """
-layer { name: "grid" type: "Convolution" bottom: "pool" top: "grid"
-  convolution_param { num_output: 7 kernel_size: 1 weight_filler { type: "gaussian" std: 2 } } }
-layer { name: "found" type: "Yolov3DetectionOutput" bottom: "grid" top: "found"
-  yolov3_detection_output_param { num_classes: 2 num_box: 1 confidence_threshold: 0.2
-    biases: 2 biases: 2 mask: 0 mask_group_num: 1 anchors_scale: 3 } }
-layer { name: "again" type: "Power" bottom: "found" top: "again" }
-"""
-
-
 @pytest.mark.parametrize("head", [SSD_BOXES, YOLO_BOXES], ids=["SSD", "YOLO"])
 def test_a_net_that_ends_in_boxes_is_folded_and_has_as_many_rows(tmp_path: Path, head: str) -> None:
     net, plain = two_nets(tmp_path, NET[: NET.index('layer { name: "ip"')] + head)
@@ -315,18 +291,6 @@ def test_who_is_called_back_sees_the_blobs_of_the_pass_before(
         each.before_forward(lambda i, each=each: seen.append(each.blobs["pool"].data.copy()))
         each.forward()
     np.testing.assert_allclose(seen[0], seen[len(seen) // 2], rtol=1e-5, atol=1e-5)
-
-
-def test_other_shapes(nets: tuple[caffe.Net, caffe.Net]) -> None:
-    net, plain = nets
-    for count in 4, 2, 4, 7, 2:
-        for each in nets:
-            each.blobs["data"].reshape(count, 3, 6, 7)
-            each.reshape()
-        feed(count, net, plain)
-        net.forward(), plain.forward()
-        same(net, plain, ["prob"])
-    same(net, plain, list(net.blobs))
 
 
 def test_parts_of_a_pass_and_backward(nets: tuple[caffe.Net, caffe.Net]) -> None:

@@ -1,21 +1,25 @@
 """What scripts have of a net's memory: arrays, views, pointers and addresses follow the net, count
 as long as they are there, and are NumPy's; copies, on a device, which the CPU stands in for here;
-memory that is given on demand."""
+memory that is given on demand, and that of shapes that come again."""
 
 from __future__ import annotations
 
 import ctypes
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import osucaffe.pycaffe as caffe
+from osucaffe import net as engine
+from osucaffe.backends.cpu import Cpu
+from osucaffe.errors import UserError
 from osucaffe.pycaffe import settings, store
 
-from .nets import DEPLOY, Device, feed, same, write
+from .nets import DEPLOY, FUSED, SSD_BOXES, YOLO_BOXES, Device, feed, same, two_nets, write
 
 WAYS: dict[str, tuple[Callable[[np.ndarray], Any], Callable[[Any], np.ndarray]]] = {
     "the array": (lambda array: array, lambda kept: kept),
@@ -122,7 +126,7 @@ def test_a_pass_copies_the_input_once_and_the_output_once(tmp_path, monkeypatch)
     copied = counting(monkeypatch, net)
     for _ in range(3):
         net.blobs["data"].data[...] += 1
-        assert net.forward()["prob"] is net.blobs["prob"].data
+        assert np.shares_memory(net.forward()["prob"], net.blobs["prob"].data)
         assert copied == [("begin_write", "data"), ("begin_read", "prob")]
         copied.clear()
 
@@ -228,3 +232,158 @@ def test_outputs_in_the_memory_of_inputs_follow_them(load_text):
         assert outputs["flat"].shape == (2, 4)
         assert (outputs["changed"] == 2 * value).all()
         assert (net.blobs["seen"].data == value).all()
+
+
+# -- shapes that come again ----------------------------------------------------------------------
+
+SPATIAL = FUSED[: FUSED.index('layer { name: "ip"')] + (
+    'layer { name: "map" type: "Softmax" bottom: "pool" top: "map" }'
+)
+"""A net for pictures of any size."""
+SIDE = """
+input: "side" input_shape { dim: 1 dim: 5 }
+layer { name: "left" type: "InnerProduct" bottom: "side" top: "left"
+  inner_product_param { num_output: 4 weight_filler { type: "gaussian" std: 0.4 } } }
+"""
+NETS = {
+    "a map": SPATIAL,
+    "boxes": SPATIAL + SSD_BOXES[: SSD_BOXES.index('layer { name: "found"')],
+    "detections": SPATIAL + SSD_BOXES,
+    "YOLO": SPATIAL + YOLO_BOXES,
+    "two inputs": SPATIAL + SIDE,
+}
+
+
+@pytest.fixture(params=[Cpu, Device], ids=["CPU", "device"])
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cpu:
+    made: Cpu = request.param()
+    monkeypatch.setattr(settings._Settings, "given", made)
+    return made
+
+
+def pair(folder: Path, text: str) -> list[caffe.Net]:
+    """A net, and one of the same parameters that never takes the fast way."""
+    nets = two_nets(folder, text)
+    for net in nets:
+        for blob in net.params["bn"]:
+            blob.data[...] = 1
+    return nets
+
+
+def run(net: caffe.Net, height: int, width: int, seed: int = 1) -> dict[str, np.ndarray]:
+    """A pass over a picture of this size."""
+    net.blobs["data"].reshape(1, 3, height, width)
+    data = np.random.default_rng(seed).standard_normal((1, 3, height, width))
+    net.blobs["data"].data[...] = data
+    return net.forward()
+
+
+@pytest.mark.parametrize("kind", NETS)
+def test_shapes_in_turn(backend: Cpu, tmp_path: Path, kind: str) -> None:
+    nets = pair(tmp_path, NETS[kind])
+    sizes = [(9, 7), (7, 9), (12, 10)]  # the first two of equally many numbers
+    for step, size in enumerate(sizes * 3):
+        if "side" in nets[0].inputs:
+            for net in nets:
+                net.blobs["side"].reshape(1 + step % 2, 5)
+                net.blobs["side"].data[...] = step
+        found, wanted = (run(net, *size, seed=step) for net in nets)
+        assert found.keys() == wanted.keys()
+        for name, values in wanted.items():
+            np.testing.assert_allclose(found[name], values, rtol=1e-4, atol=1e-5)
+        if step == 5:  # what no pass has computed, of a shape that came again
+            same(*nets, list(nets[0].blobs))
+            nets[0].blobs[nets[0].outputs[0]].diff[...] = 1
+            nets[0].backward()
+
+
+def test_nothing_is_prepared_anew(
+    backend: Cpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net, _ = pair(tmp_path, NETS["boxes"])
+    sizes = [(8 + step, 9) for step in range(engine.REMEMBERED + 1)]
+    for size in sizes * 2:
+        run(net, *size)
+    calls: list[str] = []
+    copied: list[str] = []
+    for name in "prepare", "capture", "allocate", "write":
+        monkeypatch.setattr(backend, name, lambda *_, name=name: calls.append(name))
+    monkeypatch.setattr(backend, "begin_write", lambda tensor, _: copied.append(tensor.name))
+    for size in sizes:
+        run(net, *size)
+    assert not calls
+    assert copied.count("data") == (len(sizes) if isinstance(backend, Device) else 0)
+
+
+def test_no_more_shapes_are_remembered_than_that(
+    backend: Cpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "REMEMBERED", 2)
+    net, plain = pair(tmp_path, SPATIAL)
+    for step, size in enumerate([8, 9, 10, 8, 9, 11, 8, 9, 10, 11]):
+        for each in net, plain:
+            run(each, size, 7, seed=step)
+        same(net, plain, ["map"])
+        fast = net._forward_only._fast
+        assert max(len(net._net._builds), len(fast._builds)) <= 2
+        assert len(fast.pool._plans) <= 3
+
+
+@pytest.mark.parametrize("keep", [lambda array: array, lambda array: np.asarray(array).ravel()])
+def test_arrays_of_the_time_before_are_the_scripts_own(
+    backend: Cpu, tmp_path: Path, keep: object
+) -> None:
+    net, _ = pair(tmp_path, SPATIAL)
+    kept, values = [], []
+    for step in range(6):
+        result = run(net, 8 + step % 2, 7, seed=step)["map"]
+        for array in result, net.blobs["data"].data:
+            kept.append(keep(array))
+            values.append(array.copy().reshape(kept[-1].shape))
+    for array, wanted in zip(kept, values, strict=True):
+        np.testing.assert_array_equal(array, wanted)
+
+
+def test_an_array_that_the_net_had_not_followed_yet_is_the_inputs(
+    backend: Cpu, tmp_path: Path
+) -> None:
+    seen = []
+    for net in pair(tmp_path, SPATIAL):
+        for _ in range(2):
+            net.blobs["data"].reshape(1, 3, 8, 8)
+            held = net.blobs["data"].data
+            held[...] = 1
+            net.forward()
+            held[...] = 2
+            seen.append(net.blobs["conv"].data.copy())  # of the pass
+            seen.append(net.forward()["map"].copy())
+            run(net, 9, 9)
+    for found, wanted in zip(seen[:4], seen[4:], strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_arrays_of_inputs_that_keep_their_shape_stay_the_inputs(
+    backend: Cpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "REMEMBERED", 2)
+    nets = pair(tmp_path, NETS["two inputs"])
+    held = [net.blobs["side"].data for net in nets]
+    for step, size in enumerate([8, 9, 10, 11, 8, 9, 8, 9]):
+        for net, side in zip(nets, held, strict=True):
+            side[...] = step
+            run(net, size, 7)
+        same(*nets, ["left", "map"])
+        assert abs(nets[1].blobs["left"].data).max() >= step / 10
+
+
+def test_a_shape_that_layers_refuse_leaves_the_net_as_it_was(backend: Cpu, tmp_path: Path) -> None:
+    net, plain = pair(tmp_path, FUSED)
+    for _ in range(2):
+        for each in net, plain:
+            each.blobs["data"].reshape(4, 3, 9, 9)
+            with pytest.raises(UserError, match='layer "ip"'):
+                each.reshape()
+            each.blobs["data"].reshape(4, 3, 6, 7)
+            each.blobs["data"].data[...] = 1
+            each.forward()
+        same(net, plain, list(net.blobs))

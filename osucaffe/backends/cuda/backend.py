@@ -7,7 +7,8 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import BinaryIO
 
-from ..tensor import Call, Step, sequence
+from ..records import ScaledCrops
+from ..tensor import Call, Shape, Step, sequence
 from . import registry
 from .autotune.trial import trial_numbers
 from .autotune.tuner import Tuner
@@ -19,6 +20,7 @@ from .runtime.compile import texts
 from .runtime.graphs import arrange, capture, on_other_stream
 from .runtime.mapped_file import MappedFile, map_file
 from .runtime.out_of_memory import translate_oom
+from .runtime.photos import DevicePhotos
 from .runtime.timer import DeviceTimer
 from .runtime.upload import DeviceUploads
 
@@ -36,6 +38,7 @@ class Cuda(TuningGpu):
         "average_pooling_backward", "convolution_backward_data", "dropout_backward",
         "inner_product_backward_data", "lrn_backward", "max_pooling_backward", "split", "sum",
     ))  # fmt: skip
+    adds_gradients = frozenset(("average_pooling_backward", "max_pooling_backward"))
     overlaps = frozenset(("convolution_backward_filter", "inner_product_backward_filter", "total"))
     raw_records = True
     """A byte a pixel is quicker to upload than a float, and `transform` takes no time here."""
@@ -70,6 +73,10 @@ class Cuda(TuningGpu):
         if always not in self._image_decoders:
             self._image_decoders[always] = find_decoder(self, always=always)
         return self._image_decoders[always]
+
+    def photo_scaler(self, crops: ScaledCrops, shape: Shape) -> DevicePhotos:
+        """A kernel that scales photos behind their upload."""
+        return DevicePhotos(self, crops, shape)
 
     def map_file(self, file: BinaryIO) -> MappedFile | None:
         """What copies records from a file into this device's memory; None where it cannot be."""

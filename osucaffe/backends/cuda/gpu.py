@@ -218,9 +218,9 @@ class Gpu(Backend):
 
     def follow(self, tensors: Iterable[Tensor]) -> None:
         """Renew the 16-bit copies of tensors that steps have changed."""
-        for tensor in tensors:
-            if id(tensor) in self._copies:
-                self._refresh(*self._copies[id(tensor)])
+        changed = {id(each) for tensor in tensors for each in (tensor, tensor.whole)}
+        for key in changed & self._copies.keys():
+            self._refresh(*self._copies[key])
 
     def _refresh(self, parameter: Tensor, copy: Tensor) -> None:
         convert(parameter, copy)()

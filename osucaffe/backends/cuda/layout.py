@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -54,6 +54,10 @@ class Layout:
     @property
     def size(self) -> int:
         return math.prod(self.shape)
+
+    def part(self, shape: Shape) -> Layout:
+        """That of a part of the tensor along the first axis, which is the slowest in any order."""
+        return replace(self, shape=shape)
 
     def to_memory(self, values: np.ndarray) -> np.ndarray:
         """Row-major values of the tensor's shape in memory order, as float32."""

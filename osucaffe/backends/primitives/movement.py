@@ -141,7 +141,7 @@ class TopK(Primitive):
 
     @property
     def length(self) -> int:
-        """How many of the largest are wanted."""
+        """How many of the largest to return."""
         return next(y.shape[self.axis] for y in (self.index, self.value) if y is not None)
 
 

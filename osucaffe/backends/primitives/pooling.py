@@ -32,11 +32,14 @@ class MaxPooling(PoolingWindow):
 
 
 class MaxPoolingBackward(PoolingWindow):
-    """dx = dy added at each window's maximum, zero elsewhere."""
+    """dx = dy added at each window's maximum, zero elsewhere; plus addend. relu_output: as of
+    `convolution_backward_data`."""
 
     dy: Read
     index: Read
     dx: Write
+    addend: FusedRead | None = None
+    relu_output: FusedRead | None = None
 
 
 class Unpooling(Primitive):
@@ -84,10 +87,12 @@ class AveragePooling(PoolingWindow):
 
 
 class AveragePoolingBackward(PoolingWindow):
-    """dx = dy / area spread over each window."""
+    """dx = dy / area spread over each window; plus addend. relu_output: as of
+    `convolution_backward_data`."""
 
     dy: Read
     dx: Write
+    addend: FusedRead | None = None
     relu_output: FusedRead | None = None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .options import COUNT, INTEGER, MEGABYTES, SECONDS, Kind, Options, positive
+from .options import COUNT, INTEGER, MEGABYTES, SECONDS, Kind, Options, names, positive
 
 
 def device_query(add: Options) -> None:
@@ -37,7 +37,11 @@ def tune(add: Options) -> None:
         "SOLVER",
     )
     add("--seconds", "seconds of each turn", SECONDS, 2.0)
-    add("--out", "the table to write (default: the user's own)", "FILE")
+    add(
+        "--out",
+        "the table to write (default: the user's own); with --designs, a picture to draw",
+        "FILE",
+    )
     add("--max_mb", "the largest arrays to measure, in MB", MEGABYTES, 64.0)
     add.starts_ranks()
 
@@ -60,12 +64,31 @@ def predict(add: Options) -> None:
     communicate."""
     add("--solver", "the solver's prototxt", "FILE", required=True)
     add("--cluster", "the cluster's file (TOML)", "FILE", required=True)
+    add(
+        "--set",
+        'put another value in the cluster\'s file: "stragglers.sigma=0.06" (may be repeated)',
+        "FIELD=VALUE",
+        [],
+        action="append",
+    )
     add("--ranks", "numbers of ranks; three dots go on by doubling", "LIST", "1,2,4,...,64")
-    add("--designs", "some of the designs, with commas (default: four of them)", "LIST")
+    add(
+        "--designs",
+        "some of SC-B, SC-OB, SC-OBR, all-reduce behind, all-reduce, sharded, Horovod, servers, "
+        "servers behind, with commas (default: four of them, and with --servers those with these)",
+        "LIST",
+    )
     add(
         "--servers",
-        "one more design: so many parameter servers beside the ranks (--consistency sync)",
-        Kind("K", positive),
+        "parameter servers (--consistency sync): K, ranked behind the others as in training, or "
+        "K/host, K beside the ranks of each host",
+        "K",
+    )
+    add(
+        "--gradient_type",
+        "the data type of gradients on the wire, but not to servers",
+        ("float32", "bfloat16", "float16"),
+        "float32",
     )
     add("--batch", "another batch_size than the net's", COUNT)
     add(
@@ -84,7 +107,7 @@ def predict(add: Options) -> None:
     times("--times", "measured times of the layers (JSON)", "FILE")
     times("--measure", "measure them here, N times", COUNT)
     add("--save_times", "where --measure writes them", "FILE")
-    add("--out", "write the numbers (JSON), and a picture beside it (.png)", "FILE")
+    add("--out", "write the numbers (JSON, or FILE.csv), and a picture beside it (.png)", "FILE")
     add(
         "--threads",
         "of --measure (default: a rank's share of the cores here, with as many ranks as the "
@@ -99,6 +122,7 @@ def bench(add: Options) -> None:
       osucaffe bench rpc                          two processes, then workers and servers
       osucaffe bench rpc --out results            also write results/rpc-DATE.md and .json
       osucaffe bench rpc --hosts 2 --rate 1gbit   between hosts made of network namespaces (as root)
+      osucaffe bench rpc --benchmarks latency --payloads 64,skew --channels adaptive --plot rpc.png
 
     The benchmarks and payloads are those of TF-gRPC-Bench. All channels take turns. Needs
     osucaffe's source, which has the folder benchmarks."""
@@ -120,6 +144,17 @@ def bench(add: Options) -> None:
         type=int,
         metavar="H",
     )
+    kinds = "mpi", "adaptive", "ucx", "sockets", "stream"
+    add(
+        "--benchmarks", "some of latency, bandwidth, throughput (default: all)", Kind("LIST", names)
+    )
+    add(
+        "--payloads",
+        "some of small, medium, large, uniform, random, skew, or bytes (default: all)",
+        Kind("LIST", names),
+    )
+    add("--channels", f"some of {', '.join(kinds)} beside gRPC (default: all)", Kind("LIST", names))
+    add("--plot", "draw how many times better than gRPC each is", "FILE")
     add("--rate", "rate of the link between them, as tc writes it", "RATE", "10gbit")
     add("--out", "write the results there, as Markdown and JSON", "DIR")
     add("--peer", "also measure plain gRPC in C++: the program that make grpc-peer builds", "FILE")

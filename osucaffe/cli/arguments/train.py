@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...comm.channels import KINDS
-from .options import COUNT, SECONDS, Kind, Options, auto_or, positive, share
+from .options import COUNT, SECONDS, Kind, Options, auto_or, not_negative, positive, share
 
 _EFFECTS = ("stop", "snapshot", "none")
 
@@ -192,6 +192,34 @@ def _design(add: Options) -> None:
         "the data type of gradients on the wire",
         ("float32", "bfloat16", "float16"),
         "float32",
+    )
+    add(
+        "--compression",
+        "what each rank sends of its gradients; what it lacks comes later (error feedback). "
+        "topk:SHARE, randomk:SHARE: the largest, or a random, share of them; powersgd:RANK: "
+        "matrices of low rank; 8bit; sign: a bit each (default: none)",
+        "KIND",
+        "none",
+    )
+    add(
+        "--local_steps",
+        "exchange no gradients, but average the ranks' weights after each H iterations",
+        Kind("H", positive),
+        0,
+    )
+    add("--local_after", "with --local_steps: until iteration N, after each one", COUNT, 0)
+    add(
+        "--outer_lr",
+        "with --local_steps: the learning rate of the step from the last common weights to the "
+        "new mean (default: 1, the mean itself; DiLoCo: 0.7)",
+        Kind("LR", not_negative),
+        1.0,
+    )
+    add(
+        "--outer_momentum",
+        "with --local_steps: Nesterov's momentum of that step (default: 0; DiLoCo: 0.9)",
+        Kind("M", not_negative),
+        0.0,
     )
 
 

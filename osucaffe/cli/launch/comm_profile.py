@@ -175,8 +175,9 @@ def _draw_sizes(axes: Any, summary: dict[str, Any]) -> None:
 
 
 def _draw_timeline(axes: Any, rank: Records) -> None:
-    """The last iteration of a rank: its passes, communication and waits."""
-    from ...parallel.profile import format_size, operations_in
+    """The last iteration of a rank: its passes but for waits, and communication, of which what the
+    rank only waited for is exposed."""
+    from ...parallel.profile import format_size, operations_in, waits_of
 
     last = next(one for one in reversed(rank.passes) if one.update)
 
@@ -191,12 +192,17 @@ def _draw_timeline(axes: Any, rank: Records) -> None:
 
     colours = (COLOURS[3], COLOURS[5], COLOURS[0], COLOURS[4])
     for (name, begin, end), colour in zip(last.spans(), colours, strict=True):
-        bar(2, begin, end, colour, name, "white" if name == "backward" else "black")
+        bar(1, begin, end, colour, name, "white" if name == "backward" else "black")
+    waits = [span for span in waits_of(rank) if span[1] > last.begin and span[0] < last.end]
+    for wait in waits:
+        bar(1, *wait, "white")  # a pass that waits does nothing
     for operation in operations_in(rank, last):
         for message in operation.messages:
             label = f"{message.operation}\n{format_size(message.nbytes)}"
-            bar(1, message.begun, message.ended, COLOURS[2], label, "white")
-        for wait in operation.waits:
-            bar(0, *wait, COLOURS[1])
-    axes.set_yticks(range(3), ["waiting", "travelling", "passes"])
+            bar(0, message.begun, message.ended, COLOURS[2])
+            for begin, end in waits:
+                if begin < message.ended and message.begun < end:
+                    bar(0, max(begin, message.begun), min(end, message.ended), COLOURS[1])
+            bar(0, message.begun, message.ended, "none", label, "white")
+    axes.set_yticks(range(2), ["travelling,\nhidden or exposed", "passes"])
     axes.set_xlabel(f"ms of the last iteration of rank {rank.rank}")

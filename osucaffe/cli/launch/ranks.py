@@ -18,6 +18,7 @@ from ...comm.job.job import Job, MpiJob
 from ...comm.job.topology import Topology, discover
 from ...data.resident.sharded import Neighbours
 from ...errors import UserError
+from ...parallel.compression.choose import choose_hook
 from ...parallel.config import ParallelConfig
 from ...parallel.servers.shards import Consistency
 from ...solvers.process_group import ProcessGroup
@@ -52,6 +53,18 @@ def check_communication(args: argparse.Namespace) -> None:
     """UserError for a kind, an algorithm or a tuning table that does not exist."""
     make_communicator(Job(), discover(Job()), _comm_config(args))
     Consistency.parse(args.consistency)
+    choose_hook(args.compression)
+    config = _parallel_config(args)
+    config.check(args.gradient_type)
+    if config.compression != "none" or config.local_steps:
+        design = "--local_steps" if config.local_steps else "--compression"
+        for other, given in (
+            ("--servers", args.servers),
+            ("--comm_profile", args.comm_profile),
+            ("--bucket_mb auto", options.tunes_bucket(args)),
+        ):
+            if given:
+                raise UserError(f"{design} does not go with {other}: leave one of them out")
 
 
 def assign_devices(args: argparse.Namespace, job: Job) -> tuple[argparse.Namespace, Topology]:
@@ -96,13 +109,7 @@ def make_process_group(
         from ...parallel.batch import Alone
 
         return Alone(args.batches_of)
-    config = ParallelConfig(
-        args.aggregation,
-        args.propagation,
-        options.bucket_nbytes(args),
-        args.scal,
-        args.batches_of,
-    )
+    config = _parallel_config(args)
     if options.tunes_bucket(args):
         from ...parallel.tuning import Tuned
 
@@ -145,6 +152,22 @@ def neighbours(args: argparse.Namespace, job: Job, topology: Topology) -> Neighb
     from ...comm.gpu.peers import HostRanks
 
     return HostRanks(job) if isinstance(job, MpiJob) else None
+
+
+def _parallel_config(args: argparse.Namespace) -> ParallelConfig:
+    """The design of the exchange from the options."""
+    return ParallelConfig(
+        args.aggregation,
+        args.propagation,
+        options.bucket_nbytes(args),
+        args.scal,
+        args.batches_of,
+        args.compression,
+        args.local_steps,
+        args.local_after,
+        args.outer_lr,
+        args.outer_momentum,
+    )
 
 
 def _comm_config(args: argparse.Namespace) -> CommConfig:

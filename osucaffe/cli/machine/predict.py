@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 import json
+import logging
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 from ...backends.cores import computing_threads
@@ -19,7 +23,7 @@ from ...parallel.batch import divide_batches, readers
 from ...parallel.config import ParallelConfig
 from ...parallel.tuning import candidates, choose_size
 from ...predict.cluster import Cluster, read_cluster
-from ...predict.iteration import DESIGNS, SERVERS, Prediction, Simulation
+from ...predict.iteration import DESIGNS, SERVED, Prediction, Simulation
 from ...predict.sketch import Sketch
 from ...predict.times import (
     Seconds,
@@ -32,49 +36,60 @@ from ...proto import caffe_pb2, read_net, read_solver
 from ...solvers.nets import Choice, training_net
 from .. import options, plots
 from ..arguments.options import names
-from ..score.time import measure
+from ..score.time import Layer, measure
 
 
 def run(args: argparse.Namespace) -> None:
     """Predict, print a table, and write the requested files."""
-    cluster = read_cluster(args.cluster)
+    cluster = read_cluster(args.cluster, args.set)
     ranks = parse_ranks(args.ranks)
-    designs = [design for design in DESIGNS if design in _DEFAULT]
+    designs = [*_DEFAULT, *(SERVED if args.servers else ())]
     if args.designs:
         designs = names(args.designs)
         if unknown := [design for design in designs if design not in DESIGNS]:
             raise UserError(f"--designs {unknown[0]}: choose among {', '.join(DESIGNS)}")
+        if not args.servers and (lacking := [design for design in designs if design in SERVED]):
+            raise UserError(f"--designs {lacking[0]}: with how many? Add --servers K, or K/host")
     selection = Selection(args.algorithm, file=args.tuning)
     solver = read_solver(args.solver)
     choice = training_net(solver, args.solver, read_net)
-    seconds_of = _Times(args, choice, cluster)
+    seconds_of = _Times(args, choice, cluster, ranks[-1])
     predictions: list[Prediction] = []
     print(
         f"{cluster.name}: {choice.param.name or args.solver}, {cluster.ranks_per_host} ranks a host"
+        + "".join(f", {change}" for change in args.set)
     )
     print(_HEADING)
     for size in ranks:
         sketch, seconds = seconds_of(size)
-        given = sketch, seconds, cluster, size, selection
-        passes = max(solver.iter_size, 1)
-        plain = Simulation(*given, hierarchical=not args.flat, passes=passes)
-        simulations = dict.fromkeys(designs if size > 1 else ["one rank"], plain)
+        make = partial(
+            Simulation,
+            *(sketch, seconds, cluster, size, selection),
+            hierarchical=not args.flat,
+            passes=max(solver.iter_size, 1),
+            narrow=args.gradient_type != "float32",
+        )
+        plain = served = make()
         if args.servers:
-            simulations[SERVERS] = Simulation(*given, servers=args.servers, passes=passes)
+            served = make(servers=cluster.server_hosts(args.servers, size))
         here = []
-        for design, simulation in simulations.items():
-            base = DESIGNS.get(design, ParallelConfig())
-            config = replace(base, bucket=options.bucket_nbytes(args), scaling=args.scal)
-            sizes = [*candidates(sketch, config)] if options.tunes_bucket(args) else []
+        alone = "one rank", *(design for design in designs if design in SERVED)
+        for design in designs if size > 1 else alone:
+            simulation = served if design in SERVED else plain
+            config = replace(DESIGNS.get(design, ParallelConfig()), scaling=args.scal)
+            if design != "Horovod":
+                config = replace(config, bucket=options.bucket_nbytes(args))
+            tunes = options.tunes_bucket(args) and design != "Horovod"
+            sizes = [*candidates(sketch, config)] if tunes else []
             tried = {
-                size: simulation.predict(
-                    design, replace(config, bucket=size), args.iterations, args.seed
+                nbytes: simulation.predict(
+                    design, replace(config, bucket=nbytes), args.iterations, args.seed
                 )
-                for size in sizes or [config.bucket]
+                for nbytes in sizes or [config.bucket]
             }
-            size = choose_size({size: result.ms for size, result in tried.items()}, config.bucket)
-            here.append(tried[size])
-            chosen = f"  --bucket_mb {size / 2**20:g}" if len(sizes) > 1 else ""
+            best = choose_size({each: result.ms for each, result in tried.items()}, config.bucket)
+            here.append(tried[best])
+            chosen = f"  --bucket_mb {best / 2**20:g}" if len(sizes) > 1 else ""
             print(_row(here[-1]) + chosen, flush=True)
         if len(here) > 1:
             print(_verdict(here))
@@ -83,6 +98,7 @@ def run(args: argparse.Namespace) -> None:
         _write(args, cluster, predictions)
 
 
+logger = logging.getLogger("osucaffe")
 _DEFAULT = ("SC-B", "SC-OBR", "all-reduce", "sharded")
 _HEADING = "".join(
     f"{word:>{width}}"
@@ -116,13 +132,21 @@ def parse_ranks(text: str) -> list[int]:
 class _Times:
     """The sketch of what one of several ranks trains, and how long its layers take."""
 
-    def __init__(self, args: argparse.Namespace, choice: Choice, cluster: Cluster) -> None:
-        self._args, self._choice, self._cluster = args, choice, cluster
+    def __init__(
+        self, args: argparse.Namespace, choice: Choice, cluster: Cluster, most: int
+    ) -> None:
+        """most: ranks, of all that are predicted."""
+        self._args, self._choice, self._cluster, self._most = args, choice, cluster, most
         self._sizes: dict[str, int] = {}
         file = self._measure() if args.measure else args.times
         self._times = None if file is None else read_times(file)
         if self._times is not None:
             self._sizes = self._times.sizes
+        elif choice.param.name not in cluster.device.images_per_second:
+            logger.warning(
+                "%s has no images_per_second for %s: times are estimated from operations and bytes",
+                *(args.cluster, choice.param.name or "this net"),
+            )
 
     def __call__(self, ranks: int) -> tuple[Sketch, Seconds]:
         sketch = self._sketch(ranks if self._args.scal == "strong" else 1)
@@ -142,8 +166,26 @@ class _Times:
         return Sketch(param, level=choice.level, stages=choice.stages, sizes=self._sizes)
 
     def _measure(self) -> str:
-        """Measure the layers of one rank's net here; the file that they are written to."""
-        sketch = self._sketch(1)
+        """Measure the layers of one rank's net here, and where its batch is divided, those of the
+        smallest part, too; the file that they are written to."""
+        sketch, half_batch = self._sketch(1), 0.0
+        net, layers = self._time(sketch)
+        if self._args.scal == "strong" and self._most > 1:
+            part = self._sketch(self._most)
+            whole, little = _total(layers), _total(self._time(part)[1])
+            # Where a part takes no less than the whole, nothing tells how much is fixed.
+            if whole > little:
+                left = (little * sketch.batch - whole * part.batch) / (whole - little)
+                half_batch = max(round(left, 2), 0.0)
+            batches = f"batches of {part.batch} and {sketch.batch}"
+            print(f"half_batch = {half_batch:g} on this machine, by {batches}")
+        path = self._args.save_times or tempfile.mkstemp(suffix=".json")[1]
+        made = describe_times(layers, sketch.name, sketch.batch, sizes_of(net), half_batch)
+        write_bytes(path, made.encode())
+        return str(path)
+
+    def _time(self, sketch: Sketch) -> tuple[Net, list[Layer]]:
+        """A sketch as a net, and its layers' times."""
         share = computing_threads(self._cluster.ranks_per_host)
         net = Net(
             sketch.param,
@@ -153,10 +195,11 @@ class _Times:
             stages=self._choice.stages,
             gradients=True,
         )
-        layers = measure(net, self._args.measure)
-        path = self._args.save_times or tempfile.mkstemp(suffix=".json")[1]
-        write_bytes(path, describe_times(layers, sketch.name, sketch.batch, sizes_of(net)).encode())
-        return str(path)
+        return net, measure(net, self._args.measure)
+
+
+def _total(layers: Sequence[Layer]) -> float:
+    return sum(layer.forward.milliseconds + layer.backward.milliseconds for layer in layers)
 
 
 def _verdict(predictions: Sequence[Prediction]) -> str:
@@ -175,8 +218,16 @@ def _row(row: Prediction) -> str:
 
 def _write(args: argparse.Namespace, cluster: Cluster, predictions: Sequence[Prediction]) -> None:
     rows: list[dict[str, Any]] = [asdict(p) | {"efficiency": p.efficiency} for p in predictions]
-    content = {"cluster": cluster.name, "solver": args.solver, "predictions": rows}
-    write_bytes(args.out, json.dumps(content, indent=1).encode())
+    content = {"cluster": cluster.name, "set": args.set, "solver": args.solver}
+    content["predictions"] = rows
+    text = json.dumps(content, indent=1)
+    if args.out.endswith(".csv"):
+        table = io.StringIO()
+        writer = csv.DictWriter(table, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+        text = table.getvalue()
+    write_bytes(args.out, text.encode())
     print(f"wrote {args.out}")
     print(plots.draw_next_to(args.out, lambda picture: _draw(cluster, predictions, picture)))
 

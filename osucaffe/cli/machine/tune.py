@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,9 @@ from ...comm.tuning import measure, table
 from ...comm.tuning.measure import measure_gpus
 from ...comm.tuning.table import Choice, Selection
 from ...errors import UserError
-from ...parallel.tuning import measure_designs, render_designs
+from ...parallel.tuning import Design, measure_designs, render_designs
 from ...proto import read_solver
+from .. import plots
 from ..launch import ranks
 
 
@@ -63,6 +64,22 @@ def _compare_designs(args: argparse.Namespace, job: MpiJob, report: Callable[[st
         job, topology, param, args.designs, lambda: Cpu(threads=threads), args.seconds, report
     )
     report(render_designs(results))
+    if args.out and job.rank == 0:
+        draw_designs(results, args.out)
+        report(f"wrote {args.out}")
+
+
+def draw_designs(results: Sequence[tuple[Design, float]], path: str) -> None:
+    """Batches a second of each design, the fastest on top."""
+    figure, axes = plots.pyplot().subplots(
+        figsize=(7, 0.5 * len(results) + 1), layout="constrained"
+    )
+    named = [(design.name, rate) for design, rate in reversed(results)]
+    bars = axes.barh(*zip(*named, strict=True), color=plots.COLOURS[0])
+    axes.bar_label(bars, fmt="{:.2f}", padding=3)
+    axes.set_xlabel("batches a second")
+    axes.spines[["top", "right"]].set_visible(False)
+    plots.save(figure, path)
 
 
 def _make(job: MpiJob, topology: Topology, choice: Choice) -> Communicator:

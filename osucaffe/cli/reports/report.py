@@ -102,11 +102,11 @@ def _predictions(
 
 
 def _newest_model(param: SolverParameter) -> list[str]:
-    """The best model that was kept, or else that of the newest snapshot."""
+    """The best model if one was saved, or else the newest snapshot's."""
     best = Path(f"{param.snapshot_prefix}_best.caffemodel")
-    kept = [str(path) for path in (best, best.with_name(best.name + ".h5")) if path.is_file()]
+    saved = [str(path) for path in (best, best.with_name(best.name + ".h5")) if path.is_file()]
     made = [event.model for event in listed(param.snapshot_prefix) if Path(event.model).is_file()]
-    return kept[:1] or made[-1:]
+    return saved[:1] or made[-1:]
 
 
 def _times(args: argparse.Namespace, file: Path, param: SolverParameter) -> str:

@@ -53,7 +53,8 @@ def _classify(args: argparse.Namespace, job: Job) -> None:
     crops = _crops(args)
     size = rows // crops
     files = ImageFiles(paths, entry, options.bad_records(args), oversample=args.oversample)
-    stream = files.stream((size, crops, *extents), args.threads or usable_cores())
+    readers = args.threads or usable_cores()
+    stream = files.stream((size, crops, *extents), readers, net.backend)
     stream.split(job.rank, job.size)
     batches = [range(len(paths))[start : start + size] for start in range(0, len(paths), size)]
     classified = _Classified(args, net.blobs[net.outputs[0]].data.count // rows)

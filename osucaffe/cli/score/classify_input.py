@@ -4,16 +4,18 @@ as in training, by workers that decode and scale them some batches ahead."""
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from ...backends.records import transform_record
+from ...backends.backend import Backend
+from ...backends.records import Choice, PhotoScaler, ScaledCrops, transform_record
 from ...data.ahead.parallel_map import BadRecords
-from ...data.ahead.pipeline import Pipeline, Threads
+from ...data.ahead.pipeline import Buffer, Pipeline, Threads
 from ...data.ahead.processes import Processes, can_be_processes
 from ...data.pictures.preprocessing import Preprocessing, find_preprocessing
 from ...data.sets.photo_set import PhotoSettings, find_settings
@@ -22,6 +24,7 @@ from ...net import Net
 from ...proto import read_mean, read_net
 from ...pycaffe.image_input import Cropped, ImageInput
 from ...pycaffe.io import Extents, resize_image, scale_pixels
+from ...pycaffe.packed import pack, packed_bytes
 from ..arguments.options import names
 from ..images import load_upright
 
@@ -121,6 +124,9 @@ def find_photos_input(
 _DEPTH = 4
 _MANY = 256
 """The number of images from which on processes are worth their start-up time."""
+_SAMPLED = 8
+_BATCH_BYTES = 128 << 20
+"""Of a batch of photos that a backend scales: a GPU has room for it thrice, the host five times."""
 
 
 class Entry(Protocol):
@@ -140,8 +146,43 @@ class FileInput(Cropped):
     def enter(self, path: str, oversample: bool) -> np.ndarray:
         # Bytes are scaled before they become 0..1: there are fewer of them then.
         image = resize_image(load_upright(path), self.image_dims)
+        return self._cut(image, oversample)
+
+    def _cut(self, image: np.ndarray, oversample: bool) -> np.ndarray:
+        """The input from an image of 0..255 that has been scaled."""
         image = scale_pixels(image, color=self.preprocess.channels > 1)
         return self.cut(image, oversample=oversample)
+
+    def scaled_crops(self, oversample: bool) -> ScaledCrops:
+        """What `enter` does, for a backend that does it by itself: it does nothing to a pixel that
+        is not linear, so black and each of the colours tell."""
+        extents = int(self.image_dims[0]), int(self.image_dims[1])
+        black, *colours = np.concatenate(([[0, 0, 0]], 255 * np.eye(3))).astype(np.float32)
+        offset, *ends = (
+            self._cut(np.broadcast_to(colour, (*extents, 3)), False)[0]
+            for colour in (black, *colours)
+        )
+        mix = np.stack([(end - offset)[:, 0, 0] / 255 for end in ends], axis=1)
+        parts = _parts(extents, self.crop_dims, oversample)
+        return ScaledCrops(extents, np.array(parts, np.int32), mix, offset)
+
+    def pack(self, path: str, record: np.ndarray) -> None:
+        """Write a file's photo to a record for such a backend: one that is too large scaled, to
+        whole levels."""
+        image, extents = load_upright(path), (int(self.image_dims[0]), int(self.image_dims[1]))
+        if not pack(image, extents, record):
+            image = np.rint(resize_image(image, extents)).clip(0, 255).astype(np.uint8)
+            pack(image, extents, record)
+
+
+def _parts(extents: Sequence[int], inner: Extents, oversample: bool) -> list[Choice]:
+    """The middle part of an image, or ten: the corners and the middle, then all mirrored."""
+    down, right = (int(size) - int(part) for size, part in zip(extents, inner, strict=True))
+    middle = down // 2, right // 2
+    if not oversample:
+        return [(*middle, 0)]
+    corners = [(0, 0), (0, right), (down, 0), (down, right), middle]
+    return [(*corner, mirrored) for mirrored in (0, 1) for corner in corners]
 
 
 class ImageFiles:
@@ -153,29 +194,66 @@ class ImageFiles:
     ) -> None:
         self._paths, self._entry, self._oversample = paths, entry, oversample
         self.bad = bad
+        self._packer: FileInput | None = None
+        """The entry, if a backend scales what it packs."""
 
     def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None:
         """Write the input from the files from this position on to an array (N, crops, channels,
-        height, width). Raises UserError that names a file that cannot be read."""
+        height, width), or the photos for a backend that scales them. Raises UserError that names a
+        file that cannot be read."""
         (data,) = arrays
         paths = self._paths[position : position + len(data)]
         for index, (target, path) in enumerate(zip(data, paths, strict=False), position):
             try:
-                target[...] = self._entry.enter(path, self._oversample)
+                if self._packer:
+                    self._packer.pack(path, target)
+                else:
+                    target[...] = self._entry.enter(path, self._oversample)
             except UserError as error:
-                self.bad.report(error, index)
+                self.bad.report(
+                    error, index
+                )  # a record holds zeros, or another photo: it is dropped
 
-    def stream(self, shape: tuple[int, ...], readers: int) -> Pipeline:
-        """Batches of this shape, (images, crops, channels, height, width), made by so many."""
+    def stream(self, shape: tuple[int, ...], readers: int, backend: Backend) -> Pipeline:
+        """Batches of this shape, (images, crops, channels, height, width), for a backend; made by
+        so many."""
         depth = min(_DEPTH, -(-len(self._paths) // shape[0]))
         processes = len(self._paths) >= _MANY and can_be_processes()
-        return Pipeline(
-            self.fill,
-            [shape],
-            depth=depth,
-            threads=readers,
-            workers=Processes if processes else Threads,
-        )
+        options: dict[str, Any] = {
+            "depth": depth, "threads": readers, "workers": Processes if processes else Threads,
+        }  # fmt: skip
+        entry = self._entry
+        if backend.raw_records and isinstance(entry, FileInput) and shape[2] in (1, 3):
+            crops = entry.scaled_crops(self._oversample)
+            packed = shape[0], self._record_bytes(crops.extents, shape[0])
+            if scaler := backend.photo_scaler(crops, packed):
+                self._packer = entry
+                return _Scaled(scaler, self.fill, [packed], dtypes=["uint8"], **options)
+        return Pipeline(self.fill, [shape], **options)
+
+    def _record_bytes(self, extents: tuple[int, int], batch: int) -> int:
+        """The bytes of a record: enough for photos that are half as large again as the largest of
+        some, if a batch of these is no more than _BATCH_BYTES."""
+        least = packed_bytes(*extents, extents)
+        wanted = least
+        for path in self._paths[:: -(-len(self._paths) // _SAMPLED)]:
+            with contextlib.suppress(UserError):  # it is named when it is read
+                height, width, _ = load_upright(path).shape
+                wanted = max(wanted, packed_bytes(height, width, extents) * 3 // 2)
+        return -(-max(least, min(wanted, _BATCH_BYTES // batch)) // 16) * 16
+
+
+class _Scaled(Pipeline):
+    """Batches of photos that a backend scales when they are requested."""
+
+    def __init__(self, scaler: PhotoScaler, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._scaler = scaler
+
+    def next(self) -> list[Buffer]:
+        (photos,) = super().next()
+        scaled = self._scaler.scale(photos.array)
+        return [Buffer(scaled, scaled, int(scaled.data.ptr))]
 
 
 class PhotoInput:
@@ -206,11 +284,7 @@ class PhotoInput:
     def enter(self, path: str, oversample: bool) -> np.ndarray:
         """The input from a file, (1 or 10, 3, height, width): its middle, or ten crops."""
         record = self.settings.read(path).transpose(2, 0, 1)
-        down, right = (self.settings.size - extent for extent in self._extents)
-        parts = [(down // 2, right // 2, 0)]
-        if oversample:
-            corners = [(0, 0), (0, right), (down, 0), (down, right), parts[0][:2]]
-            parts = [(*corner, mirrored) for mirrored in (0, 1) for corner in corners]
+        parts = _parts((self.settings.size, self.settings.size), self._extents, oversample)
         entered = np.empty((len(parts), 3, *self._extents), np.float32)
         for out, part in zip(entered, parts, strict=True):
             transform_record(record, out, part, mean=self._mean, scale=self._scale)

@@ -18,7 +18,7 @@ Programs = list[list[Call]]
 
 def owners(tensors: Iterable[Tensor]) -> set[Tensor]:
     """The tensors whose memory these are, or view."""
-    return {tensor.owner for tensor in tensors}
+    return {owner for tensor in tensors for owner in tensor.owners}
 
 
 def operands(call: Call) -> Iterator[Tensor]:
@@ -29,12 +29,12 @@ def operands(call: Call) -> Iterator[Tensor]:
 
 def reads(call: Call, tensor: Tensor) -> bool:
     """Whether a call reads the tensor, or a view of the same memory."""
-    return tensor.owner in owners(call.read_tensors())
+    return not owners([tensor]).isdisjoint(owners(call.read_tensors()))
 
 
 def writes(call: Call, tensor: Tensor) -> bool:
     """Whether a call writes the tensor, or a view of the same memory."""
-    return tensor.owner in owners(call.written_tensors())
+    return not owners([tensor]).isdisjoint(owners(call.written_tensors()))
 
 
 def reads_view(call: Call, tensor: Tensor) -> bool:
@@ -53,8 +53,8 @@ class Users:
     def __init__(self, programs: Sequence[Sequence[Call]]) -> None:
         self._calls: dict[Tensor, dict[Call, None]] = {}
         for call in (call for program in programs for call in program):
-            for tensor in operands(call):
-                self._calls.setdefault(tensor.owner, {})[call] = None
+            for tensor in owners(operands(call)):
+                self._calls.setdefault(tensor, {})[call] = None
 
     def of(self, tensor: Tensor) -> list[Call]:
         """Those that use the tensor (or a view of it)."""

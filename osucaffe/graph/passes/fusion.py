@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection
 
 from ...backends.tensor import Call, Tensor
-from .editing import Programs, Users, fuse, neighbours
+from .editing import Programs, Users, fuse, is_call, neighbours, reads, writes
 
 _LINEAR = {"convolution", "inner_product"}
 
@@ -76,6 +76,58 @@ def fuse_activations(calls: list[Call], formulas: Collection[str]) -> None:
 
 
 # -- backward --------------------------------------------------------------------------------------
+
+
+def relu_before_split(programs: Programs, fuses: Collection[str]) -> None:
+    """Let one ReLU run backward in front of a concatenation's gradient, in place of one behind it
+    for each part: it looks at what was concatenated, so that the parts themselves need not be kept.
+
+    fuses: as for `fuse_relu_backward`. Where a backend fuses ReLUs to what cuts the gradient, this
+    is only worth it if it fuses this one to what makes the gradient, too.
+    """
+    forward, *backward = programs
+    whole = {call.position: call for call in forward if call.name == "concat"}
+    for calls in backward:
+        for split in [call for call in calls if call.name == "split"]:
+            concat = whole.get(split.position)
+            if concat is not None and concat.settings["axis"] == split.settings["axis"]:
+                _relu_before_split(forward, calls, concat, split, fuses)
+
+
+def _relu_before_split(
+    forward: list[Call], calls: list[Call], concat: Call, split: Call, fuses: Collection[str]
+) -> None:
+    y, dy, index = concat.writes["y"], split.reads["x"], calls.index(split)
+    users = [call for call in calls if reads(call, dy) or writes(call, dy)]
+    writer = users[users.index(split) - 1] if users[0] is not split else None
+    behind = forward[forward.index(concat) + 1 :]
+    if (
+        writer is None
+        or users[-1] is not split
+        or ("split" in fuses and writer.name not in fuses)
+        or dy.persistent
+        or dy.base
+        or len(split.writes["ys"]) != len(concat.reads["xs"])
+        or any(writes(call, x) for call in behind for x in (y, *concat.reads["xs"]))
+    ):
+        return
+    relus: list[Call] = []
+    for x, dx in zip(concat.reads["xs"], split.writes["ys"], strict=True):
+        first = next(
+            (c for c in calls[index + 1 :] if dx and (reads(c, dx) or writes(c, dx))), None
+        )
+        if first is None or not is_call(first, "relu_backward", x=x, dy=dx, dx=dx):
+            return
+        relus.append(first)
+    if len({call.settings["slope"] for call in relus}) != 1:
+        return
+    relu = relus.pop(0)
+    fuse(calls, relu, *relus)
+    calls.remove(relu)
+    calls.insert(calls.index(split), relu)
+    relu.reads["x"], relu.reads["dy"], relu.writes["dx"] = y, dy, dy
+    relu.position = split.position
+    relu.trade(split, concat)
 
 
 def fuse_relu_backward(programs: Programs, fuses: Collection[str]) -> None:

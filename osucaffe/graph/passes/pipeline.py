@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 from ...backends.backend import Backend
 from ...backends.formula import PRELU
@@ -19,10 +21,10 @@ from ...labels import Labels
 from ..assembly import Assembly
 from ..capture import by_layer
 from ..recording import record_backward, record_forward, warn_of_overwriters
-from . import fusion, inference, verify
+from . import fusion, inference, siblings, sums, verify
 from .batch_norm import fuse_batch_norm
 from .constants import Constants
-from .editing import Programs, timelines
+from .editing import Programs, owners, timelines
 from .folding import fold_batch_norm
 from .memory import MemoryPlan, plan_memory
 from .overlap import overlap_calls
@@ -49,8 +51,9 @@ class Build:
 
     programs: forward, and the forms of backward. steps: of each, the calls with their steps; by
     layer: the steps alone, as `by_layer` sorts them. replay: all of forward as one, while the
-    memory pool has replay_size. note: what the pass that runs has to say. verifier: what checks the
-    programs behind each pass, where that is asked for.
+    memory pool has replay_size. states: of what is remembered, what the layers had set up. note:
+    what the pass that runs has to say. verifier: what checks the programs behind each pass, where
+    that is asked for.
     """
 
     parts: Assembly
@@ -70,9 +73,15 @@ class Build:
     plan: MemoryPlan | None = None
     replay: Step | None = None
     replay_size: int = 0
+    states: Sequence[dict[str, Any]] = ()
     reports: list[Report] = field(default_factory=list)
     note: str = ""
     verifier: verify.Verifier | None = None
+
+    @cached_property
+    def written(self) -> set[Tensor]:
+        """The tensors to whose memory forward writes, once it is recorded."""
+        return owners(tensor for call in self.programs[0] for tensor in call.written_tensors())
 
 
 @dataclass(frozen=True)
@@ -163,8 +172,19 @@ COMPILE = (
     _fusing("fuse ReLU", lambda build: fusion.fuse_relu(build.programs[0])),
     _fusing("fuse batch norm", lambda build: fuse_batch_norm(build.programs)),
     _fusing(
+        "ReLU before split",
+        lambda build: fusion.relu_before_split(build.programs, build.backend.fuses_relu_backward),
+    ),
+    _fusing(
         "fuse ReLU backward",
         lambda build: fusion.fuse_relu_backward(build.programs, build.backend.fuses_relu_backward),
+    ),
+    _fusing(
+        "join siblings", lambda build: siblings.join_siblings(build.programs, build.parts.nodes)
+    ),
+    _fusing(
+        "add gradients",
+        lambda build: sums.add_gradients(build.programs, build.backend.adds_gradients),
     ),
     _inferring("drop copies", lambda calls, *_: inference.drop_copies(calls)),
     _inferring("fold batch norm", lambda calls, _, constants: fold_batch_norm(calls, constants)),

@@ -3,10 +3,11 @@
 A compiler checks its intermediate code after each pass (LLVM's verifier). Here the recorded
 programs are the meaning: for each read of each call, which call made the value. A pass may let a
 call do another's work (`Call.fuse`), let two share it (`Call.trade`), drop copies and what nobody
-reads, move what parameters alone decide to the `Constants`, and change where values are. It may not
-let anybody read another value: one that nobody wrote, an older or a newer one, or one whose memory
-has been used again meanwhile. That a fused call computes the right formula is not seen here; random
-nets, compared with a reference, are for that (tests/differential).
+reads, copy parts, move what parameters alone decide to the `Constants`, and change where values
+are. It may not let anybody read another value: one that nobody wrote, an older or a newer one, or
+one whose memory has been used again meanwhile. That a fused call computes the right formula, or
+that a part is the right one, is not seen here; random nets, compared with a reference, are for that
+(tests/differential).
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from .editing import Programs, is_plain_sum, operands, owners, timelines
 
 SWITCH = "OSUCAFFE_VERIFY"
 """The environment variable that has every net verified when it is built: "1"."""
+
+_MOVES = frozenset(("concat", "split"))
+"""Primitives of which passes may insert calls: what they make is what others have made."""
 
 Value = Call | Tensor
 """The call that made it, or the tensor that held it before the program began."""
@@ -58,7 +62,7 @@ class Flow:
                 arguments["activation"] = others
             arguments |= {f"{name} so far": call.writes[name] for name in call.accumulates}
             self.reads[call] = reads = {
-                name: list(map(self.value, tensors_in([argument])))
+                name: [self.value(part) for each in tensors_in([argument]) for part in each.owners]
                 for name, argument in arguments.items()
             }
             if call.name == "host" and not call.settings.get("feed"):
@@ -164,7 +168,7 @@ class Verifier:
         self._alive = {self._root(call) for call in now if call in self._calls}
         self._several = {self._root(call) for call in now if call.fused or call.trades}
         for call in programmed:
-            if call not in self._calls:
+            if call not in self._calls and call.name not in _MOVES:
                 self._fail(call, "was recorded by no layer")
 
     def _root(self, call: Call) -> Call:

@@ -47,7 +47,7 @@ class InnerProduct(Layer):
         program.broadcast(rows, [y], formula="y = a * b + c" if bias else "y = a * b")
 
     def _row(self, tensor: Tensor) -> Tensor:
-        """One number for each output, beside the top's shape."""
+        """One number for each output, in a shape that broadcasts to the top's."""
         return tensor.view((*(1,) * (len(self.product.shape) - 1), tensor.count))
 
     def _backward_rate(self, program: Program, dy: Tensor, dw: Tensor | None) -> Tensor:

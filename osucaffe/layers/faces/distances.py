@@ -146,8 +146,8 @@ class GeneralContrastiveLoss(Loss):
         if param.max_positive_only:  # that is, the fork keeps the least
             counts = rows == pull.argmin()
         if param.max_negative_only:
-            kept = np.where(own, np.where(label[:, None] == 0, pull[:, None], -np.inf), size)
-            others = np.arange(distance.shape[1]) != kept.argmax(axis=1)[:, None]
+            scores = np.where(own, np.where(label[:, None] == 0, pull[:, None], -np.inf), size)
+            others = np.arange(distance.shape[1]) != scores.argmax(axis=1)[:, None]
             size, weight = np.where(others, 0, size), np.where(others, 0, weight)
         far = np.full(items, param.positive_first) & (same > param.positive_upper_bound)
         size, weight = np.where(far[:, None], 0, size), np.where(far[:, None], 0, weight)
@@ -160,8 +160,8 @@ class GeneralContrastiveLoss(Loss):
         slopes[rows, label] = param.positive_weight * (far | (draws & counts))
         self.mean_distance += 0.01 * (beyond.mean() - self.mean_distance)
         self.mean_distance = min(self.mean_distance, param.max_negative_margin)
-        found = [beyond.mean(), lacking.sum() / items / max(1, distance.shape[1] - 1)]
-        means[...] = [*found, self.mean_distance][: len(means)]
+        statistics = [beyond.mean(), lacking.sum() / items / max(1, distance.shape[1] - 1)]
+        means[...] = [*statistics, self.mean_distance][: len(means)]
         if outside.any():
             loss[...] = slopes[outside] = np.nan
 

@@ -65,8 +65,8 @@ class Gather(Layer):
             program.copy(x.data, y.data)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        for y, x, wanted in zip(top, bottom, propagate_down, strict=True):
-            if wanted:
+        for y, x, needs_gradient in zip(top, bottom, propagate_down, strict=True):
+            if needs_gradient:
                 program.copy(y.diff, x.diff)
 
 
@@ -165,7 +165,7 @@ class SeLuDropout(Layer):
         keep = 1 - self.ratio
         scale = (keep * (1 + param.alpha**2 * self.ratio)) ** -0.5
         shift = -scale * self.ratio * param.alpha
-        self.constants = {"scale": scale, "beside": scale * param.alpha + shift, "shift": shift}
+        self.constants = {"scale": scale, "dropped": scale * param.alpha + shift, "shift": shift}
         return bottom
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
@@ -177,7 +177,7 @@ class SeLuDropout(Layer):
         program.fill(ones, value=1.0)
         mask = self.tensor(x.shape, "uint8")
         program.dropout(ones, self.keep, mask, ratio=self.ratio, key=self.key)
-        formula = "y = where(b > 0, scale * a + shift, beside)"
+        formula = "y = where(b > 0, scale * a + shift, dropped)"
         program.elementwise([x, self.keep], [y], formula=formula, constants=self.constants)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:

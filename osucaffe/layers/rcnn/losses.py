@@ -1,6 +1,6 @@
 """Owns SmoothL1Loss (SSD's, and Fast R-CNN's with a knee and weights), and R-FCN's losses.
 
-The latter tell the loss of each region beside the sum: BoxAnnotatorOHEM chooses regions by these.
+The latter also give the loss of each region, by which BoxAnnotatorOHEM chooses regions.
 """
 
 from __future__ import annotations

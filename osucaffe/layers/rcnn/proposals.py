@@ -235,9 +235,9 @@ class AnchorTargetLayer(RpnLayer):
         labels = np.full(len(boxes), -1.0)
         targets, inner, outer = (np.zeros((len(boxes), 4)) for _ in range(3))
         if inside.any() and len(truths):
-            own = anchors.overlaps(boxes[inside], truths)
-            labels[inside] = self._labels(own)
-            targets[inside] = anchors.encode(boxes[inside], truths[own.argmax(axis=1)])
+            overlaps = anchors.overlaps(boxes[inside], truths)
+            labels[inside] = self._labels(overlaps)
+            targets[inside] = anchors.encode(boxes[inside], truths[overlaps.argmax(axis=1)])
         positive, negative = labels == 1, labels == 0
         inner[positive] = settings.rpn_bbox_inside_weights
         share = settings.rpn_positive_weight
@@ -287,8 +287,8 @@ class ProposalTargetLayer(RpnLayer):
         parts = []
         for image in range(images):
             truths = self.truths(bottom[1].data, image, images)
-            own = rois[rois[:, 0] == image]
-            parts.append(self._sampled(own, truths, image, self.settings.batch_size // images))
+            of_image = rois[rois[:, 0] == image]
+            parts.append(self._sampled(of_image, truths, image, self.settings.batch_size // images))
         self.write(top, [np.concatenate(part) for part in zip(*parts, strict=True)])
 
     def _sampled(
@@ -296,8 +296,8 @@ class ProposalTargetLayer(RpnLayer):
     ) -> list[np.ndarray]:
         """What goes to the tops of the regions of an image: `count` of them (not above 0: all)."""
         settings = self.settings
-        own = np.pad(truths[:, :4], ((0, 0), (1, 0)), constant_values=image)
-        rois = np.concatenate([rois, own])
+        ground_truth_rois = np.pad(truths[:, :4], ((0, 0), (1, 0)), constant_values=image)
+        rois = np.concatenate([rois, ground_truth_rois])
         if not len(truths):  # a distant object that nothing overlaps
             truths = np.array([[-2.0, -2, -1, -1, 0]])
         near = anchors.overlaps(rois[:, 1:].astype(np.float64), truths[:, :4].astype(np.float64))

@@ -193,11 +193,11 @@ class MaskResize(Layer):
         param, shape = self.param.mask_resize_param, bottom[0]
         self.check_axes(shape)
         self.check_positive("mask_resize_param", "output_height", "output_width")
-        # Each image is a region of its own.
-        whole = np.zeros((shape[0], 5), np.float32)
-        whole[:, 0], whole[:, 3:] = np.arange(shape[0]), shape[:1:-1]
-        self.rois = self.tensor(whole.shape, persistent=True)
-        self.initial = [(self.rois, whole)]
+        # One region an image, which covers it.
+        rois = np.zeros((shape[0], 5), np.float32)
+        rois[:, 0], rois[:, 3:] = np.arange(shape[0]), shape[:1:-1]
+        self.rois = self.tensor(rois.shape, persistent=True)
+        self.initial = [(self.rois, rois)]
         return [(*shape[:2], param.output_height, param.output_width)]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:

@@ -3,7 +3,7 @@ torrvision/caffe), and its filter: the permutohedral lattice (Adams et al. 2010)
 
 Points are splatted on the vertices of the simplex that they lie in, values are blurred along each
 of the lattice's axes, and read again where the points lie. As the fork does
-(src/caffe/util/modified_permutohedral.cpp): a vertex beside which there is none takes 0 from there,
+(src/caffe/util/modified_permutohedral.cpp): a missing neighbour of a vertex counts as 0,
 and what comes out is scaled by 1 / (1 + 2 ** -dimensions).
 """
 
@@ -20,13 +20,13 @@ from ..base import Arrays, Blobs, Flags, Layer, Program, Shapes, Tensor, registe
 class Lattice:
     """A Gaussian filter of standard deviation 1 over points with these features, (points, d).
 
-    ValueError where features are no numbers, or too far apart to be told from one another.
+    ValueError where features are not finite, or too far apart for the codes of the vertices.
     """
 
     def __init__(self, features: np.ndarray) -> None:
         points, dimensions = features.shape
         origin, rank, shares = _simplices(features.astype(np.float64))
-        # Vertices by one number each, so that all are told apart and found by sorting.
+        # A unique number for each vertex, so that sorting finds equal ones.
         codes, steps = _codes(origin, rank)
         order = np.argsort(codes, axis=None, kind="stable")
         ordered = codes.reshape(-1)[order]

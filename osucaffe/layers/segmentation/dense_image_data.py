@@ -86,8 +86,8 @@ class ImageSegData(PixelLabels):
     """Images and labels of their pixels from a list, in random sizes and crops (DeepLab, PSPNet).
 
     label_type: PIXEL, an image of labels; IMAGE, a number for all pixels; NONE, ignore_label for
-    all. Images are scaled by one of scale_factors; beside those smaller than the crop are the mean
-    and ignore_label. A third top: how much of height and width each image fills.
+    all. Images are scaled by one of scale_factors; those smaller than the crop are
+    padded by the mean and ignore_label. A third top: how much of height and width each image fills.
     """
 
     tops = (2, 3)

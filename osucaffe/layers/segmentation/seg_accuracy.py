@@ -1,4 +1,4 @@
-"""Owns SegAccuracy: how well the pixels of images are told apart (DeepLab, PSPNet)."""
+"""Owns SegAccuracy: how many pixels are classified correctly (DeepLab, PSPNet)."""
 
 from __future__ import annotations
 

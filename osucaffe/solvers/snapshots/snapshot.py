@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from ...arena import Parameter
 from ...errors import UserError, naming
 from ...net import Net
 from ...proto import (
+    BlobProto,
     NetParameter,
     NetWeights,
     SolverParameter,
@@ -55,23 +56,36 @@ class Restored:
 
         UserError if it belongs to another net or solver type.
         """
-        if len(self.state.history) != len(parameters):
+        hint = f" with solver type {solver_type}: it belongs to another net or solver type"
+        return self._fitting("history", self.state.history, parameters, hint)
+
+    def buffers(self, parameters: Sequence[Parameter]) -> dict[str, list[np.ndarray]]:
+        """What the exchange between ranks kept for these parameters, by name. UserError."""
+        hint = ": it belongs to another net"
+        return {
+            buffer.name: self._fitting(buffer.name, buffer.blob, parameters, hint)
+            for buffer in self.state.exchange
+        }
+
+    def _fitting(
+        self, what: str, blobs: Sequence[BlobProto], parameters: Sequence[Parameter], hint: str
+    ) -> list[np.ndarray]:
+        if len(blobs) != len(parameters):
             raise UserError(
-                f"{self.path}: has {len(self.state.history)} history blobs, but this net needs "
-                f"{len(parameters)} with solver type {solver_type}: it belongs to another net or "
-                "solver type"
+                f"{self.path}: has {len(blobs)} {what} blobs, but this net needs "
+                f"{len(parameters)}{hint}"
             )
-        history = []
-        for blob, parameter in zip(self.state.history, parameters, strict=True):
+        arrays = []
+        for blob, parameter in zip(blobs, parameters, strict=True):
             shape = parameter.blob.shape
             if not blob_fits(blob, shape):
                 raise UserError(
-                    f'{self.path}: the history of layer "{parameter.layer}", parameter '
+                    f'{self.path}: the {what} of layer "{parameter.layer}", parameter '
                     f"{parameter.index}, has shape {blob_shape(blob)}, but this net's has {shape}: "
                     "it belongs to another net; go on with the net that it was made with"
                 )
-            history.append(blob_to_array(blob).reshape(shape))
-        return history
+            arrays.append(blob_to_array(blob).reshape(shape))
+        return arrays
 
 
 def check_prefix(param: SolverParameter, file: str) -> None:
@@ -114,11 +128,12 @@ def contents(
     history: Sequence[np.ndarray],
     current_step: int,
     position: RunPosition,
+    buffers: Mapping[str, Sequence[np.ndarray]],
     *,
     diff: bool,
 ) -> tuple[NetParameter, SolverState]:
     """The contents of the snapshot's two files: model (diff: with gradients) and state. They are
-    copies: training may go on."""
+    copies: training may go on. buffers: see `ProcessGroup.read_buffers`."""
     state = SolverState(
         iter=files.iteration,
         current_step=current_step,
@@ -127,6 +142,10 @@ def contents(
     )
     for array in history:
         fill_blob(state.history.add(), array)
+    for name, arrays in buffers.items():
+        buffer = state.exchange.add(name=name)
+        for array in arrays:
+            fill_blob(buffer.blob.add(), array)
     return net.to_proto(diff=diff), state
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arena import Parameter
+from ...arena import Buffer
 from ...backends.backend import Backend
 from ...backends.primitives import Program
 from ...backends.rows_ahead import RowsAhead
@@ -43,18 +43,16 @@ class Optimizer:
         self.update = update
         arena = net.arena
         self._arena = arena
-        self.history: list[list[Tensor]] = []
-        self.flats: list[Tensor] = []
-        for number in range(update.histories):
-            flat, memory = self._buffer(f"history{number}", len(arena))
-            self.flats.append(flat)
-            starts = {id(parameter): start for start, _, parameter in arena.segments}
-            self.history.append(
-                [self._part(flat, memory, starts[id(p)], p) for p in net.parameters]
-            )
+        self._buffers = [
+            Buffer(arena, backend, f"history{number}", net.parameters)
+            for number in range(update.histories)
+        ]
+        self.history = [buffer.parts for buffer in self._buffers]
+        self.flats = [buffer.flat for buffer in self._buffers]
         # Contiguous, in the order of the update's scalars; each is written by its owner.
-        scalars, memory = self._buffer("scalars", len(update.names))
-        self._scalars = scalars
+        self._scalars = scalars = Tensor((len(update.names),), name="scalars", persistent=True)
+        memory = backend.give_memory(scalars)
+        backend.write(scalars, 0)
         self._given = Tensor((1,), name="learning_rate", persistent=True)
         self._place(self._given, scalars, memory, update.names.index("lr"))
         uploads = backend.uploads()
@@ -140,13 +138,13 @@ class Optimizer:
 
     def read_history(self) -> list[np.ndarray]:
         """All history, in Caffe's order: the first buffer of every parameter, then the second."""
-        return [self._backend.read(tensor) for part in self.history for tensor in part]
+        return [array for buffer in self._buffers for array in buffer.read()]
 
     def write_history(self, values: list[np.ndarray]) -> None:
         """The reverse of `read_history`; the arrays have the parameters' shapes."""
-        tensors = [tensor for part in self.history for tensor in part]
-        for tensor, array in zip(tensors, values, strict=True):
-            self._backend.write(tensor, array)
+        count = len(values) // max(1, len(self._buffers))
+        for number, buffer in enumerate(self._buffers):
+            buffer.write(values[number * count : (number + 1) * count])
 
     def log_clipping(self, limit: float) -> None:
         """Log it if the last step scaled its gradients down to this L2 norm."""
@@ -159,20 +157,6 @@ class Optimizer:
                 limit,
                 limit / norm,
             )
-
-    def _buffer(self, name: str, size: int) -> tuple[Tensor, Any]:
-        """A flat tensor of zeros that keeps its memory, and that memory."""
-        tensor = Tensor((size,), name=name, persistent=True)
-        memory = self._backend.give_memory(tensor)
-        self._backend.write(tensor, 0)
-        return tensor, memory
-
-    def _part(self, flat: Tensor, memory: Any, start: int, parameter: Parameter) -> Tensor:
-        """The history of one parameter, within a flat buffer."""
-        data = parameter.blob.data
-        part = Tensor(data.shape, name=f"{flat.name}.{parameter.name}", persistent=True, like=data)
-        self._place(part, flat, memory, start)
-        return part
 
     def _place(self, part: Tensor, flat: Tensor, memory: Any, start: int) -> None:
         """Place a tensor in a flat buffer, from this element on."""

@@ -234,11 +234,13 @@ def test_a_net_gives_the_same_bits_on_one_thread_and_on_all(
 
 
 def slept() -> int:
-    """How often the threads but this one have gone to sleep, when they all have."""
-    time.sleep(0.1)
+    """How often the threads but this one have gone to sleep, as soon as all sleep."""
     others = [path for path in TASKS.iterdir() if int(path.name) != threading.get_native_id()]
-    texts = [(path / "status").read_text() for path in others]
-    return sum(int(text.split("voluntary_ctxt_switches:")[1].split()[0]) for text in texts)
+    while True:
+        texts = [(path / "status").read_text() for path in others]
+        if all("State:\tS" in text for text in texts):
+            return sum(int(text.split("voluntary_ctxt_switches:")[1].split()[0]) for text in texts)
+        time.sleep(0.01)
 
 
 @NEEDS_ONEDNN

@@ -1,5 +1,6 @@
-"""Owns the compilation of kernels by NVRTC in this process; and that any text is compiled once,
-also where several workers run the tests, and in later runs (conftest.py makes the folder)."""
+"""Owns the compilation of kernels by NVRTC in this process, which spares the start of another; and
+that any text is compiled once, also where several workers run the tests, and in later runs
+(conftest.py makes the folder)."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from osucaffe.backends.cuda.runtime import compile as compiling
 from osucaffe.backends.cuda.runtime.cache import keep
-from osucaffe.backends.cuda.runtime.nvrtc import load
+from osucaffe.backends.cuda.runtime.nvrtc import compiled, load
 
 
 @functools.cache
@@ -62,3 +64,17 @@ def _get(kind: str, program: ctypes.c_void_p) -> bytes:
     text = ctypes.create_string_buffer(size.value)
     getattr(nvrtc(), f"nvrtcGet{kind}")(program, text)
     return text.raw
+
+
+def compile_here() -> None:
+    """Let backends compile in this process from now on, where others use the other cores."""
+    load_once = functools.cache(load)
+
+    @functools.wraps(compiling.in_child)
+    def here(library: str, text: str, options: tuple[str, ...]) -> bytes:
+        made, failed = compiled(load_once(library), text.encode(), options)
+        if failed:
+            raise RuntimeError(made.decode())
+        return made
+
+    compiling.in_child = here

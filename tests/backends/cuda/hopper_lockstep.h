@@ -3,8 +3,15 @@
 // What is asynchronous is done as late as it may be: copies to shared memory when LATE_COPIES,
 // otherwise products and copies from there; the others are done at once.
 #include "lockstep.h"
-#include <map>
-using std::max;
+template <typename T> struct List {
+    T* first;
+    int count, room;
+    void add(T value) {
+        if (count == room) first = (T*)realloc(first, (room = 2 * room + 8) * sizeof(T));
+        first[count++] = value;
+    }
+    void drop(int some) { memmove(first, first + some, (count -= some) * sizeof(T)); }
+};
 struct alignas(16) uint4 { uint32_t x, y, z, w; };
 struct float2 { float x, y; };
 inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
@@ -63,27 +70,32 @@ static void multiply(float* d, int count, const uint32_t (&a)[4], const MatrixDe
     meet();
 }
 
+// Of a thread, in groups: each begins with one that has no sums.
 struct Product { float* d; int count; MatrixDescriptor a, b; };
-static std::vector<std::vector<Product>> products[1024];
+static List<Product> products[1024];
+static int groups[1024];
 template <int COUNT>
 void begin_product(float (&d)[COUNT], const MatrixDescriptor& a, const MatrixDescriptor& b) {
     if (LATE_COPIES) return multiply(d, COUNT, a, b);
-    products[threadIdx.x].back().push_back({d, COUNT, a, b});
+    products[threadIdx.x].add({d, COUNT, a, b});
 }
 template <int COUNT>
 void begin_product(float (&d)[COUNT], const uint32_t (&a)[4], const MatrixDescriptor& b) {
     multiply(d, COUNT, a, b);
 }
 #define MULTIPLY(d, a, b) begin_product(d, a, b)
-inline void wgmma_fence() { products[threadIdx.x].emplace_back(); }
+inline void wgmma_fence() { products[threadIdx.x].add({}), ++groups[threadIdx.x]; }
 template <typename E> void wgmma_fence(E&) { wgmma_fence(); }
 inline void wgmma_commit() {}
 template <int LEFT> void wgmma_wait() {
     auto& mine = products[threadIdx.x];
-    while (mine.size() > LEFT) {
-        for (const Product& each : mine.front()) multiply(each.d, each.count, each.a, each.b);
-        mine.erase(mine.begin());
-    }
+    int done = 0;
+    for (int& left = groups[threadIdx.x]; left > LEFT; --left)
+        for (++done; done < mine.count && mine.first[done].d; ++done) {
+            const Product& product = mine.first[done];
+            multiply(product.d, product.count, product.a, product.b);
+        }
+    mine.drop(done);
 }
 template <int LEFT, typename E> void wgmma_wait(E&) { wgmma_wait<LEFT>(); }
 
@@ -96,42 +108,50 @@ static void perform(const Transfer& each) {
     else memset(each.to, 0, each.bytes);
 }
 
+static void perform_all(List<Transfer>& transfers) {
+    for (int i = 0; i < transfers.count; ++i) perform(transfers.first[i]);
+    transfers.count = 0;
+}
+
+// incoming: bytes of copies that are done late.
 struct Barrier {
-    int expected, missing, bytes = 0, phase = 0;
-    std::vector<Transfer> transfers;
+    uint32_t address;
+    int expected, missing, bytes, phase, incoming;
+    List<Transfer> transfers;
     void settle() {
         if (missing < 0) abort();
-        if (missing || bytes || !transfers.empty()) return;
+        if (missing || bytes || transfers.count) return;
         missing = expected;
         phase ^= 1;
     }
-    void complete() {
-        for (const Transfer& each : transfers) perform(each);
-        transfers.clear();
-    }
 };
-static std::map<uint32_t, Barrier> all_barriers;
-static std::vector<Transfer> copied[1024], sent[1024];
-static std::map<uint32_t, int> incoming;
-
-inline void mbarrier_init(uint32_t at, int arrivals) {
-    all_barriers[at] = {arrivals, arrivals};
-    incoming[at] = 0;
+static Barrier all_barriers[64];
+static List<Transfer> copied[1024], sent[1024];
+inline Barrier& slot(uint32_t address) {
+    int i = 0;
+    while (all_barriers[i].expected && all_barriers[i].address != address) ++i;
+    return all_barriers[i];
 }
+inline Barrier& barrier_at(uint32_t address) {
+    if (!slot(address).expected) abort();
+    return slot(address);
+}
+
+inline void mbarrier_init(uint32_t at, int arrivals) { slot(at) = {at, arrivals, arrivals}; }
 inline void mbarrier_arrive_expect_tx(uint32_t at, int bytes) {
-    Barrier& barrier = all_barriers.at(at);
+    Barrier& barrier = barrier_at(at);
     barrier.bytes += bytes;
     --barrier.missing;
     barrier.settle();
 }
 inline void mbarrier_arrive(uint32_t at) { mbarrier_arrive_expect_tx(at, 0); }
 inline void mbarrier_wait(uint32_t at, int parity) {
-    for (int tries = 0; all_barriers.at(at).phase == parity; ++tries) {
-        Barrier& barrier = all_barriers.at(at);
+    Barrier& barrier = barrier_at(at);
+    for (int tries = 0; barrier.phase == parity; ++tries) {
         if (!barrier.missing) {
-            barrier.complete();
-            barrier.bytes -= incoming[at];
-            incoming[at] = 0;
+            perform_all(barrier.transfers);
+            barrier.bytes -= barrier.incoming;
+            barrier.incoming = 0;
             barrier.settle();
         }
         if (barrier.phase != parity) break;
@@ -149,26 +169,25 @@ inline void fence_proxy_async() {}
 inline void fence_mbarrier_init() {}
 inline void cp_async_16_bytes(uint4* to, const float* from, bool there) {
     Transfer each = {to, from, 16, there};
-    if (LATE_COPIES) copied[threadIdx.x].push_back(each);
+    if (LATE_COPIES) copied[threadIdx.x].add(each);
     else perform(each);
 }
 inline void cp_async_mbarrier_arrive(uint32_t at) {
     auto& mine = copied[threadIdx.x];
-    auto& all = all_barriers.at(at).transfers;
-    all.insert(all.end(), mine.begin(), mine.end());
-    mine.clear();
+    for (int i = 0; i < mine.count; ++i) barrier_at(at).transfers.add(mine.first[i]);
+    mine.count = 0;
     mbarrier_arrive(at);
 }
 inline void fetched(uint32_t at, int bytes) {
-    Barrier& barrier = all_barriers.at(at);
+    Barrier& barrier = barrier_at(at);
     barrier.bytes -= bytes;
     barrier.settle();
 }
 inline void bulk_load(void* to, const void* from, int bytes, uint32_t at) {
     Transfer each = {to, from, bytes, true};
     if (LATE_COPIES) {
-        all_barriers.at(at).transfers.push_back(each);
-        incoming[at] += bytes;
+        barrier_at(at).transfers.add(each);
+        barrier_at(at).incoming += bytes;
     } else {
         perform(each);
         fetched(at, bytes);
@@ -202,13 +221,10 @@ inline void tma_load(void* to, const TensorMap& map, int i, int j, int k, int l,
 inline void bulk_store(void* to, const void* from, int bytes) {
     Transfer each = {to, from, bytes, true};
     if (LATE_COPIES) perform(each);
-    else sent[threadIdx.x].push_back(each);
+    else sent[threadIdx.x].add(each);
 }
 inline void bulk_commit() {}
-inline void bulk_wait_read() {
-    for (const Transfer& each : sent[threadIdx.x]) perform(each);
-    sent[threadIdx.x].clear();
-}
+inline void bulk_wait_read() { perform_all(sent[threadIdx.x]); }
 inline void bulk_wait() { bulk_wait_read(); }
 template <int COUNT> void setmaxnreg_inc() {}
 template <int COUNT> void setmaxnreg_dec() {}

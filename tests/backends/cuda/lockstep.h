@@ -1,13 +1,11 @@
 // Owns a stand-in for a GPU's threads, for kernels as plain C++.
 //
 // Each thread of a block is a fiber; all run in turn from one meeting to the next. Kernels whose
-// threads all come to the same meetings run as they would on a GPU.
+// threads all come to the same meetings run as they would on a GPU. There are no containers of the
+// standard library here: reading their headers takes longer than compiling a kernel.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <algorithm>
-#include <functional>
-#include <vector>
 #include <ucontext.h>
 
 #define __device__
@@ -18,17 +16,17 @@
 #define PDL_BEGIN
 #define pdl_wait()
 #define pdl_launch_next()
-using std::min;
+template <typename T> static T min(T a, T b) { return b < a ? b : a; }
+template <typename T> static T max(T a, T b) { return a < b ? b : a; }
 struct float4 { float x, y, z, w; };
 struct Index { int x, y, z; };
 static Index blockIdx, threadIdx, gridDim;
-float4 shared[1 << 14];
+alignas(1024) float4 shared[1 << 14];
 template <typename T, int N> struct alignas(sizeof(T) * N) Vector { T element[N]; };
 
-static ucontext_t scheduler;
-static std::vector<ucontext_t> fibers;
-static std::vector<bool> done;
-static std::function<void()> body;
+static ucontext_t scheduler, fibers[1024];
+static bool done[1024];
+static void (*body)();
 static int running;
 
 static void meet() { swapcontext(&fibers[running], &scheduler); }
@@ -39,20 +37,21 @@ static void begin() {
     done[running] = true;
 }
 
-static void run_blocks(Index grid, Index block, std::function<void()> kernel) {
+template <typename Kernel> static void run_blocks(Index grid, Index block, Kernel kernel) {
+    constexpr size_t stack = 1 << 16;
+    static const Kernel* called;
     int threads = block.x * block.y;
-    std::vector<char> stacks(threads * size_t(1 << 16));
-    body = kernel, gridDim = grid;
+    char* stacks = static_cast<char*>(malloc(threads * stack));
+    called = &kernel, body = [] { (*called)(); }, gridDim = grid;
     for (blockIdx.z = 0; blockIdx.z < grid.z; ++blockIdx.z)
         for (blockIdx.y = 0; blockIdx.y < grid.y; ++blockIdx.y)
             for (blockIdx.x = 0; blockIdx.x < grid.x; ++blockIdx.x) {
-                fibers.assign(threads, {});
-                done.assign(threads, false);
                 memset(shared, 0xff, sizeof shared);
                 for (int i = 0; i < threads; ++i) {
+                    done[i] = false;
                     getcontext(&fibers[i]);
-                    fibers[i].uc_stack.ss_sp = &stacks[i * size_t(1 << 16)];
-                    fibers[i].uc_stack.ss_size = 1 << 16;
+                    fibers[i].uc_stack.ss_sp = stacks + i * stack;
+                    fibers[i].uc_stack.ss_size = stack;
                     fibers[i].uc_link = &scheduler;
                     makecontext(&fibers[i], begin, 0);
                 }
@@ -66,4 +65,5 @@ static void run_blocks(Index grid, Index block, std::function<void()> kernel) {
                     }
                 }
             }
+    free(stacks);
 }

@@ -3,7 +3,6 @@
 #include <cmath>
 
 typedef unsigned char uint8_t;
-using std::max;
 static Index blockDim;
 static int64_t left_behind[1024];
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import simplejpeg
 
+from osucaffe.backends.cpu import Cpu
 from osucaffe.cli.score import classify_input, sharding
 from osucaffe.cli.score.classify_input import FileInput, ImageFiles
 from osucaffe.comm.job.job import Job
@@ -249,7 +250,7 @@ def test_files_come_in_their_order(
 ) -> None:
     monkeypatch.setattr(classify_input, "_MANY", many)
     files = ImageFiles(paths, entry, BadRecords(), oversample=crops == 10)
-    stream = files.stream((3, crops, 3, 8, 10), readers=2)
+    stream = files.stream((3, crops, 3, 8, 10), 2, Cpu(threads=1))
     try:
         found = np.concatenate([stream.next()[0].array.copy() for _ in range(3)])
     finally:
@@ -264,7 +265,7 @@ def test_files_come_in_their_order(
 def test_a_bad_file_is_named(entry: FileInput, paths: list[str]) -> None:
     Path(paths[4]).write_bytes(b"no image")
     files = ImageFiles(paths, entry, BadRecords(), oversample=False)
-    stream = files.stream((3, 1, 3, 8, 10), readers=2)
+    stream = files.stream((3, 1, 3, 8, 10), 2, Cpu(threads=1))
     try:
         stream.next()
         with pytest.raises(UserError, match=r"4\.jpg: "):
@@ -280,7 +281,7 @@ def test_bad_files_are_skipped(
     monkeypatch.setattr(classify_input, "_MANY", many)
     Path(paths[4]).write_bytes(b"no image")
     files = ImageFiles(paths, entry, BadRecords(skip=True), oversample=False)
-    stream = files.stream((7, 1, 3, 8, 10), readers=2)
+    stream = files.stream((7, 1, 3, 8, 10), 2, Cpu(threads=1))
     with contextlib.closing(stream):
         found = stream.next()[0].array.copy()
     assert files.bad.skipped == {4}

@@ -33,8 +33,8 @@ def train(cli: Cli, folder: str, *options: str) -> None:
 
 
 def files(cli: Cli, folder: str) -> tuple[str, str]:
-    made = (cli.folder / f"{folder}_net").glob("*.caffemodel")
-    weights = max(made, key=lambda path: path.stat().st_mtime)
+    snapshots = (cli.folder / f"{folder}_net").glob("*.caffemodel")
+    weights = max(snapshots, key=lambda path: int(path.stem.rpartition("_")[2]))
     return f"{folder}_net/deploy.prototxt", weights.relative_to(cli.folder).as_posix()
 
 

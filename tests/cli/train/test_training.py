@@ -232,6 +232,7 @@ def test_signals_do_what_the_flags_say(ready: Cli, signal_number: signal.Signals
     assert list(ready.folder.glob("run_iter_*.solverstate")), rest
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numbers without end are the case
 def test_a_run_that_diverged_ends_with_3(ready: Cli) -> None:
     ready.write_solver("base_lr: 1e38")
     result = ready("train", "--solver=solver.prototxt")

@@ -63,6 +63,8 @@ def test_16_bits_a_pixel_are_read_as_opencv_does(name: str, tmp_path: Path) -> N
     assert (read_image(str(tmp_path / name), False)[:, :, 0] == wanted).all()
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow warns of what is refused
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_a_few_bytes_that_ask_for_many_pixels(root: Path) -> None:
     """A damaged TIFF, which Pillow reads: 134 million pixels in 387 bytes."""
     content = (root / "tests/fuzz/regressions/image-bomb_tiff").read_bytes()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from osucaffe.backends.primitives import Program
 from osucaffe.backends.tensor import Call, Tensor
 from osucaffe.graph.passes import fusion
@@ -64,6 +66,63 @@ def test_relu_backward_stays_where_it_cannot_join() -> None:
         program.relu_backward(x, dx, target, slope=slope)
         _, calls = fuse([[], program.calls], fuses)
         assert names(calls)[-1] == "relu_backward"
+
+
+def concatenated(
+    slopes: tuple[float, float] = (0.0, 0.0), maker: str = "sum", behind: str = ""
+) -> tuple[list[list[Call]], Tensor, Tensor]:
+    """Programs in which ReLUs were concatenated, what they became, and its gradient."""
+    a, b, da, db, other, *rest = tensors(7)
+    y, dy = Tensor((1, 4, 4, 4), name="y"), Tensor((1, 4, 4, 4), name="dy")
+    forward, backward = Program(), Program()
+    forward.concat([a, b], y, axis=1)
+    if behind == "y":
+        forward.relu(y, y, slope=0.0)
+    if maker == "sum":
+        backward.sum([Tensor(y.shape), Tensor(y.shape)], dy)
+    elif maker:
+        backward.copy(Tensor(y.shape), dy)
+    backward.split(dy, [da, db], axis=1)
+    if behind == "dx":
+        backward.sum([da, other], rest[0])
+    backward.relu_backward(b, db, db, slope=slopes[1])
+    backward.relu_backward(a, da, da, slope=slopes[0])
+    if behind == "dy":
+        backward.copy(dy, Tensor(dy.shape))
+    return [forward.calls, backward.calls], y, dy
+
+
+@pytest.mark.parametrize("fuses", [set(), FUSES])
+def test_one_relu_looks_at_what_was_concatenated(fuses: set[str]) -> None:
+    programs, y, dy = concatenated((0.1, 0.1) if not fuses else (0.0, 0.0))
+    fusion.relu_before_split(programs, fuses)
+    assert names(programs[1]) == ["sum", "relu_backward", "split"]
+    relu = programs[1][1]
+    assert relu.reads["x"] is y
+    assert relu.reads["dy"] is relu.writes["dx"] is dy
+    assert relu.settings["slope"] == (0.0 if fuses else 0.1)
+    fusion.fuse_relu_backward(programs, fuses)
+    if fuses:
+        assert names(programs[1]) == ["sum", "split"]
+        assert programs[1][0].reads["relu_output"] is y
+
+
+@pytest.mark.parametrize(
+    ("given", "fuses"),
+    [
+        ({"slopes": (0.0, 0.1)}, set()),
+        ({"behind": "y"}, set()),  # the whole has changed
+        ({"behind": "dx"}, set()),  # one reads its gradient before
+        ({"behind": "dy"}, set()),  # one reads the whole gradient later
+        ({"maker": ""}, set()),  # a loss's weight lies there for ever
+        ({"maker": "copy"}, FUSES),  # it would be a pass of its own
+    ],
+)
+def test_relus_of_parts_that_stay(given: dict[str, Any], fuses: set[str]) -> None:
+    programs, _, _ = concatenated(**given)
+    before = [names(calls) for calls in programs]
+    fusion.relu_before_split(programs, fuses)
+    assert [names(calls) for calls in programs] == before
 
 
 def test_pooling_notes_positive_maxima_only() -> None:

@@ -26,6 +26,8 @@ DIFF_SRC, DIFF_DST, DIFF_WEIGHTS, DIFF_BIAS, MULTIPLE_SRC = 129, 145, 161, 169, 
 POST_OPERATION = 32768  # times the operation's number, from 1 on, for its arguments
 
 _TAG_ANY = 1
+_TAGS = 1000
+"""More than there are formats with a number (dnnl_format_tag_t)."""
 _AVX512 = 0x20  # in dnnl_cpu_isa_t
 _CPU, _IN_ORDER, _USER_SCRATCHPAD, _UNDEFINED = 1, 1, 1, 0
 _OUT_OF_MEMORY = 1
@@ -134,6 +136,16 @@ class Descriptor(Handle):
         self._library.call("memory_desc_query", self, _QUERY_DIMENSIONS, byref(pointer))
         return tuple(pointer[: count.value])
 
+    def window(self, dimensions: Sequence[int], start: Sequence[int]) -> Descriptor:
+        """A part of memory that lies so. Raises Unsupported where it would cut a block."""
+        extents = map(self._library.dimensions, (dimensions, start))
+        value = self._library.create("memory_desc_create_submemory", self, *extents)
+        return Descriptor(self._library, "memory_desc", value)
+
+    def like(self, dimensions: Sequence[int]) -> Descriptor | None:
+        """The same format for other dimensions; None: it is none of those that have a number."""
+        return self._library.tagged_like(self, dimensions)
+
 
 class PrimitiveDescriptor(Handle):
     """A chosen implementation of a primitive for given memory descriptors."""
@@ -209,6 +221,7 @@ class Library:
         self.set_threads = self._dll.omp_set_num_threads
         self.effective_cpu_isa = self._dll.dnnl_get_effective_cpu_isa
         self.has_avx512 = bool(self.effective_cpu_isa() & _AVX512)
+        self._tags = list(range(_TAG_ANY + 1, _TAGS))
         self.engine = self.create("engine_create", _CPU, 0)
         self.stream = self.create("stream_create", self.engine, _IN_ORDER)
 
@@ -246,13 +259,19 @@ class Library:
         """Memory whose format the primitive shall choose."""
         return self._descriptor("with_tag", dimensions, _TAG_ANY)
 
-    def window(
-        self, whole: Descriptor, dimensions: Sequence[int], start: Sequence[int]
-    ) -> Descriptor:
-        """A part of memory that lies as `whole`. Raises Unsupported where it would cut a block."""
-        extents = self.dimensions(dimensions), self.dimensions(start)
-        value = self.create("memory_desc_create_submemory", whole, *extents)
-        return Descriptor(self, "memory_desc", value)
+    def tagged_like(self, form: Descriptor, dimensions: Sequence[int]) -> Descriptor | None:
+        """See `Descriptor.like`. Formats are tried by their numbers: those found before, first."""
+        own = form.dimensions
+        for index, tag in enumerate(self._tags):
+            try:
+                if self._descriptor("with_tag", own, tag) != form:
+                    continue
+                found = self._descriptor("with_tag", dimensions, tag)
+            except Unsupported:
+                continue
+            self._tags.insert(0, self._tags.pop(index))
+            return found
+        return None
 
     def _descriptor(self, how: str, dimensions: Sequence[int], last: Any) -> Descriptor:
         extents = self.dimensions(dimensions)

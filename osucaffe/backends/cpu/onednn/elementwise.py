@@ -144,15 +144,17 @@ def concat(p: Preparation, a: movement.Concat) -> Step:
 
 
 def split(p: Preparation, a: movement.Split) -> Step:
-    """Each part is a reorder out of a window of x."""
+    """Each part is a reorder out of a window of x, into x's format where that is open."""
     form = p.operand(a.x).chosen_form
     steps: list[Step] = []
     start = [0] * len(a.x.shape)
     for y in a.ys:
         if y is None:
             raise Unsupported("a part of unknown extent")
-        window = p.library.window(form, y.shape, start)
-        steps.append(p.reorder((a.x, window), p.operand(y).formatted))
+        part = p.operand(y)
+        if y.is_open and (own := form.like(y.shape)):
+            p.choose_layout(part, own)
+        steps.append(p.reorder((a.x, form.window(y.shape, start)), part.formatted))
         start[a.axis] += y.shape[a.axis]
     return in_sequence(steps)
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from ctypes import c_int, c_void_p
 from dataclasses import dataclass
 
-from ...tensor import Step, Tensor
-from .api import Descriptor, ExecutionArgument, Library, PrimitiveDescriptor
+from ...tensor import Shape, Step, Tensor
+from .api import Descriptor, ExecutionArgument, Library, PrimitiveDescriptor, Unsupported
 
 Formatted = tuple[Tensor, Descriptor]
 """A tensor and the format in which its memory is to be read or written."""
@@ -30,10 +30,26 @@ class Layout:
         """In elements of the tensor, which have four bytes, padding included."""
         return -(-self.form.bytes // 4)
 
+    def part(self, shape: Shape) -> Layout | None:
+        """That of a part of the tensor along the first axis; None: row-major."""
+        form, plain = self.form.like(shape), self.plain.like(shape)
+        return None if form is None or plain is None or form == plain else Layout(form, plain)
+
+    def has_part(self, shape: Shape) -> bool:
+        """Whether the first of the tensor, so many, lie as they would lie alone."""
+        try:
+            return self.form.like(shape) == self.form.window(shape, [0] * len(shape))
+        except Unsupported:
+            return False
+
 
 def choose_layout(tensor: Tensor, layout: Layout | None) -> None:
-    """Choose the layout of an open tensor; None: row-major."""
-    tensor.root.layout = layout
+    """Choose the layout of an open tensor; None: row-major, as where its parts would not each lie
+    in one piece."""
+    root = tensor.root
+    if layout is not None and root.parts and not layout.has_part(root.parts[0].shape):
+        layout = None
+    root.layout = layout
 
 
 class Part:

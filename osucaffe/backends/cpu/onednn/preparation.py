@@ -165,7 +165,7 @@ class Preparation:
 
     def _source(self, operand: Operand, form: Descriptor) -> Formatted:
         """The operand in this format: itself, or scratch that a reorder fills first."""
-        self._choose_layout(operand, form)
+        self.choose_layout(operand, form)
         tensor, layout = operand.tensor, operand.tensor.layout
         if layout is not None and layout.plain != operand.plain:
             tensor = self._reordered((tensor, layout.form), layout.plain)  # to other dimensions
@@ -175,7 +175,7 @@ class Preparation:
 
     def _target(self, operand: Operand, produced: Descriptor) -> Formatted:
         """Where to write the operand: itself, or scratch that is reordered into it after."""
-        self._choose_layout(operand, produced)
+        self.choose_layout(operand, produced)
         tensor, layout = operand.tensor, operand.tensor.layout
         other_dimensions = layout is not None and layout.plain != operand.plain
         if operand.form == produced and not operand.add and not other_dimensions:
@@ -189,7 +189,8 @@ class Preparation:
         self._after.append(self.reorder((scratch, written), (tensor, final), add=operand.add))
         return scratch, produced
 
-    def _choose_layout(self, operand: Operand, form: Descriptor) -> None:
+    def choose_layout(self, operand: Operand, form: Descriptor) -> None:
+        """Let the operand lie in this format, if that is open."""
         if operand.tensor.is_open:
             plain = operand.plain
             choose_layout(operand.tensor, None if form == plain else Layout(form, plain))

@@ -257,7 +257,7 @@ def _matrices(
     """x as (rows, K), w as (O, K), y as (rows, O).
 
     x is always flattened: oneDNN would take images as they are, but its code for them is much
-    slower than to reorder x, which is small beside the weights.
+    slower than to reorder x, which is small compared with the weights.
     """
     flattened = math.prod(x.shape[: a.axis]), math.prod(x.shape[a.axis :])
     rows = math.prod(y.shape[:-1]), y.shape[-1]

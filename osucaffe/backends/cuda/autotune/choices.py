@@ -37,7 +37,7 @@ class Choices:
 
     def put(self, key: str, choice: str, taken: float, known: Collection[str]) -> str:
         """Remember a choice, or what another process has chosen meanwhile, if that is known:
-        processes that train the same net beside each other, and again, compute the same bits.
+        processes that train the same net, at once or one after another, compute the same bits.
         Returns it."""
         chosen = choice, taken
         with contextlib.suppress(OSError), self._locked():

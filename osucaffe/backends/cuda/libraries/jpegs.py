@@ -51,8 +51,8 @@ class Turn(NamedTuple):
     stream: Any
     done: Any
     """An event to wait for, asleep."""
-    beside: list[Any]
-    """Memory on the GPU for images of which a part is wanted, once there were such."""
+    scratch: list[Any]
+    """Memory on the GPU for images of which only a part is used, once there were any."""
 
 
 class Decoder(BatchMemory):
@@ -87,7 +87,7 @@ class Decoder(BatchMemory):
         whole = np.array([(height, width), (0, 0), (0, 0), (height, width)])
         others = np.flatnonzero((parts != whole).any(axis=(1, 2)))
         with self._turn() as turn:
-            if len(others):  # they are decoded beside the batch, and a part of each is copied
+            if len(others):  # decoded to scratch memory, from which a part of each is copied
                 extents = parts[others, 0]
                 ends = np.cumsum(extents[:, 0] * extents[:, 1] * channels)
                 address = self._beside(turn, int(ends[-1]))
@@ -130,9 +130,9 @@ class Decoder(BatchMemory):
 
     def _beside(self, turn: Turn, nbytes: int) -> int:
         """The address of so many bytes of its own."""
-        if not turn.beside or turn.beside[0].nbytes < nbytes:
-            turn.beside[:] = [self.allocate((2 * nbytes,))]  # others may be larger
-        return int(turn.beside[0].data.ptr)
+        if not turn.scratch or turn.scratch[0].nbytes < nbytes:
+            turn.scratch[:] = [self.allocate((2 * nbytes,))]  # others may be larger
+        return int(turn.scratch[0].data.ptr)
 
     def pin(self, memory: np.ndarray) -> None:
         """Pin memory of the host's that begins with a page and stays."""

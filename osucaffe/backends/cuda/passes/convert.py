@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 
 from ...tensor import Step, Tensor
-from ..layout import ITEM_BYTES, dtype_of, is_channels_last
-from ..runtime.compile import kernel
+from ..layout import ITEM_BYTES, c_type, dtype_of, is_channels_last
+from ..runtime.compile import kernel, kernel_from
 from ..runtime.launch import blocks_for, launch
 from .elementwise import Operand, element_step
 
@@ -73,3 +75,70 @@ def copy_columns(
         source, target, relu_output, rows, width // vector, pitch[0], offset[0], pitch[1], offset[1]
     ]  # fmt: skip
     return launch(function, blocks_for(rows * width // vector), arguments)
+
+
+def copy_parts(
+    whole: Tensor,
+    parts: Sequence[Tensor],
+    rows: int,
+    begin: int,
+    *,
+    cut: bool,
+    relu_outputs: Sequence[Tensor | None] = (),
+) -> Step:
+    """A step that copies matrices of so many rows next to one another into columns of the whole,
+    from `begin` on; cut: the other way round.
+
+    relu_outputs: for each of the parts that are cut off what `copy_columns` has, or None.
+    """
+    masks = [*relu_outputs] or [None] * len(parts)
+    types = {dtype_of(each) for each in (whole, *parts, *masks) if each is not None}
+    widths, pitch = [part.size // rows for part in parts], whole.size // rows
+    vector = math.gcd(16 // max(ITEM_BYTES[dtype] for dtype in types), begin, pitch, *widths)
+    first, *stops = (at // vector for at in itertools.accumulate(widths, initial=begin))
+    index = "int" if whole.size < 2**31 else "int64_t"
+    declared = [
+        f"{c_type(whole)}* whole",
+        *(f"{index} {name}" for name in ("pitch", "first", "last")),
+    ]
+    arguments: list[Tensor | int | None] = [whole, pitch // vector, first, stops[-1]]
+    branches = []
+    for number, (part, mask, stop) in enumerate(zip(parts, masks, stops, strict=True)):
+        kind, shown = c_type(part), c_type(mask or part)
+        declared += [f"{kind}* part{number}", f"{shown}* mask{number}", f"{index} stop{number}"]
+        arguments += [part, mask, stop]
+        start = f"stop{number - 1}" if number else "first"
+        place = f"((int64_t)row * (stop{number} - {start}) + at - {start}) * VEC"
+        copy = (
+            f"store_masked(part{number}, mask{number}, {place}, values);"
+            if cut
+            else f"load<{kind}, VEC>(part{number} + {place}, values);"
+        )
+        branches.append(f"if (at < stop{number}) {copy}")
+    count = rows * (stops[-1] - first)
+    text = f"""
+#define VEC {vector}
+template <typename T, typename P>
+__device__ __forceinline__ void store_masked(T* y, P* mask, int64_t to, float (&values)[VEC]) {{
+    if (mask) {{
+        float shown[VEC];
+        load<P, VEC>(mask + to, shown);
+        for (int j = 0; j < VEC; ++j) values[j] = behind_relu(values[j], shown[j]);
+    }}
+    store<T, VEC>(y + to, values);
+}}
+
+extern "C" __global__ void copy_parts({", ".join(declared)}, int64_t count) {{
+    PDL_BEGIN;
+    FOR_EACH(count) {{
+        {index} wide = last - first, row = ({index})id / wide;
+        {index} at = first + ({index})id - row * wide;
+        int64_t place = ((int64_t)row * pitch + at) * VEC;
+        float values[VEC];
+        {f"load<{c_type(whole)}, VEC>(whole + place, values);" if cut else ""}
+        {" else ".join(branches)}
+        {"" if cut else f"store<{c_type(whole)}, VEC>(whole + place, values);"}
+    }}
+}}
+"""
+    return launch(kernel_from(text, "copy_parts"), blocks_for(count), [*arguments, count])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from ...primitives.movement import (
     Concat,
@@ -18,12 +19,15 @@ from ...primitives.movement import (
 )
 from ...tensor import Step, Tensor, sequence
 from ..layout import is_channels_last
-from ..passes.convert import convert, copy_columns
+from ..passes.convert import convert, copy_parts
 from ..passes.elementwise import Operand, element_step, fill_step, row_major_place
 from ..registry import CudaCall, primitive
 from ..runtime.compile import kernel
 from ..runtime.launch import blocks_for, launch
 from ..runtime.upload import feed_step
+
+MOST_PARTS = 16
+"""Parts of a tensor that one launch copies: each comes with its numbers."""
 
 
 @primitive("own")
@@ -48,31 +52,38 @@ def _inside(tensor: Tensor, axis: int) -> int:
     return math.prod(shape[axis + 1 :])
 
 
+def _runs(parts: Sequence[Tensor | None]) -> list[list[int]]:
+    """The numbers of parts that one launch copies: they follow one another."""
+    runs: list[list[int]] = [[]]
+    for number, part in enumerate(parts):
+        if part is None or len(runs[-1]) == MOST_PARTS:
+            runs.append([])
+        if part is not None:
+            runs[-1].append(number)
+    return [run for run in runs if run]
+
+
 @primitive("flat")
 def concat(call: CudaCall, a: Concat) -> Step:
     inside = _inside(a.y, a.axis)
-    pitch = a.y.shape[a.axis] * inside
+    rows = a.y.size // (a.y.shape[a.axis] * inside)
     return sequence([
-        copy_columns(
-            x, a.y, a.y.size // pitch, x.shape[a.axis] * inside,
-            pitch=(x.shape[a.axis] * inside, pitch), offset=(0, start * inside),
-        )
-        for x, start in zip(a.xs, a.starts, strict=True)
+        copy_parts(a.y, [a.xs[i] for i in run], rows, a.starts[run[0]] * inside, cut=False)
+        for run in _runs(a.xs)
     ])  # fmt: skip
 
 
 @primitive("flat")
 def split(call: CudaCall, a: Split) -> Step:
     inside = _inside(a.x, a.axis)
-    pitch = a.x.shape[a.axis] * inside
+    rows = a.x.size // (a.x.shape[a.axis] * inside)
     masks = a.relu_output or [None] * len(a.ys)
     return sequence([
-        copy_columns(
-            a.x, y, a.x.size // pitch, y.shape[a.axis] * inside, relu_output=mask,
-            pitch=(pitch, y.shape[a.axis] * inside), offset=(start * inside, 0),
+        copy_parts(
+            a.x, [a.ys[i] for i in run], rows, a.starts[run[0]] * inside, cut=True,
+            relu_outputs=[masks[i] for i in run],
         )
-        for y, mask, start in zip(a.ys, masks, a.starts, strict=True)
-        if y is not None
+        for run in _runs(a.ys)
     ])  # fmt: skip
 
 

@@ -104,7 +104,7 @@ def max_pooling(call: CudaCall, a: MaxPooling) -> Step:
 def max_pooling_backward(call: CudaCall, a: MaxPoolingBackward) -> Step:
     call.choose_layouts(a.dx, a.dy, a.index)
     make = _over_images if dtype_of(a.index) == "uint8" else _over_windows
-    return make(call, a, a.dx, a.dy, a.index)
+    return make(call, a, a.dx, a.dy, a.index, a.addend, a.relu_output)
 
 
 @primitive("own")
@@ -116,7 +116,7 @@ def average_pooling(call: CudaCall, a: AveragePooling) -> Step:
 @primitive("own")
 def average_pooling_backward(call: CudaCall, a: AveragePoolingBackward) -> Step:
     make = _over_images if _images(call, a.dx, a.dy) else _over_windows
-    return make(call, a, a.dx, a.dy, a.relu_output)
+    return make(call, a, a.dx, a.dy, a.addend, a.relu_output)
 
 
 @primitive("own")

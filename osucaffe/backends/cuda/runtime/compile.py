@@ -89,12 +89,17 @@ def _compiled_file(text: str, options: tuple[str, ...]) -> Path:
     path = cache_folder() / f"{hashlib.sha256(source.encode()).hexdigest()}.cubin"
     if path.exists():
         return path
+    return keep_somewhere(path, in_child(library, text, options))
+
+
+def in_child(library: str, text: str, options: tuple[str, ...]) -> bytes:
+    """What NVRTC makes of a text in a process of its own. RuntimeError has its log."""
     command = [sys.executable, "-I", "-S", nvrtc.__file__, library, *options]
     done = subprocess.run(command, input=text.encode(), capture_output=True, check=False)
     if done.returncode:
         log = done.stderr.decode(errors="replace").strip()
         raise RuntimeError(log or f"NVRTC ended with {done.returncode}: {' '.join(command)}")
-    return keep_somewhere(path, done.stdout)
+    return done.stdout
 
 
 @functools.cache

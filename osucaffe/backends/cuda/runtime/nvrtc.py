@@ -8,6 +8,7 @@ what it is compiled to goes to standard output, and what is wrong with it to sta
 import ctypes
 import os
 import sys
+from collections.abc import Sequence
 
 FAILED = 3
 """The exit code where the text does not compile."""
@@ -22,19 +23,25 @@ def load(path: str) -> ctypes.CDLL:
     return ctypes.CDLL(path)
 
 
-def main(path: str, *options: str) -> int:
-    library, program = load(path), ctypes.c_void_p()
-    text = sys.stdin.buffer.read()
+def compiled(library: ctypes.CDLL, text: bytes, options: Sequence[str]) -> tuple[bytes, bool]:
+    """What a text is compiled to; or the log, and True, where it does not compile."""
+    program = ctypes.c_void_p()
     library.nvrtcCreateProgram(ctypes.byref(program), text, b"kernel.cu", 0, None, None)
     flags = (ctypes.c_char_p * len(options))(*map(str.encode, options))
-    failed = library.nvrtcCompileProgram(program, len(options), flags)
+    failed = bool(library.nvrtcCompileProgram(program, len(options), flags))
     is_final = any("=sm_" in option for option in options)
     kind = "ProgramLog" if failed else "CUBIN" if is_final else "PTX"
     size = ctypes.c_size_t()
     getattr(library, f"nvrtcGet{kind}Size")(program, ctypes.byref(size))
     made = ctypes.create_string_buffer(size.value)
     getattr(library, f"nvrtcGet{kind}")(program, made)
-    (sys.stderr if failed else sys.stdout).buffer.write(made.raw if kind == "CUBIN" else made.value)
+    library.nvrtcDestroyProgram(ctypes.byref(program))
+    return made.raw if kind == "CUBIN" else made.value, failed
+
+
+def main(path: str, *options: str) -> int:
+    made, failed = compiled(load(path), sys.stdin.buffer.read(), options)
+    (sys.stderr if failed else sys.stdout).buffer.write(made)
     return FAILED if failed else 0
 
 

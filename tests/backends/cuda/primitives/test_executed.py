@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import shutil
 
+import numpy as np
 import pytest
 
+from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cuda import Cuda
-from osucaffe.backends.cuda.primitives import detection, regions
+from osucaffe.backends.cuda.passes import convert
+from osucaffe.backends.cuda.primitives import detection, movement, pooling, regions
 
 from ... import test_primitives  # noqa: F401 (fills CASES)
 from ...cases import CASES, Case
-from ...running import run_call
+from ...running import Output, Runner, Spec, run_call
 from ...test_primitives import assert_close
 from ..executed import execute
 from ..simulated import simulate
@@ -22,6 +25,7 @@ from ..simulated import simulate
 LABELS = {
     "cached_batch": None,
     "cached_rows": None,
+    "concat": None,
     "detect_boxes": None,
     "evaluate_boxes": None,
     "match_boxes": ("by prediction", "bipartite", "without difficult", "inside", "no truth"),
@@ -30,11 +34,12 @@ LABELS = {
     "multibox_losses_backward": ("SSD's, all", "bounded decoded, some", "a match a class, all"),
     "next_row": None,
     "softmax_loss": None,
+    "split": None,
     "softmax_loss_backward": ("2-d, ignore 1, VALID, weighted", "3-d, ignore 0, BATCH_SIZE"),
 }
 """What runs of each primitive (None: all cases): to build a kernel takes a second. And of all that
 look at regions, cases that have a label."""
-MOVED = ("cached_batch", "cached_rows", "next_row")
+MOVED = ("cached_batch", "cached_rows", "concat", "next_row", "split")
 """Primitives that only move numbers, and scale them once."""
 
 
@@ -59,4 +64,82 @@ def test_kernels_in_lockstep(each: Case, monkeypatch: pytest.MonkeyPatch) -> Non
     backend, call = Cuda(precision="fp32"), (each.name, each.tensors, each.settings)
     found = run_call(backend, *call, flexible=False, first=each.first)
     for argument, expected in each.expected.items():
-        assert_close(found[argument], expected, 1e-6 if each.name in MOVED else 1e-5, argument)
+        several = isinstance(each.tensors[argument], list)
+        got = found[argument]
+        pairs = zip(got, expected, strict=True) if several else [(got, expected)]
+        for part, wanted in pairs:
+            if wanted is not None:
+                assert_close(part, wanted, 1e-6 if each.name in MOVED else 1e-5, argument)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler here")
+@pytest.mark.parametrize("most", [2, 16])
+@pytest.mark.parametrize("flexible", [False, True])
+def test_parts_are_copied_together_and_masked(
+    flexible: bool, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Row-major or with the channels last, in one launch or in several."""
+    simulate(monkeypatch)
+    execute(monkeypatch)
+    monkeypatch.setattr(movement, "MOST_PARTS", most)
+    monkeypatch.setattr(convert, "blocks_for", lambda count: 1)
+    draw = np.random.default_rng(1)
+    x, *masks = (
+        np.float32(draw.normal(size=(2, channels, 3, 2))) for channels in (40, 8, 4, 12, 16)
+    )
+    masks[1] = None
+    ys: list[Spec] = [Output((2, channels, 3, 2)) for channels in (8, 4, 12, 16)]
+    found = run_call(
+        Cuda(precision="fp32"), "split", {"x": x, "ys": ys}, {"axis": 1},
+        flexible=flexible, relu_output=masks,
+    )["ys"]  # fmt: skip
+    for got, part, mask in zip(found, np.split(x, [8, 12, 24], axis=1), masks, strict=True):
+        np.testing.assert_array_equal(got, part if mask is None else np.where(mask > 0, part, 0))
+
+
+ON_GPU = [
+    pytest.param(True, True, marks=pytest.mark.gpu),
+    pytest.param(False, True, marks=pytest.mark.gpu),
+]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler here")
+@pytest.mark.parametrize("given", [(), ("addend",), ("addend", "relu_output")])
+@pytest.mark.parametrize(("images", "on_gpu"), [(True, False), *ON_GPU])
+@pytest.mark.parametrize("kind", ["max", "average"])
+def test_gradients_of_pooling_add_and_mask(
+    kind: str,
+    images: bool,
+    on_gpu: bool,
+    given: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the kernel for images with the channels last, and by that for all windows."""
+    if not on_gpu:
+        simulate(monkeypatch)
+        execute(monkeypatch)
+        monkeypatch.setattr(pooling, "blocks_for", lambda count: 1)
+    draw = np.random.default_rng(2)
+    x, addend, mask = (np.float32(draw.normal(size=(2, 4, 5, 5))) for _ in range(3))
+    dy = np.float32(draw.normal(size=(2, 4, 5, 5)))
+    window = {"kernel": [3, 3], "stride": [1, 1], "pad": [1, 1]}
+    results = []
+    for backend in Cpu(onednn=False), Cuda(precision="fp32"):
+        runner = Runner(backend, flexible=images and backend.name == "cuda")
+        tensors: dict[str, Spec] = {"dy": dy, "dx": (dx := Output(x.shape))}
+        if kind == "max":
+            index = Output(dy.shape, "int32")
+            forward: dict[str, Spec] = {"x": x, "y": Output(dy.shape), "index": index}
+            runner.record("max_pooling", forward, window)
+            runner.tensor(index).flexible = True
+            tensors["index"] = index
+        runner.record(f"{kind}_pooling_backward", tensors, window)
+        if backend.name == "cuda":
+            more = {"addend": addend, "relu_output": mask}
+            runner.calls[-1].reads.update({name: runner.tensor(more[name]) for name in given})
+        runner.prepare()()
+        results.append(runner.read(dx))
+    plain, found = results
+    expected = plain + addend if "addend" in given else plain
+    expected = np.where(mask > 0, expected, 0) if "relu_output" in given else expected
+    assert_close(found, expected, 1e-6, kind)

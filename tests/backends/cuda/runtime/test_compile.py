@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if found is None:
         pytest.skip("NVRTC is not installed")
     monkeypatch.setenv("OSUCAFFE_CACHE", str(tmp_path))
+    monkeypatch.setattr(compile, "in_child", inspect.unwrap(compile.in_child))
     monkeypatch.setattr(compile, "_library", lambda: ("a version", found._name))
 
 

@@ -77,7 +77,29 @@ extern "C" __global__ void max_pooling(const T* x, T* y, uint8_t* note, int64_t 
         } \
     }
 
+// Stores a gradient, plus `addend` where that is given; zero where `relu_output`, if given, is not
+// positive: x was the output of a ReLU whose backward is fused.
+__device__ __forceinline__ void finish(T* dx, float (&sum)[VEC], const T* addend, const T* relu_output) {
+    float v[VEC];
+    if (addend) {
+        load<T, VEC>(addend, v);
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) sum[i] += v[i];
+    }
+    if (relu_output) {
+        load<T, VEC>(relu_output, v);
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) sum[i] = behind_relu(sum[i], v[i]);
+    }
+    store<T, VEC>(dx, sum);
+}
+
+#define FINISH \
+    finish(dx + id * VEC, sum, addend ? addend + id * VEC : nullptr, \
+           relu_output ? relu_output + id * VEC : nullptr)
+
 extern "C" __global__ void max_pooling_backward(T* dx, const T* dy, const uint8_t* note,
+                                                const T* addend, const T* relu_output,
                                                 int64_t count) {
     PDL_BEGIN;
     FOR_EACH(count) {
@@ -88,7 +110,7 @@ extern "C" __global__ void max_pooling_backward(T* dx, const T* dy, const uint8_
             _Pragma("unroll")
             for (int i = 0; i < VEC; ++i) sum[i] += noted.element[i] == kh * KW + kw ? v[i] : 0.0f;
         })
-        store<T, VEC>(dx + id * VEC, sum);
+        FINISH;
     }
 }
 
@@ -111,10 +133,8 @@ extern "C" __global__ void average_pooling(const T* x, T* y, int64_t count) {
     }
 }
 
-// relu_output (may be null): x, the output of a ReLU whose backward is fused: no gradient where it is
-// not positive.
-extern "C" __global__ void average_pooling_backward(T* dx, const T* dy, const T* relu_output,
-                                                    int64_t count) {
+extern "C" __global__ void average_pooling_backward(T* dx, const T* dy, const T* addend,
+                                                    const T* relu_output, int64_t count) {
     PDL_BEGIN;
     FOR_EACH(count) {
         PLACE(H, W)
@@ -124,13 +144,6 @@ extern "C" __global__ void average_pooling_backward(T* dx, const T* dy, const T*
             _Pragma("unroll")
             for (int i = 0; i < VEC; ++i) sum[i] += v[i] * scale;
         })
-        if (relu_output) {
-            float v[VEC];
-            load<T, VEC>(relu_output + id * VEC, v);
-#pragma unroll
-            for (int i = 0; i < VEC; ++i)
-                if (!(v[i] > 0)) sum[i] = 0;
-        }
-        store<T, VEC>(dx + id * VEC, sum);
+        FINISH;
     }
 }

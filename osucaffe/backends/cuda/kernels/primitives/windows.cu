@@ -75,7 +75,13 @@ extern "C" __global__ void max_pooling(const float* x, float* y, int* index) {
     }
 }
 
-extern "C" __global__ void max_pooling_backward(float* dx, const float* dy, const int* index) {
+// addend, relu_output (may be null): what is added; no gradient where it is not positive.
+#define FINISH(sum) \
+    float total = addend ? (sum) + addend[id] : (sum); \
+    dx[id] = relu_output ? behind_relu(total, relu_output[id]) : total
+
+extern "C" __global__ void max_pooling_backward(float* dx, const float* dy, const int* index,
+                                                const float* addend, const float* relu_output) {
     PDL_BEGIN;
     FOR_EACH(COUNT) {
         int64_t plane = id / INS * OUTS;
@@ -83,7 +89,7 @@ extern "C" __global__ void max_pooling_backward(float* dx, const float* dy, cons
         float sum = 0;
         FOR_EACH_WINDOW(place)
             if (index[plane + window] == place) sum += dy[plane + window];
-        dx[id] = sum;
+        FINISH(sum);
     }
 }
 
@@ -97,14 +103,14 @@ extern "C" __global__ void average_pooling(const float* x, float* y) {
     }
 }
 
-// relu_output (may be null): no gradient where it is not positive.
-extern "C" __global__ void average_pooling_backward(float* dx, const float* dy, const float* relu_output) {
+extern "C" __global__ void average_pooling_backward(float* dx, const float* dy, const float* addend,
+                                                    const float* relu_output) {
     PDL_BEGIN;
     FOR_EACH(COUNT) {
         const float* plane = dy + id / INS * OUTS;
         float sum = 0;
         FOR_EACH_WINDOW(id % INS) sum += plane[window] / area(window);
-        dx[id] = relu_output ? behind_relu(sum, relu_output[id]) : sum;
+        FINISH(sum);
     }
 }
 

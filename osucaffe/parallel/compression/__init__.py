@@ -1,0 +1,1 @@
+"""Owns compressed gradients: what a rank sends of a bucket, and what it keeps for later."""

@@ -1,0 +1,98 @@
+"""Compressed gradients and local steps: their mathematics, their limits, and what resumes."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from osucaffe.cli import _parser
+from osucaffe.cli.launch.ranks import check_communication
+from osucaffe.errors import UserError
+from osucaffe.parallel.compression.choose import choose_hook
+from osucaffe.proto import SolverState, fill_blob, read_state, write_state
+from tests.comm.ranks import all_say, needs_mpi
+
+from .program import saved, train, write_run
+
+SOLVER = """
+net: "net.prototxt" type: "SGD" momentum: 0.9 base_lr: 0.05 lr_policy: "fixed" random_seed: 5
+max_iter: 8 snapshot: 4 snapshot_prefix: "run" test_iter: 1 test_interval: 4
+"""
+
+
+@needs_mpi
+def test_mathematics(tmp_path: Path) -> None:
+    all_say("alike", 2, "tests.parallel.designing", str(tmp_path))
+
+
+@needs_mpi
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--compression", "topk:0.05"),
+        ("--compression", "powersgd:1"),
+        ("--local_steps", "2", "--outer_lr", "0.7", "--outer_momentum", "0.9"),
+        ("--local_steps", "2", "--compression", "8bit"),
+    ],
+    ids=" ".join,
+)
+def test_resumes_to_the_bit(tmp_path: Path, options: tuple[str, ...]) -> None:
+    write_run(tmp_path, SOLVER)
+    train(tmp_path, 2, *options)
+    whole = saved(tmp_path / "run_iter_8.caffemodel")
+    state = (tmp_path / "run_iter_8.solverstate").read_bytes()
+    told = train(tmp_path, 2, "--snapshot", "run_iter_4.solverstate", *options)
+    assert saved(tmp_path / "run_iter_8.caffemodel") == whole
+    assert (tmp_path / "run_iter_8.solverstate").read_bytes() == state
+    assert "exchange between ranks" not in told
+    if "8bit" in options:  # and without it, or alone
+        told = train(tmp_path, 2, "--snapshot", "run_iter_4.solverstate", *options[:2])
+        assert "residual of the exchange between ranks is left out" in told
+        assert saved(tmp_path / "run_iter_8.caffemodel") != whole
+
+
+def test_hdf5_states_hold_it_too(tmp_path: Path) -> None:
+    state = SolverState(iter=4, learned_net="net")
+    for name in ("residual", "outer_momentum"):
+        buffer = state.exchange.add(name=name)
+        for number in range(2):
+            fill_blob(buffer.blob.add(), np.full((2, 3), number, np.float32))
+    for path in (tmp_path / "s.solverstate", tmp_path / "s.solverstate.h5"):
+        write_state(path, state, checksum=True)
+        found = {buffer.name: list(buffer.blob) for buffer in read_state(path).exchange}
+        assert found == {buffer.name: list(buffer.blob) for buffer in state.exchange}
+
+
+def options(*given: str) -> argparse.Namespace:
+    return _parser("train").parse_args(["train", "--solver", "s", *given])
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("--compression topk", "--compression topk: choose none, topk:SHARE or"),
+        ("--compression topk:2", "--compression topk:2: choose"),
+        ("--compression powersgd:0", "--compression powersgd:0: choose"),
+        ("--compression sign --propagation sharded", "leave out --propagation sharded"),
+        ("--compression sign --gradient_type float16", "smaller than --gradient_type float16"),
+        ("--compression sign --servers 1", "--compression does not go with --servers"),
+        ("--local_steps 2 --propagation overlapped", "leave out --propagation overlapped"),
+        ("--local_steps 2 --bucket_mb auto", "--local_steps does not go with --bucket_mb auto"),
+        ("--local_steps 2 --comm_profile f", "--local_steps does not go with --comm_profile"),
+        ("--local_steps 2 --outer_momentum 1", "--outer_momentum at least 0 and below 1"),
+        ("--outer_lr 0.7", "go with --local_steps: give it, too"),
+    ],
+)
+def test_what_does_not_go_together(given: str, told: str) -> None:
+    with pytest.raises(UserError, match=told.replace("[", r"\[")):
+        check_communication(options(*given.split()))
+
+
+def test_names() -> None:
+    assert choose_hook("none") is None
+    for text in ("topk:0.01", "randomk:1", "powersgd:4", "8bit", "sign"):
+        assert choose_hook(text) is not None
+        check_communication(options("--compression", text))
