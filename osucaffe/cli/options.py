@@ -107,15 +107,22 @@ def read_weights(files: str | list[str]) -> list[Model]:
     return [(file, proto.read_weights(file)) for file in named]
 
 
-def load_net(args: argparse.Namespace, *, reads: bool, **settings: Any) -> Net:
+def load_net(
+    args: argparse.Namespace,
+    *,
+    reads: bool,
+    param: proto.NetParameter | None = None,
+    **settings: Any,
+) -> Net:
     """The net of --model with the weights of --weights, on the backend of the options.
 
-    reads: it must have data layers. settings: those of Net. UserError.
+    reads: it must have data layers. param: what the file says, if it has been read. settings: those
+    of Net. UserError.
     """
     models = read_weights(args.weights)
     backend = make_backend(args)
     with naming(args.model):
-        param = proto.read_net(args.model)
+        param = proto.read_net(args.model) if param is None else param
         net = Net(param, backend=backend, level=args.level, stages=args.stage, **settings)
     if reads:
         check_fed(net, args.model)

@@ -144,6 +144,14 @@ def resize_image(im: np.ndarray, new_dims: Extents, interp_order: int = 1) -> np
     return resize(np.asarray(im), extents, interp_order).astype(np.float32, copy=False)
 
 
+def ten_crops(extents: Sequence[int], crop_dims: Extents) -> list[tuple[int, int, int]]:
+    """Where ten crops of an image (height, width) begin, row and column, and 1 for those that are
+    mirrored: the corners and the centre, then the same mirrored."""
+    down, right = (int(size) - int(crop) for size, crop in zip(extents, crop_dims, strict=True))
+    corners = [(0, 0), (0, right), (down, 0), (down, right), (down // 2, right // 2)]
+    return [(*corner, mirrored) for mirrored in (0, 1) for corner in corners]
+
+
 def oversample(images: Sequence[np.ndarray], crop_dims: Extents) -> np.ndarray:
     """Ten crops of each image (height, width, channels): the corners, the centre, all mirrored.
 
@@ -152,11 +160,9 @@ def oversample(images: Sequence[np.ndarray], crop_dims: Extents) -> np.ndarray:
     height, width = (int(extent) for extent in crop_dims)
     crops = []
     for image in images:
-        down, right = image.shape[0] - height, image.shape[1] - width
-        corners = [(0, 0), (0, right), (down, 0), (down, right)]
-        centre = (down // 2, right // 2)
-        plain = [image[y : y + height, x : x + width] for y, x in [*corners, centre]]
-        crops += plain + [crop[:, ::-1] for crop in plain]
+        for y, x, mirrored in ten_crops(image.shape[:2], crop_dims):
+            crop = image[y : y + height, x : x + width]
+            crops.append(crop[:, ::-1] if mirrored else crop)
     return np.array(crops, np.float32)
 
 

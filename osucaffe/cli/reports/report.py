@@ -14,7 +14,7 @@ from ...files import read_bytes, write_bytes
 from ...net import Net
 from ...proto import SolverParameter, format_text, read_net, read_solver
 from ...solvers.nets import testing_nets, training_net
-from ...solvers.snapshots.snapshot import listed
+from ...solvers.snapshots.snapshot import best_model, listed
 from .. import options
 from ..launch.start import check_device
 from ..score.predictions import Scoring, predict, scored_blobs, sources_of
@@ -103,8 +103,8 @@ def _predictions(
 
 def _newest_model(param: SolverParameter) -> list[str]:
     """The best model if one was saved, or else the newest snapshot's."""
-    best = Path(f"{param.snapshot_prefix}_best.caffemodel")
-    saved = [str(path) for path in (best, best.with_name(best.name + ".h5")) if path.is_file()]
+    best = (Path(best_model(param.snapshot_prefix, end)) for end in ("", ".h5"))
+    saved = [str(path) for path in best if path.is_file()]
     made = [event.model for event in listed(param.snapshot_prefix) if Path(event.model).is_file()]
     return saved[:1] or made[-1:]
 

@@ -23,7 +23,7 @@ from ...errors import UserError, listed
 from ...net import Net
 from ...proto import read_mean, read_net
 from ...pycaffe.image_input import Cropped, ImageInput
-from ...pycaffe.io import Extents, resize_image, scale_pixels
+from ...pycaffe.io import Extents, resize_image, scale_pixels, ten_crops
 from ...pycaffe.packed import pack, packed_bytes
 from ..arguments.options import names
 from ..images import load_upright
@@ -176,13 +176,11 @@ class FileInput(Cropped):
 
 
 def _parts(extents: Sequence[int], inner: Extents, oversample: bool) -> list[Choice]:
-    """The middle part of an image, or ten: the corners and the middle, then all mirrored."""
+    """The middle part of an image, or ten of it."""
+    if oversample:
+        return ten_crops(extents, inner)
     down, right = (int(size) - int(part) for size, part in zip(extents, inner, strict=True))
-    middle = down // 2, right // 2
-    if not oversample:
-        return [(*middle, 0)]
-    corners = [(0, 0), (0, right), (down, 0), (down, right), middle]
-    return [(*corner, mirrored) for mirrored in (0, 1) for corner in corners]
+    return [(down // 2, right // 2, 0)]
 
 
 class ImageFiles:
@@ -210,9 +208,7 @@ class ImageFiles:
                 else:
                     target[...] = self._entry.enter(path, self._oversample)
             except UserError as error:
-                self.bad.report(
-                    error, index
-                )  # a record holds zeros, or another photo: it is dropped
+                self.bad.report(error, index)  # its record stays as it is: zeros or another photo
 
     def stream(self, shape: tuple[int, ...], readers: int, backend: Backend) -> Pipeline:
         """Batches of this shape, (images, crops, channels, height, width), for a backend; made by

@@ -49,7 +49,8 @@ def _test(args: argparse.Namespace, job: Job) -> None:
         state = net_state(param := read_net(args.model), "TEST", args.level, args.stage)
         blobs = scored_blobs(filter_layers(param, state))
     wanted = blobs[:2] if blobs else ()
-    net = options.load_net(args, reads=True, phase="TEST", inference=True, wanted=wanted)
+    settings = {"phase": "TEST", "inference": True, "wanted": wanted}
+    net = options.load_net(args, reads=True, param=param, **settings)
     if args.detection:
         check_detection(net, args.model)
     detections: dict[str, list[np.ndarray]] = {name: [] for name in detection_outputs(net)}

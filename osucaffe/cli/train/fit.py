@@ -14,6 +14,7 @@ import numpy as np
 from ... import log
 from ...data.sets.folder import find_photos
 from ...errors import UserError
+from ...solvers.snapshots.snapshot import best_model
 from ..arguments.options import names
 from ..images import SUFFIXES
 from ..nets.new import find_start
@@ -40,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     extent = find_start(args).extent
     size = args.size or (extent * 8 // 7 if extent else _fitting(photos))
     data, net = f"{args.out}/data", f"{args.out}/train_val.prototxt"
-    weights = f"{args.out}/{args.what}_best.caffemodel"
+    weights = best_model(f"{args.out}/{args.what}")
     begin = ["--weights", args.weights] if args.weights else []
     gpu = ["--gpu", args.gpu] if args.gpu else []
     first = ["--gpu", names(args.gpu)[0].replace("all", "0")] if args.gpu else []

@@ -13,7 +13,7 @@ from pathlib import Path
 from ...errors import UserError
 from ...solvers.signals import Signals
 from ...solvers.snapshots.retention import KeepBest, KeepNewest
-from ...solvers.snapshots.snapshot import named
+from ...solvers.snapshots.snapshot import best_model, named
 from ...solvers.solver import Solver
 
 logger = logging.getLogger("osucaffe")
@@ -48,7 +48,7 @@ def tell_how_to_go_on(solver: Solver, signals: Signals) -> None:
             logger.info("To resume from iteration %d: %s", solver.iteration, command)
         return
     end = ".h5" if event.model.endswith(".h5") else ""
-    best = Path(f"{solver.param.snapshot_prefix}_best.caffemodel{end}")
+    best = Path(best_model(solver.param.snapshot_prefix, end))
     model, net = next(filter(Path.exists, (best, Path(event.model))), None), solver.param.net
     if model is None or not net or not solver.test_nets:
         return

@@ -64,7 +64,7 @@ class KeepBest(Observer):
         prefix = solver.param.snapshot_prefix
         snapshot.check_writable(prefix, solver.file)
         end = ".h5" if snapshot.named(solver.param, 0).model.endswith(".h5") else ""
-        self.model, self._note = f"{prefix}_best.caffemodel{end}", Path(f"{prefix}_best.json")
+        self.model, self._note = snapshot.best_model(prefix, end), Path(f"{prefix}_best.json")
         self.value, self.iteration, self._worse = math.nan, -1, 0
         if solver.iteration:
             self._go_on()

@@ -122,6 +122,11 @@ def named(param: SolverParameter, iteration: int) -> Snapshot:
     return Snapshot(iteration, f"{stem}.caffemodel{end}", f"{stem}.solverstate{end}")
 
 
+def best_model(prefix: str, end: str = "") -> str:
+    """The file of the best model of a run. end: ".h5" for HDF5."""
+    return f"{prefix}_best.caffemodel{end}"
+
+
 def contents(
     files: Snapshot,
     net: Net,
