@@ -444,10 +444,11 @@ class Net:
             self._catch_up()
         self._store.upload(self, but=[t for name in pending for t in self.blobs[name].pending])
         before = [blob.data for blob in self._net.blobs.values()]
-        lain = {tensor.address for tensor in before}
+        before += [tensor for name in pending for tensor in self.blobs[name].pending]
+        known = {tensor.address for tensor in before}
         self._net.reshape({name: self.blobs[name].shape for name in pending})
-        for name, blob in self._net.blobs.items():
-            if blob.data.address not in lain and name not in pending:
+        for blob in self._net.blobs.values():
+            if blob.data.address not in known:
                 self._store.detach(blob.data)
         self._store.forget(self)
         self._waiting.clear()

@@ -196,6 +196,13 @@ def batch_norm_cases() -> None:
         ]:
             _batch_norm(what, x, small, added, relu)
 
+    far = eighths(8, 2, 64, 64) + 3
+    far[0, :, 0, 0] = 35  # whoever subtracts the first number from all loses digits
+    past = {"past_means": np.zeros(2), "past_variances": np.zeros(2), "past_weight": np.zeros(1)}
+    case("first far from the others", "batch_norm_statistics", {"x": far, **past},
+         {"eps": 0.01, "fraction": 0.9},
+         reference.batch_norm_statistics(far, *past.values(), 0.01, 0.9))  # fmt: skip
+
 
 def _batch_norm(what: str, x: np.ndarray, small: dict[str, Any], addend: Any, relu: bool) -> None:
     """Forward, and backward with constant statistics or not, from one gradient or from two."""

@@ -32,7 +32,9 @@ EPS = {"fp32": 1e-7, "tf32": 5e-4, "bf16": 2e-3}
 FACTOR = {"fp32": 64.0, "tf32": 16.0, "bf16": 16.0}
 """So many times the spread is allowed: it is the greatest of few draws, and sums of many equal
 numbers round all to one side (less so in the narrow formats: these add in float32)."""
-DRAWS, MORE_DRAWS = 2, 24
+DRAWS, MORE_DRAWS = 2, 100
+"""Of the noise, for each net and before a value is called wrong: what bfloat16's rounding decides
+(which of two scores is the greater) may go the other way in one draw of twenty only."""
 HUGE, INFINITE = 1e18, 3e38
 """What is not compared any more, and what no float32 holds."""
 Values = Iterator[tuple[str, np.ndarray]]

@@ -362,6 +362,18 @@ def test_an_array_that_the_net_had_not_followed_yet_is_the_inputs(
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
+def test_an_input_that_two_layers_read_keeps_what_was_written_early(
+    backend: Cpu, tmp_path: Path
+) -> None:
+    net, _ = pair(tmp_path, SPATIAL + 'layer { name: "too" type: "ReLU" bottom: "data" top: "too" }')
+    for step in range(6):
+        net.blobs["data"].reshape(1, 3, 8 + step % 2, 8)
+        held = net.blobs["data"].data
+        held[...] = step
+        assert (net.forward()["too"] == step).all()
+        assert np.shares_memory(held, net.blobs["data"].data)
+
+
 def test_arrays_of_inputs_that_keep_their_shape_stay_the_inputs(
     backend: Cpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -170,7 +170,7 @@ def batch_norm_statistics(call: CudaCall, a: BatchNormStatistics) -> Step:
     rows = matrix.rows
     finish = [
         matrix.x, partial, a.mean, a.rate, a.past_means, a.past_variances, a.past_weight,
-        matrix.grid[1], 1 / rows, rows / max(rows - 1, 1), a.eps, a.fraction,
+        matrix.grid[1], 1 / rows, rows / max(rows - 1, 1), a.eps, a.fraction, rows,
     ]  # fmt: skip
     return sequence([
         matrix.over("sum_squares", [matrix.x, partial]),

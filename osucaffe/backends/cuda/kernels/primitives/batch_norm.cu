@@ -65,13 +65,25 @@ __device__ __forceinline__ void channels(const float* from, int column, float ot
     for (int j = 0; j < VEC; ++j) to[j] = from ? from[column + j] : otherwise;
 }
 
-// Sums of x and x^2, less the first x of the channel: so that large means cancel nothing.
+// A number near the mean of each of N channels, of which x is at the first: the mean of four rows,
+// as a single one may lie far from all others.
+template <int N>
+__device__ __forceinline__ void near_mean(const T* x, int64_t rows, float (&mean)[N]) {
+    float values[4][N];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) load<T, N>(x + rows * i / 4 * C, values[i]);
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+        mean[j] = ((values[0][j] + values[1][j]) + (values[2][j] + values[3][j])) * 0.25f;
+}
+
+// Sums of x and x^2, less a number near the mean of the channel: else large means cancel digits.
 extern "C" __global__ void sum_squares(const T* x, float* partial, int64_t rows) {
     PDL_BEGIN;
     int column = own_column();
     float sum[VEC] = {}, square[VEC] = {}, shift[VEC];
     if (column < C) {
-        load<T, VEC>(x + column, shift);
+        near_mean<VEC>(x + column, rows, shift);
         for_pieces<true>(rows, column, [&](const int64_t (&at)[AT_ONCE], int count) {
             Piece xs[AT_ONCE];
 #pragma unroll
@@ -121,13 +133,16 @@ __device__ __forceinline__ bool sum_partial(const float* partial, int parts, int
 extern "C" __global__ void finish_statistics(const T* x, const float* partial, float* mean,
                                              float* rate, float* past_means, float* past_variances,
                                              float* past_weight, int parts, float share,
-                                             float unbiased, float eps, float fraction) {
+                                             float unbiased, float eps, float fraction,
+                                             int64_t rows) {
     PDL_BEGIN;
     int column = blockIdx.x * 32 + threadIdx.x;
     float sum, square;
     if (!sum_partial(partial, parts, column, sum, square)) return;
     float centre = sum * share, variance = fmaxf(square * share - centre * centre, 0.0f);
-    float value = to_float(x[column]) + centre;
+    float shift[1];
+    near_mean<1>(x + column, rows, shift);
+    float value = shift[0] + centre;
     mean[column] = value;
     rate[column] = 1 / sqrtf(variance + eps);
     past_means[column] = fraction * past_means[column] + value;
