@@ -365,7 +365,9 @@ def test_an_array_that_the_net_had_not_followed_yet_is_the_inputs(
 def test_an_input_that_two_layers_read_keeps_what_was_written_early(
     backend: Cpu, tmp_path: Path
 ) -> None:
-    net, _ = pair(tmp_path, SPATIAL + 'layer { name: "too" type: "ReLU" bottom: "data" top: "too" }')
+    net, _ = pair(
+        tmp_path, SPATIAL + 'layer { name: "too" type: "ReLU" bottom: "data" top: "too" }'
+    )
     for step in range(6):
         net.blobs["data"].reshape(1, 3, 8 + step % 2, 8)
         held = net.blobs["data"].data

@@ -587,14 +587,14 @@ def _center(g: Growing, layer: LayerParameter, shape: Shape) -> None:
 @maker("Reduction", table=LOSSES)
 def _reduced(g: Growing, layer: LayerParameter, shape: Shape) -> None:
     _choose_settings(g, layer, shape)
-    layer.loss_weight.append(g.choice(1.0, 0.3))
+    layer.loss_weight.append(g.choice(1.0, 0.375))  # few bits: sums of it are exact
 
 
 @maker("Power", table=LOSSES)
 def _summed(g: Growing, layer: LayerParameter, shape: Shape) -> None:
     """A loss weight on a blob of any shape weighs the sum of its elements."""
     layer.power_param.scale = 0.5
-    layer.loss_weight.append(g.choice(1.0, 0.1))
+    layer.loss_weight.append(g.choice(1.0, 0.125))
 
 
 @maker("Filter", table=LOSSES)

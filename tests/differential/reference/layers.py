@@ -309,6 +309,7 @@ def _normalize(c: Context, p: Any, x: Tensors, w: Tensors) -> Tensor:
 
 def _probabilities(c: Context, x: Tensor, axis: int) -> Tensor:
     powers = torch.exp(c.round(x - x.detach().amax(axis, keepdim=True)))
+    powers = torch.where(powers < 2.0**-126, 0, powers)  # single precision has nothing below
     return c.round(powers) / c.round(powers.sum(axis, keepdim=True))
 
 
