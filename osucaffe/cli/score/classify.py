@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -91,29 +92,34 @@ class _Classified:
         self.paths: list[str] = []
         self._shown: list[list[tuple[str, float]]] = []
         self._true: list[str | None] = []
+        self._classes: dict[str, str | None] = {}
+        """The class that files in a folder are of."""
 
     def add(self, paths: list[str], scores: np.ndarray) -> None:
         """Those of a batch."""
-        true = [self._true_class(path) for path in paths]
+        true = [self._true_class(os.path.dirname(path)) for path in paths]
         rows = [at for at, name in enumerate(true) if name]
         labels = [self._labels.index(name) for name in true if name]
         self._result.add(scores[rows], np.array(labels, int))
         self.paths += paths
         self._true += true
+        lines = []
         for path, row, order in zip(paths, scores, _best(scores, self._args.top), strict=True):
             self._shown.append([(self._labels[index], float(row[index])) for index in order])
-            if self._args.json:
-                continue
-            print(path)
-            for label, value in self._shown[-1]:
-                print(f"  {value:.4f}  {label}")
+            lines += [path, *(f"  {value:.4f}  {label}" for label, value in self._shown[-1])]
+        if not self._args.json:
+            print("\n".join(lines))  # at once: readers wait while lines are written
 
-    def _true_class(self, path: str) -> str | None:
-        """The class whose name the file's folder has below the one given, or that one itself."""
+    def _true_class(self, inside: str) -> str | None:
+        """The class whose name the folder of a file has below the one given, or that one itself."""
+        if inside not in self._classes:
+            self._classes[inside] = self._named_class(Path(inside))
+        return self._classes[inside]
+
+    def _named_class(self, inside: Path) -> str | None:
         for folder in self._args.images:
-            if Path(folder).is_dir() and Path(path).is_relative_to(folder):
-                below = Path(path).relative_to(folder).parts[:-1]
-                names = [*below[:1], Path(folder).resolve().name]
+            if Path(folder).is_dir() and inside.is_relative_to(folder):
+                names = [*inside.relative_to(folder).parts[:1], Path(folder).resolve().name]
                 return next((name for name in names if name in self._labels), None)
         return None
 

@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -71,7 +72,8 @@ def outputs(
 ) -> Iterator[tuple[np.ndarray, T]]:
     """For each batch all numbers of the net's outputs (loss: followed by the loss), and the result
     of `more`. A single rank leaves them on the device for a while: while a GPU
-    computes, the next is enqueued."""
+    computes, the next is enqueued. Results are given between batches, one for each, so that what
+    is made of them does not keep the device waiting."""
     stored = OutputBuffer(net, loss=loss)
     pending: list[T] = []
 
@@ -83,6 +85,7 @@ def outputs(
     if job.size > 1:
         yield from in_turn(job, batches, score)
         return
+    ready: deque[tuple[np.ndarray, T]] = deque()
     start = last = time.monotonic()
     for batch in range(batches):
         net.forward()
@@ -92,5 +95,8 @@ def outputs(
             net.backend.synchronize()
             _log.info("First two batches, with preparation: %.3f s", time.monotonic() - start)
         if stored.full or batch == batches - 1 or time.monotonic() - last > _PATIENCE:
-            yield from zip(stored.take(), pending, strict=True)
+            ready.extend(zip(stored.take(), pending, strict=True))
             pending, last = [], time.monotonic()
+        if ready:
+            yield ready.popleft()
+    yield from ready
