@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import mmap
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +46,19 @@ class Uploads:
 
     def receive(self) -> None:
         """Let what follows run behind all that was sent."""
+
+
+def pages(nbytes: int) -> mmap.mmap:
+    """Zeros that share no page with others, so that a GPU can pin them: huge pages if there are
+    enough, which streams of writes are faster to (7 % for 20 MB)."""
+    nbytes = max(1, nbytes)
+    if sys.platform != "linux":
+        return mmap.mmap(-1, nbytes)
+    # Private: the system has huge pages for such memory only.
+    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a kernel without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
 
 def available_memory() -> int:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import mmap
-import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ...backends.tensor import Shape
+from ...backends.uploads import pages
 from ...trace import span
 
 Fill = Callable[[int, Sequence[np.ndarray]], None]
@@ -203,15 +201,7 @@ class Pipeline:
 
 
 def allocate(shape: Shape, dtype: str = "float32") -> Buffer:
-    """An array of zeros on separate pages (huge ones if it is large), which a GPU can pin."""
+    """An array of zeros on pages of its own, which a GPU can pin."""
     count = int(np.prod(shape))
-    nbytes = max(1, count * np.dtype(dtype).itemsize)
-    if sys.platform == "linux":
-        # Private: huge pages, which a stream of writes is faster to, are for such memory only.
-        pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        with contextlib.suppress(OSError):  # a kernel without them
-            pages.madvise(mmap.MADV_HUGEPAGE)
-    else:
-        pages = mmap.mmap(-1, nbytes)
-    flat = np.frombuffer(pages, dtype, count)
+    flat = np.frombuffer(pages(count * np.dtype(dtype).itemsize), dtype, count)
     return Buffer(flat.reshape(shape), flat, flat.ctypes.data)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...tensor import Shape, Step, Tensor
-from ...uploads import Mark, Uploads
+from ...uploads import Mark, Uploads, pages
 from ..gpu import Gpu
 
 SLOTS = 2
@@ -101,8 +101,7 @@ class DeviceUploads(Uploads):
 
     def memory(self, shape: Shape, dtype: str) -> np.ndarray:
         count = math.prod(shape)
-        pages = mmap.mmap(-1, max(1, count * np.dtype(dtype).itemsize))
-        memory = np.frombuffer(pages, dtype, count)
+        memory = np.frombuffer(pages(count * np.dtype(dtype).itemsize), dtype, count)
         pin(self._runtime, memory, memory.nbytes)
         return memory.reshape(shape)
 
