@@ -28,7 +28,6 @@ _ROWS: tuple[tuple[str, ...], ...] = (
     ),
     ("DSS", "ImageDataParameter", "normalize", "ImageLabelmapData"),
     ("Intel Caffe", "NetParameter", "bn_stats_batch_size"),
-    ("Intel Caffe", "SolverParameter", "local_gw_ratio local_lr_auto"),
     ("Intel Caffe", "TransformationParameter", "pad random_aspect_ratio_param random_resize_param"),
     (
         "MobileNet-YOLO",
@@ -46,7 +45,7 @@ _ROWS: tuple[tuple[str, ...], ...] = (
     (
         "NVIDIA Caffe",
         "SolverParameter",
-        "larc larc_eta larc_policy larc_turbo max_momentum max_weight_decay momentum_policy "
+        "larc_turbo max_momentum max_weight_decay momentum_policy "
         "momentum_power test_and_snapshot_last_epochs weight_decay_policy weight_decay_power",
     ),
     (

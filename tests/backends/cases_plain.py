@@ -170,6 +170,9 @@ def dropout_cases() -> None:
 def solver_cases() -> None:
     x = normal(70_000)
     case("", "sum_of_squares", {"x": x}, {}, {"y": np.array([(x**2).sum()])})
+    g, cuts = normal(70_000) + 1, [(0, 3), (5, 69_000), (69_000, 70_000)]
+    sums = [[(a * b)[i:j].sum() for a, b in ((x, x), (g, g), (x, g))] for i, j in cuts]
+    case("", "segment_sums", {"x": x, "g": g}, {"segments": cuts}, {"y": np.array(sums)})
 
     for size, segments in [
         (10, [(0, 4, 1.0, 1.0), (4, 6, 2.0, 0.0), (8, 10, 1.0, 0.5)]),
@@ -194,6 +197,18 @@ def solver_cases() -> None:
                 for value, before in zip(new, [w, *history], strict=True)
             )
             tensors = {"weights": w, "gradients": g, "history": history}
+            if label == "momentum":
+                sums = normal(len(segments), 3) ** 2
+                of_each = np.zeros((size, 3))
+                for (start, stop, *_), row in zip(segments, sums, strict=True):
+                    of_each[start:stop] = row
+                ww, gg, wg = of_each.T
+                case(f"by sums, {size}", "update",
+                     {"weights": w, "gradients": g, "history": [], "sums": sums,
+                      "scalars": np.array([0.25])},
+                     {"names": ["lr"], "segments": segments, "constants": {},
+                      "formula": "w = w - lr * (ww + 2 * gg + 3 * wg) * g"},
+                     {"weights": w - 0.25 * (ww + 2 * gg + 3 * wg) * g, "history": []})
             case(f"{label}, {size}", "update", tensors | {"scalars": np.array([0.25, 0.5])},
                  {"names": ["lr", "scale"], "segments": segments, "formula": formula,
                   "constants": constants}, {"weights": weights, "history": after})  # fmt: skip

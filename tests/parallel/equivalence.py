@@ -97,6 +97,7 @@ def cases(size: int) -> Iterator[Case]:
             SGD,
             SGD + " iter_size: 2",
             SGD + " clip_gradients: 0.5",
+            SGD + " local_lr_auto: true",
             ADAM + " clip_gradients: 0.3",
             SGD + " iter_size: 3 clip_gradients: 0.5",
         ]

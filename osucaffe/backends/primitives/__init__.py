@@ -112,6 +112,7 @@ class Program(Recorder):
     evaluate_boxes = recorded(detection.EvaluateBoxes)
 
     sum_of_squares = recorded(solvers.SumOfSquares)
+    segment_sums = recorded(solvers.SegmentSums)
     update = recorded(solvers.Update)
 
 

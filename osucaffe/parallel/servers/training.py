@@ -210,6 +210,11 @@ class Served(DataParallel):
         together = roles.consistency.together
         if solver.loss_scale is not None:
             raise UserError("--loss_scale: servers do not unscale gradients: leave it out")
+        if optimizer.update.sums:
+            raise UserError(
+                "larc and local_lr_auto need the norms of whole parameters, which no server has: "
+                "leave out --servers"
+            )
         if not (optimizer.separable or together):
             raise UserError(
                 "clip_gradients needs the sum over all gradients of an iteration, which only "

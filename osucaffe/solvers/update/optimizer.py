@@ -93,19 +93,28 @@ class Optimizer:
 
     def _record(self, program: Program, first: int, last: int) -> None:
         """Record the update of the arena's elements first .. last - 1."""
+        data, diff, sums = self._arena.data, self._arena.diff, None
+        segments = [
+            (max(start, first), min(stop, last), parameter.lr_mult, parameter.decay_mult)
+            for start, stop, parameter in self._arena.segments
+            if parameter.lr_mult and max(start, first) < min(stop, last)
+        ]
+        if self.update.sums:
+            if not segments:
+                return
+            sums = Tensor((len(segments), 3), name="sums", persistent=True)
+            self._backend.give_memory(sums)
+            program.segment_sums(data, diff, sums, segments=[each[:2] for each in segments])
         program.update(
-            self._arena.data,
-            self._arena.diff,
+            data,
+            diff,
             self.flats,
             self._scalars,
             formula=self.update.formula,
             names=self.update.names,
-            segments=[
-                (max(start, first), min(stop, last), parameter.lr_mult, parameter.decay_mult)
-                for start, stop, parameter in self._arena.segments
-                if parameter.lr_mult and max(start, first) < min(stop, last)
-            ],
+            segments=segments,
             constants=self.update.constants,
+            sums=sums,
         )
 
     def step(self, learning_rate: float, iteration: int) -> None:

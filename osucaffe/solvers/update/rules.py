@@ -3,7 +3,8 @@
 The language is that of `backends/formula.py`. w and g are the weights and their gradients, h and h2
 the history; `rate` and `decay` are the parameter's own multipliers (lr_mult, decay_mult);
 `lr` is the learning rate of the iteration, `squares` the sum of squares of all raw gradients,
-`scale` their factor from loss scaling (see `loss_scaling.py`).
+`scale` their factor from loss scaling (see `loss_scaling.py`); `ww`, `gg` and `wg` are the
+parameter's own sums of w^2, g^2 and w * g, of raw gradients.
 Everything else is a constant of the run, named after its solver field.
 
 The order is Caffe's: clip by the global norm of the accumulated gradients, divide by iter_size,
@@ -29,6 +30,17 @@ REGULARIZATION = {
     "L2": "g = g + weight_decay * decay * w",
     "L1": "g = g + weight_decay * decay * sign(w)",
 }
+LOCAL = ("larc", "local_lr_auto")
+"""The solver fields that give each parameter a rate of its own, by its L2 norm and its gradient's,
+in place of its lr_mult: NVIDIA Caffe's (the gradient without weight decay, as on its GPUs) and
+Intel Caffe's (the gradient with it). You et al. 2017, arXiv 1708.03888, equation 6."""
+RATIO = {
+    "larc": "ratio = larc_eta * sqrt(ww) / max(norm, tiny)",
+    "local_lr_auto": "size = sqrt(ww);"
+    "ratio = local_gw_ratio * size / max(norm + weight_decay * size, tiny)",
+}
+LOCAL_RATE = {"scale": "local_rate = lr * trust", "clip": "local_rate = min(lr, trust)"}
+"""By larc_policy."""
 
 
 def _bias_correction(param: SolverParameter, iteration: int) -> float:
@@ -98,7 +110,8 @@ RULES: dict[str, Rule] = {
 class Update:
     """What a solver evaluates every iteration: its rule with clipping and regularization.
 
-    names: the run-time scalars, in order. rate(learning_rate, iteration) is `lr`.
+    names: the run-time scalars, in order. rate(learning_rate, iteration) is `lr`. sums: the formula
+    reads those of each parameter, too.
     """
 
     formula: str
@@ -106,6 +119,7 @@ class Update:
     constants: dict[str, float]
     histories: int
     rate: Callable[[float, int], float]
+    sums: bool = False
 
 
 def update_of(param: SolverParameter, file: str = "the solver", *, scaled: bool = False) -> Update:
@@ -132,6 +146,8 @@ def update_of(param: SolverParameter, file: str = "the solver", *, scaled: bool 
     if param.iter_size > 1:
         parts.append(AVERAGE)
         fields.append("iter_size")
+    local = next((field for field in LOCAL if getattr(param, field)), None)
+    before = list(parts)
     if param.weight_decay:
         parts.append(REGULARIZATION[param.regularization_type])
         fields.append("weight_decay")
@@ -141,7 +157,15 @@ def update_of(param: SolverParameter, file: str = "the solver", *, scaled: bool 
         return learning_rate * factor
 
     parts.append(rule.formula)
+    if local:
+        parts[-1:] = [
+            *_local_rate(param, local, before),
+            rule.formula.replace("lr * rate", "local_rate"),
+        ]
+        fields += {"larc": ["larc_eta"], "local_lr_auto": ["local_gw_ratio", "weight_decay"]}[local]
     constants = {field: float(getattr(param, field)) for field in fields}
+    if local:
+        constants["tiny"] = 1e-30
     if scaled:
         changed = ("w", "h", "h2")[: 1 + rule.histories]
         parts[:0] = [f"{name}_before = {name}" for name in changed]
@@ -153,7 +177,23 @@ def update_of(param: SolverParameter, file: str = "the solver", *, scaled: bool 
         constants=constants,
         histories=rule.histories,
         rate=rate,
+        sums=local is not None,
     )
+
+
+def _local_rate(param: SolverParameter, local: str, scaling: list[str]) -> list[str]:
+    """What computes a parameter's own rate. scaling: what was done to the gradient before decay."""
+    factor = ["factor = 1", *(part.replace("g = g", "factor = factor") for part in scaling)]
+    norm = "norm = factor * sqrt(gg)"
+    if local == "local_lr_auto":
+        norm = (
+            "l2 = weight_decay * decay;"
+            "norm = sqrt(max(factor**2 * gg + 2 * factor * l2 * wg + l2**2 * ww, 0))"
+        )
+    # A parameter or gradient of zeros says nothing: its rate is the solver's.
+    trust = "trust = where(min(ww, norm) > 0, ratio, 1)"
+    policy = param.larc_policy if local == "larc" else "scale"
+    return [*factor, norm, RATIO[local], trust, LOCAL_RATE[policy]]
 
 
 def _check(param: SolverParameter, rule: Rule, file: str) -> None:
@@ -173,6 +213,15 @@ def _check(param: SolverParameter, rule: Rule, file: str) -> None:
             f"{file}: delta keeps {param.type} from dividing by zero, so it must be positive, "
             f"not {param.delta:g}"
         )
+    if all(getattr(param, field) for field in LOCAL):
+        raise UserError(f"{file}: give larc or local_lr_auto, not both")
+    if param.larc and param.larc_policy not in LOCAL_RATE:
+        raise UserError(
+            f"{file}: larc_policy {param.larc_policy!r} is not known; "
+            f"choose one of {', '.join(LOCAL_RATE)}"
+        )
+    if param.local_lr_auto and param.weight_decay and param.regularization_type != "L2":
+        raise UserError(f"{file}: local_lr_auto goes with regularization_type L2 only")
     if param.iter_size < 1:
         raise UserError(f"{file}: iter_size must be at least 1, not {param.iter_size}")
     if param.clip_gradients == 0:

@@ -32,8 +32,8 @@ def draw_group(random: np.random.Generator, case: Case) -> tuple[CommConfig, Par
         return values[random.integers(len(values))]
 
     propagation = one("none", "blocking", "overlapped", "sharded")
-    clips = propagation == "sharded" and case["clip_gradients"] >= 0
-    if clips or case.get("run.loss_scale"):
+    sums = case["clip_gradients"] >= 0 or {"larc", "local_lr_auto"} & set(case)
+    if (propagation == "sharded" and sums) or case.get("run.loss_scale"):
         propagation = "none"  # the others are refused
     config = ParallelConfig(one("blocking", "layerwise"), propagation, one(0, 64, 1 << 20))
     if propagation != "none":

@@ -88,6 +88,11 @@ def draw(random: np.random.Generator) -> Case:
         **draw_rule(one),
         **draw_policy(random, one, iterations),
     }
+    if random.random() < 0.3:  # NVIDIA Caffe's and Intel Caffe's
+        case |= one(
+            {"larc": True, "larc_policy": one("scale", "clip"), "larc_eta": one(0.001, 0.1)},
+            {"local_lr_auto": True, "local_gw_ratio": one(0.001, 0.1), "regularization_type": "L2"},
+        )
     if random.random() < 0.3:
         case["run.loss_scale"] = one("dynamic", "1024", "3")
     if random.random() < 0.5:

@@ -77,6 +77,10 @@ class Reference:
         off = self.random.standard_normal(np.shape(values)) * self.noise
         return values + off * np.abs(values).max(initial=0)
 
+    def rough_squares(self, values: np.ndarray) -> np.ndarray:
+        """The same of what is not negative, and has a root."""
+        return np.abs(self.rough(values))
+
     def batch(self, phase: str) -> tuple[np.ndarray, np.ndarray]:
         size = (
             self.case["net.batch"] * self.ranks if phase == "TRAIN" else self.case["net.test_batch"]
@@ -168,8 +172,16 @@ class Reference:
             w, h = self.weights[number], self.history[0][number]
             second = self.history[-1][number]
             g, decay = gradient / p.iter_size, p.weight_decay * decay_factor
+            size, plain = math.sqrt(np.sum(w**2)), math.sqrt(np.sum(g**2))
             g = self.rough(g + decay * (w if p.regularization_type == "L2" else np.sign(w)))
             local = rate * rate_factor
+            if p.larc:  # NVIDIA Caffe, GetLocalRate; weight decay comes later on a GPU
+                trust = p.larc_eta * size / plain if size > 0 and plain > 0 else 1.0
+                local = rate * trust if p.larc_policy == "scale" else min(rate, trust)
+            if p.local_lr_auto:  # Intel Caffe, GetLocalRate
+                norm = math.sqrt(np.sum(g**2))
+                below = norm + p.weight_decay * size
+                local = rate * (p.local_gw_ratio * size / below if size > 0 and norm > 0 else 1.0)
             m = p.momentum
             if p.type == "SGD":
                 h = m * h + local * g
@@ -192,8 +204,9 @@ class Reference:
                 h = m * h + (1 - m) * g
                 second = p.momentum2 * second + (1 - p.momentum2) * g**2
                 change = local * h / (np.sqrt(second) + p.delta)
-            self.history[-1][number] = self.rough(second)
-            self.history[0][number] = self.rough(h)
+            self.history[-1][number] = self.rough_squares(second)
+            of_squares = p.type in ("AdaGrad", "RMSProp", "AdaDelta")
+            self.history[0][number] = self.rough_squares(h) if of_squares else self.rough(h)
             self.weights[number] = self.rough(w - self.rough(change))
 
     def train(self, iterations: int) -> Course:

@@ -26,6 +26,30 @@ def test_what_once_failed(case: Case) -> None:
     KIND.run(case)
 
 
+OWN = {"type": "Nesterov", "momentum": 0.9, "net.multipliers": ((2.0, 1.0), (0.0, 1.0), (1.0, 0.0))}
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"larc": True, "larc_eta": 0.1},
+        {"larc": True, "larc_eta": 0.1, "larc_policy": "clip", "regularization_type": "L1"},
+        {"local_lr_auto": True, "local_gw_ratio": 0.1},
+    ],
+)
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"net.depth": 3, "net.activation": "TanH", "iter_size": 2, "clip_gradients": 0.5},
+        {"run.loss_scale": "dynamic", "clip_gradients": 0.05},
+        {"net.bias": False, "net.multipliers": ((0.0, 1.0),)},  # nothing learns
+    ],
+)
+@pytest.mark.parametrize("decay", [0.0, 0.2])
+def test_own_rates_of_parameters(own: Case, case: Case, decay: float) -> None:
+    KIND.run({**OWN, **own, **case, "weight_decay": decay})
+
+
 @pytest.mark.parametrize("changes", [False, True], ids=["fixed", "daily"])
 def test_random_settings(changes: bool) -> None:
     seed = today() if changes else 1

@@ -68,6 +68,12 @@ def test_the_rules_are_those_of_caffe() -> None:
         ('type: "Adam" delta: 0', "delta keeps Adam from dividing by zero"),
         ("iter_size: 0", "iter_size must be at least 1"),
         ("clip_gradients: 0", "clip_gradients must not be 0"),
+        ("larc: true local_lr_auto: true", "give larc or local_lr_auto, not both"),
+        ('larc: true larc_policy: "both"', "larc_policy 'both' is not known; choose one of scale"),
+        (
+            'local_lr_auto: true weight_decay: 1 regularization_type: "L1"',
+            "local_lr_auto goes with regularization_type L2 only",
+        ),
     ],
 )
 def test_contradictions_are_named(settings: str, complaint: str) -> None:

@@ -116,6 +116,8 @@ def _value(expression: Expression, scalars: Mapping[str, float]) -> float:
 
 
 def update(p: Preparation, a: Update) -> Step:
+    if a.sums is not None:
+        raise Unsupported("rates of parameters that depend on their sums")
     buffers = {"w": a.weights, "g": a.gradients} | dict(zip(("h", "h2"), a.history, strict=False))
     rule = additions(a.formula, list(buffers), [*a.names, "rate", "decay"], a.constants)
     factors = list(dict.fromkeys((rate, decay) for _, _, rate, decay in a.segments))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -35,20 +36,20 @@ def update(call: CpuCall, a: ops.Update) -> Step:
         gradient, formula = "gradient", f"g = gradient; {formula}"
     operands = ["w", gradient, *["h", "h2"][: len(a.history)]]
     tensors = [a.weights, a.gradients, *a.history]
-    merged = merge_segments(a.segments)
+    segments = merge_segments(a.segments) if a.sums is None else a.segments
+    names = [*a.names, "rate", "decay", *(ops.SUMS if a.sums is not None else ())]
 
     def worker() -> Callable[[int, int], None]:
-        evaluate = Evaluate(
-            formula, operands, [*a.names, "rate", "decay"], a.constants, dtype=call.backend.dtype
-        )
+        evaluate = Evaluate(formula, operands, names, a.constants, dtype=call.backend.dtype)
 
         def work(start: int, stop: int) -> None:
             arrays = [flat(tensor) for tensor in tensors]
             given = flat(a.scalars).tolist()
-            for first, last, rate, decay in merged:
+            sums = itertools.repeat(()) if a.sums is None else a.sums.array.tolist()
+            for (first, last, *multipliers), more in zip(segments, sums, strict=False):
                 begin, end = max(first, start), min(last, stop)
                 if begin < end:
-                    evaluate(arrays, (*given, rate, decay), begin, end)
+                    evaluate(arrays, (*given, *multipliers, *more), begin, end)
 
         return work
 
@@ -57,8 +58,16 @@ def update(call: CpuCall, a: ops.Update) -> Step:
 
 @direct()
 def sum_of_squares(call: CpuCall, a: ops.SumOfSquares) -> None:
-    source, total = flat(a.x), 0.0
-    for start in range(0, len(source), DOT_CHUNK):
-        piece = source[start : start + DOT_CHUNK]
-        total += float(np.dot(piece, piece))
-    a.y.array.fill(total)
+    a.y.array.fill(_dot(flat(a.x), flat(a.x)))
+
+
+@direct()
+def segment_sums(call: CpuCall, a: ops.SegmentSums) -> None:
+    for row, (start, stop) in zip(a.y.array, a.segments, strict=True):
+        x, g = flat(a.x)[start:stop], flat(a.g)[start:stop]
+        row[:] = _dot(x, x), _dot(g, g), _dot(x, g)
+
+
+def _dot(x: np.ndarray, y: np.ndarray) -> float:
+    cuts = [slice(start, start + DOT_CHUNK) for start in range(0, len(x), DOT_CHUNK)]
+    return sum(float(np.dot(x[cut], y[cut])) for cut in cuts)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...formula import to_c
-from ...primitives.solvers import SumOfSquares, Update
+from ...primitives.solvers import SUMS, SegmentSums, SumOfSquares, Update
 from ...tensor import Step, sequence
 from ..layout import c_struct
 from ..passes.elementwise import Operand, vector_function
@@ -25,16 +25,18 @@ FEW = 2**20
 WIDTH = 4
 
 
-CHUNK = np.dtype([("start", "i8"), ("stop", "i8"), ("rate", "f4"), ("decay", "f4")])
-"""What a block updates, and the multipliers of its parameter."""
+CHUNK = np.dtype(
+    [("start", "i8"), ("stop", "i8"), ("rate", "f4"), ("decay", "f4"), ("segment", "i8")]
+)
+"""What a block updates, and the multipliers and the number of its parameter."""
 
 
 def chunks(segments: Sequence[Segment]) -> np.ndarray:
     """A table of chunks: pieces of the segments."""
     chunk = CHUNKS[sum(stop - start for start, stop, *_ in segments) > FEW]
     table = [
-        (begin, min(begin + chunk, stop), rate, decay)
-        for start, stop, rate, decay in segments
+        (begin, min(begin + chunk, stop), rate, decay, number)
+        for number, (start, stop, rate, decay) in enumerate(segments)
         for begin in range(start, stop, chunk)
     ]
     return np.array(table, CHUNK)
@@ -46,25 +48,34 @@ def update(call: CudaCall, a: Update) -> Step:
     operands = [Operand("w", a.weights, stored=True), Operand("g", a.gradients)]
     history = zip(("h", "h2"), a.history, strict=False)
     operands += [Operand(name, tensor, stored=True) for name, tensor in history]
-    body = to_c(a.formula, [x.name for x in operands], [*a.names, "rate", "decay"], a.constants)
+    names = [*a.names, "rate", "decay", *(SUMS if a.sums is not None else ())]
+    body = to_c(a.formula, [x.name for x in operands], names, a.constants)
     if low := backend.low_precision_arena(a.weights):
         operands.append(Operand("low", low, stored=True, loaded=False))
         body += " low = w;"
     table = chunks(a.segments)
-    arguments = [*(each.tensor for each in operands), a.scalars, backend.upload(table)]
-    text = update_kernel(operands, body, a.names)
+    arguments = [*(each.tensor for each in operands), a.scalars, backend.upload(table), a.sums]
+    text = update_kernel(operands, body, a.names, sums=a.sums is not None)
     return launch(kernel_from(text, "update"), len(table), arguments)
 
 
-def update_kernel(operands: Sequence[Operand], body: str, names: Sequence[str]) -> str:
-    """The text of the kernel. names: of the scalars that `body` reads."""
-    parameters = dict.fromkeys([*names, "rate", "decay"], "float")
+def update_kernel(
+    operands: Sequence[Operand], body: str, names: Sequence[str], *, sums: bool = False
+) -> str:
+    """The text of the kernel. names: of the scalars that `body` reads; sums: it reads a segment's,
+    too."""
+    read = SUMS if sums else ()
+    parameters = dict.fromkeys([*names, "rate", "decay", *read], "float")
     function, passed = vector_function(operands, body, parameters)
     declared = ", ".join(f"{each.type}* __restrict__ {each.name}_" for each in operands)
-    scalars = " ".join(f"float {name} = scalars[{i}];" for i, name in enumerate(names))
+    scalars = " ".join(
+        [f"float {name} = scalars[{i}];" for i, name in enumerate(names)]
+        + [f"float {name} = sums[3 * chunk.segment + {i}];" for i, name in enumerate(read)]
+    )
     return f"""{c_struct("Chunk", CHUNK)}
 {function}
-extern "C" __global__ void update({declared}, const float* scalars, const Chunk* chunks) {{
+extern "C" __global__ void update({declared}, const float* scalars, const Chunk* chunks,
+                                  const float* sums) {{
     PDL_BEGIN;
     Chunk chunk = chunks[blockIdx.x];
     float rate = chunk.rate, decay = chunk.decay;
@@ -81,6 +92,22 @@ extern "C" __global__ void update({declared}, const float* scalars, const Chunk*
         elements<1>(at, {passed});
 }}
 """
+
+
+@primitive("own")
+def segment_sums(call: CudaCall, a: SegmentSums) -> Step:
+    for tensor in (a.x, a.g):
+        call.backend.choose_layout(tensor)
+    table = chunks([(*segment, 0.0, 0.0) for segment in a.segments])
+    cuts = np.stack([table["start"], table["stop"]], axis=1)
+    firsts = np.searchsorted(table["segment"], np.arange(len(a.segments) + 1)).astype(np.int64)
+    partial, upload = call.temporary((len(table), len(SUMS))), call.backend.upload
+    sums = kernel("reduce", "chunk_sums", T=a.x, G=a.g)
+    total = kernel("reduce", "total_sums")
+    return sequence([
+        launch(sums, len(table), [a.x, a.g, upload(cuts), partial]),
+        launch(total, len(a.segments), [partial, upload(firsts), a.y]),
+    ])  # fmt: skip
 
 
 @primitive("own")

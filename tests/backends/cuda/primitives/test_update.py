@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.layout import c_struct
 from osucaffe.backends.cuda.primitives.solvers import CHUNK
@@ -26,14 +27,18 @@ net_param {
 """
 
 
+LOCAL = ["", "larc: true", 'larc: true larc_policy: "clip"', "local_lr_auto: true"]
+
+
+@pytest.mark.parametrize("local", LOCAL)
 @pytest.mark.parametrize("kind", ["SGD", "Adam"])
 @pytest.mark.parametrize("loss_scale", ["dynamic", "none"])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_the_launches_fit_the_kernels(
-    kind: str, loss_scale: str, precision: str, monkeypatch: pytest.MonkeyPatch
+    kind: str, loss_scale: str, precision: str, local: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     simulate(monkeypatch)
-    param = parse_text(f'type: "{kind}" {SETTINGS}', SolverParameter)
+    param = parse_text(f'type: "{kind}" {SETTINGS} {local}', SolverParameter)
     solver = Solver(param, Cuda(precision=precision, graphs=False), loss_scale=loss_scale)
     solver.step(2)
     assert (solver.loss_scale is None) == (loss_scale == "none")
@@ -44,7 +49,7 @@ def test_a_table_lies_as_the_compiler_lays_out_its_struct() -> None:
         pytest.skip("NVRTC is not installed")
     assert CHUNK.fields is not None
     claims = [f"sizeof(Chunk) == {CHUNK.itemsize}"]
-    claims += [f"__builtin_offsetof(Chunk, {k}) == {v[1]}" for k, v in CHUNK.fields.items()]
+    claims += [f"__INTADDR__(&((Chunk*)0)->{k}) == {v[1]}" for k, v in CHUNK.fields.items()]
     text = "typedef long long int64_t;\n" + c_struct("Chunk", CHUNK)
     compile_kernel("PTX", text + f"static_assert({' && '.join(claims)});", ("-std=c++17",))
     with pytest.raises(AssertionError, match="static assertion failed"):
@@ -54,12 +59,14 @@ def test_a_table_lies_as_the_compiler_lays_out_its_struct() -> None:
 
 
 @pytest.mark.gpu
-def test_scaled_and_plain_training_agree() -> None:
-    values = []
-    for loss_scale in "none", "1024":
-        solver = Solver(parse_text(SETTINGS, SolverParameter), Cuda(), loss_scale=loss_scale)
+@pytest.mark.parametrize("local", LOCAL)
+def test_scaled_and_plain_training_agree(local: str) -> None:
+    values, param = [], parse_text(f"{SETTINGS} {local}", SolverParameter)
+    for backend, loss_scale in (Cuda(), "none"), (Cuda(), "1024"), (Cpu(), "none"):
+        solver = Solver(param, backend, loss_scale=loss_scale)
         solver.net.write("x", np.arange(12, dtype=np.float32).reshape(3, 4))
         solver.net.write("y", np.ones((3, 4), np.float32))
         solver.step(4)
         values.append(solver.backend.read(solver.net.arena.data))
     np.testing.assert_allclose(values[1], values[0], rtol=1e-5)
+    np.testing.assert_allclose(values[2], values[0], rtol=1e-5)
