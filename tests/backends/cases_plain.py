@@ -203,12 +203,24 @@ def solver_cases() -> None:
                 for (start, stop, *_), row in zip(segments, sums, strict=True):
                     of_each[start:stop] = row
                 ww, gg, wg = of_each.T
-                case(f"by sums, {size}", "update",
-                     {"weights": w, "gradients": g, "history": [], "sums": sums,
-                      "scalars": np.array([0.25])},
-                     {"names": ["lr"], "segments": segments, "constants": {},
-                      "formula": "w = w - lr * (ww + 2 * gg + 3 * wg) * g"},
-                     {"weights": w - 0.25 * (ww + 2 * gg + 3 * wg) * g, "history": []})
+                case(
+                    f"by sums, {size}",
+                    "update",
+                    {
+                        "weights": w,
+                        "gradients": g,
+                        "history": [],
+                        "sums": sums,
+                        "scalars": np.array([0.25]),
+                    },
+                    {
+                        "names": ["lr"],
+                        "segments": segments,
+                        "constants": {},
+                        "formula": "w = w - lr * (ww + 2 * gg + 3 * wg) * g",
+                    },
+                    {"weights": w - 0.25 * (ww + 2 * gg + 3 * wg) * g, "history": []},
+                )
             case(f"{label}, {size}", "update", tensors | {"scalars": np.array([0.25, 0.5])},
                  {"names": ["lr", "scale"], "segments": segments, "formula": formula,
                   "constants": constants}, {"weights": weights, "history": after})  # fmt: skip
