@@ -36,7 +36,7 @@ help:
 	@echo "make bench-recurrent  an LSTM beside torch.nn.LSTM; PYTHON=... on a GPU machine"
 	@echo "make bench-infer  forward passes beside OpenCV, ONNX Runtime and PyTorch; PYTHON=... on a GPU machine"
 	@echo "make bench-classify  photos from files through osucaffe classify; PYTHON=... on a GPU machine"
-	@echo "make bench-real DIR=...  forward passes of a folder of trained models beside OpenCV (THREADS=2)"
+	@echo "make bench-real DIR=...  forward passes of a folder of trained models beside OpenCV (THREADS=2 BUSY=0)"
 	@echo "make bench-comm  all collectives on 2, 4 .. GPUs, beside NCCL"
 	@echo "make bench-comm-cpu  all collectives on CPUs, beside the MPI library's (MAX_MB=16)"
 	@echo "make grpc-peer  build/grpc_peer, plain gRPC in C++ for osucaffe bench rpc --peer (Debian: libgrpc++-dev)"
@@ -152,9 +152,10 @@ bench-infer: $(if $(filter python3,$(PYTHON)),$(VENV)/bench.stamp)
 	$(if $(filter python3,$(PYTHON)),$(BIN)/python,$(PYTHON)) -m benchmarks.bench_infer $(if $(filter python3,$(PYTHON)),,--gpu)
 
 THREADS ?= 2
+BUSY ?= 0
 bench-real: $(VENV)/dev.stamp
 	@$(if $(DIR),,echo "make bench-real DIR=...: a folder of NAME.prototxt and NAME.caffemodel"; exit 1)
-	$(BIN)/python -m benchmarks.bench_real $(DIR) --threads $(THREADS)
+	$(BIN)/python -m benchmarks.bench_real $(DIR) --threads $(THREADS) --busy $(BUSY)
 
 # A GPU machine brings CuPy, cuDNN and PyTorch of its own CUDA version: PYTHON names its Python.
 bench-gpu:

@@ -7,8 +7,11 @@ batch 1, on inputs of normal numbers. What fails on one side has the message in 
 from __future__ import annotations
 
 import statistics
+import subprocess
+import sys
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +55,18 @@ def measure(weights: Path, threads: int, rounds: int, seconds: float) -> dict[st
     return row
 
 
+@contextmanager
+def busy_loops(count: int) -> Iterator[None]:
+    """So many processes that take the processors from what is measured."""
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
 def geometric_mean(rows: list[dict[str, Any]]) -> float:
     """Of the ratios that there are."""
     return statistics.geometric_mean([row["ratio"] for row in rows if "ratio" in row] or [1.0])
@@ -79,6 +94,7 @@ Written by `make bench-real` on {record["date"]}.
 - {record["machine"]["cpu"]}; {record["machine"]["cores"]} cores, threads: {record["threads"]}
 - {", ".join(" ".join(each) for each in versions.items())}
 - {record["rounds"]} runs each of {record["seconds"]} s, in turns; medians of the runs' medians
+- busy loops beside them: {record["busy"]}
 - other processes took up to {max((row["others_share"] for row in timed), default=0):.0%} of the \
 machine while these ran
 
@@ -102,19 +118,22 @@ def main() -> None:
     parser.add_argument("--only", metavar="NAMES", help="these models, with commas")
     parser.add_argument("--rounds", type=int, default=7, help="runs of each side (7)")
     parser.add_argument("--seconds", type=float, default=0.3, help="length of a run (0.3)")
+    parser.add_argument("--busy", type=int, default=0, help="so many busy loops beside them (0)")
     options = parser.parse_args()
     found = sorted(options.folder.rglob("*.caffemodel"), key=lambda path: path.stem)
     if not found:
         parser.error(f"{options.folder} has no NAME.caffemodel (beside its NAME.prototxt)")
     given = {key: getattr(options, key) for key in ("threads", "rounds", "seconds")}
-    record = results.begin(**given, rows=[])
+    record = results.begin(**given, busy=options.busy, rows=[])
+    name = f"real-cpu-{record['date']}" + (f"-busy-{options.busy}" if options.busy else "")
     for path in found:
         if path.stem not in (options.only or path.stem).split(","):
             continue
-        row = measure(path, **given)
+        with busy_loops(options.busy):
+            row = measure(path, **given)
         record["rows"].append(row)
         print(row["model"], row.get("ratio", row["failed"]), flush=True)
-        written = results.write(f"real-cpu-{record['date']}", record, render(record), options.out)
+        written = results.write(name, record, render(record), options.out)
     print(f"\n{written.read_text()}")
 
 
