@@ -107,7 +107,7 @@ class _Classified:
         for path, row, order in zip(paths, scores, _best(scores, self._args.top), strict=True):
             self._shown.append([(self._labels[index], float(row[index])) for index in order])
             lines += [path, *(f"  {value:.4f}  {label}" for label, value in self._shown[-1])]
-        if not self._args.json:
+        if lines and not self._args.json:
             print("\n".join(lines))  # at once: readers wait while lines are written
 
     def _true_class(self, inside: str) -> str | None:
