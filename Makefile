@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 ITERATIONS ?= 3000
 
-.PHONY: help train test test-short test-long test-quick test-lowest test-newest test-pythons test-gpu lint docs bench-cpu bench-data bench-classify bench-gpu bench-setup bench-kernels bench-train bench-scaling bench-comm bench-comm-cpu bench-recurrent bench-infer bench-real clean fuzz differential bench-servers papers papers-gpu bench-predict bench-comm-profile bench-ranks grpc-peer
+.PHONY: help train test test-short test-long test-quick test-lowest test-newest test-pythons test-gpu lint docs bench-cpu bench-data bench-classify bench-gpu bench-memory bench-setup bench-kernels bench-train bench-scaling bench-comm bench-comm-cpu bench-recurrent bench-infer bench-real clean fuzz differential bench-servers papers papers-gpu bench-predict bench-comm-profile bench-ranks grpc-peer
 .DELETE_ON_ERROR:
 
 help:
@@ -29,6 +29,7 @@ help:
 	@echo "make bench-cpu  measure training on the CPU side by side with PyTorch"
 	@echo "make bench-data read LMDBs side by side with PyTorch's DataLoader; PYTHON=... on a GPU machine"
 	@echo "make bench-gpu  the same on a GPU (needs CuPy, cuDNN and PyTorch for CUDA)"
+	@echo "make bench-memory  the largest batches that cards of 8, 16 and 24 GB train, beside PyTorch's"
 	@echo "make bench-setup  how long training takes to start on a GPU, cold and warm"
 	@echo "make bench-kernels  what each way of computing a convolution is worth, on a GPU"
 	@echo "make bench-train  whole programs that train from files, beside PyTorch's; PYTHON=... on a GPU machine"
@@ -160,6 +161,9 @@ bench-real: $(VENV)/dev.stamp
 # A GPU machine brings CuPy, cuDNN and PyTorch of its own CUDA version: PYTHON names its Python.
 bench-gpu:
 	$(PYTHON) -m benchmarks.bench_gpu
+
+bench-memory:
+	$(PYTHON) -m benchmarks.bench_memory
 
 bench-setup:
 	$(PYTHON) -m benchmarks.bench_setup
