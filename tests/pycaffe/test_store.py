@@ -340,8 +340,7 @@ def test_arrays_of_the_time_before_are_the_scripts_own(
         for array in result, net.blobs["data"].data:
             kept.append(keep(array))
             values.append(array.copy().reshape(kept[-1].shape))
-    for array, wanted in zip(kept, values, strict=True):
-        np.testing.assert_array_equal(array, wanted)
+    np.testing.assert_equal(kept, values)
 
 
 def test_an_array_that_the_net_had_not_followed_yet_is_the_inputs(
