@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -28,6 +27,7 @@ from .graph.assembly import (
     reuse_tensors,
     unused_tensors,
 )
+from .graph.build_cache import BuildCache, input_shapes, is_repeatable
 from .graph.capture import as_one, run_at
 from .graph.gradients import Node, find_gradients
 from .graph.parameters import adopt_parameters
@@ -51,11 +51,6 @@ from .layers.base import Reshaped
 from .proto import AnyWeights, caffe_pb2
 
 log = logging.getLogger("osucaffe")
-
-REMEMBERED = 16
-"""Shapes besides the current ones, of each of which a net that only runs forward keeps what was
-built for them, its captured graph and memory: a batch size or a scale that comes again costs
-nothing."""
 
 
 class Net:
@@ -98,8 +93,6 @@ class Net:
         self.backend = backend
         self._inference, self._wanted = inference, list(wanted)
         self._shares = share is not None
-        self._builds: OrderedDict[tuple[tuple[str, Shape], ...], pipeline.Build] = OrderedDict()
-        """Those that are remembered, by the shapes of the inputs; the oldest first."""
         self._loss_scale = loss_scale
         self.phase = phase
         self.name: str = param.name
@@ -128,6 +121,7 @@ class Net:
         self.layer_names: list[str] = [layer.name for layer in self.layers]
         self.parameters: list[Parameter] = adopt_parameters(self.layers, share, self.blobs)
         self.pool: Pool = share.pool if share else Pool(backend)
+        self._cache = BuildCache(self.layers, self.pool)
         if inference and not self.inspectable:
             self.constants = self._build.constants = Constants(
                 blob.data for layer in self.layers for blob in layer.parameters
@@ -159,11 +153,12 @@ class Net:
 
     def _build_again(self, shapes: Mapping[str, Shape]) -> None:
         """Be built for other shapes, if the layers can have them."""
-        before = self._with_states()
+        before = self._build
+        self._cache.save_layers(before)
         try:
             parts = assemble_again(before.parts, shapes, inspectable=self.inspectable)
         except UserError:
-            self._restore(before)
+            self._cache.restore_layers(before)
             raise
         self._leave()
         self._begin_build(parts, again=True)
@@ -296,66 +291,37 @@ class Net:
 
     def input_of(self, name: str, shape: Shape) -> Tensor | None:
         """An input as it was when it had this shape, if that is remembered."""
-        builds = self._builds.values() if name in self.inputs else ()
-        tensors = (build.parts.blobs[name].data for build in builds)
-        return next((tensor for tensor in tensors if tensor.shape == shape), None)
+        return self._cache.input_of(name, shape)
 
     def _go_back(self, shapes: Mapping[str, Shape]) -> bool:
         """Be as the net was when its inputs had these shapes, if that is remembered."""
-        now = self._input_shapes
-        wanted = now | {name: tuple(map(int, shape)) for name, shape in shapes.items()}
-        if not self.is_repeatable or wanted == now:
+        now = input_shapes(self._build)
+        asked = now | {name: tuple(map(int, shape)) for name, shape in shapes.items()}
+        if not self.is_repeatable or asked == now:
             return self.is_repeatable
-        build = self._builds.pop(tuple(sorted(wanted.items())), None)
+        build = self._cache.take(asked)
         if build is None:
             return False
-        before = self._with_states()
+        before = self._build
+        self._cache.save_layers(before)
         self._leave()
         self._use(build)
         if keep_memory(before.parts, build.parts):
             self.forget_replay()
-        self._restore(build)
+        self._cache.restore_layers(build)
         return True
 
     def _leave(self) -> None:
         """Remember what is built, before the net becomes another, if that can be."""
-        if not self.is_repeatable or (self.constants is None and self.is_complete):
-            self._give_back(self._build)
-            return
-        self._builds[tuple(sorted(self._input_shapes.items()))] = self._build
-        if len(self._builds) > REMEMBERED:
-            self._give_back(self._builds.popitem(last=False)[1])
-
-    def _give_back(self, build: pipeline.Build) -> None:
-        """Give back the room in the pool of what is not used any more."""
-        if build.plan is not None:
-            self.pool.remove(build.plan)
-
-    def _with_states(self) -> pipeline.Build:
-        """What is built, with what the layers have set up for it."""
-        self._build.states = self._build.states or [dict(vars(layer)) for layer in self.layers]
-        return self._build
-
-    def _restore(self, build: pipeline.Build) -> None:
-        """Let the layers have what they had set up when this was built."""
-        for layer, state in zip(self.layers, build.states, strict=True):
-            vars(layer).update(state)
-
-    @property
-    def _input_shapes(self) -> dict[str, Shape]:
-        return {name: self.blobs[name].shape for name in self.inputs}
+        if self.is_repeatable and (self.constants is not None or not self.is_complete):
+            self._cache.add(self._build)
+        else:
+            self._cache.drop(self._build)
 
     @cached_property
     def is_repeatable(self) -> bool:
-        """Whether all that the net does depends on its inputs and parameters, and on nothing that
-        its layers remember themselves."""
-        hosts = {call.position for call in self.programs[0] if call.name == "host"}
-        return all(
-            (node.bottom or node.layer.type == "Input")
-            and not node.layer.reshapes
-            and (position not in hosts or node.layer.host_is_pure)
-            for position, node in enumerate(self.nodes)
-        )
+        """See `build_cache.is_repeatable`."""
+        return is_repeatable(self._build)
 
     # -- running ---------------------------------------------------------------------------------
 
@@ -397,14 +363,13 @@ class Net:
     def forget_replay(self, *, for_all_shapes: bool = False) -> None:
         """Blobs were placed elsewhere, or parameters (which all shapes share): what replays forward
         is to be made anew."""
-        for build in [self._build, *(self._builds.values() if for_all_shapes else ())]:
+        for build in [self._build, *(self._cache if for_all_shapes else ())]:
             build.replay = None
 
     def discard(self) -> None:
         """Give back the room in the pool that it may share; it must not run any more."""
-        for build in [self._build, *self._builds.values()]:
-            self._give_back(build)
-        self._builds.clear()
+        self._cache.drop(self._build)
+        self._cache.clear()
 
     def _follow(self, index: int) -> None:
         """Take over the shapes that a layer has just given its tops; it is to run again."""

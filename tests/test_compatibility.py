@@ -238,8 +238,7 @@ def test_the_command_line_says_where_training_runs() -> None:
     other = solver("solver_mode: GPU device_id: 7 layer_wise_reduce: false")
     for run in (plain, other):
         run.step(2)
-    for name, value in parameters(plain).items():
-        np.testing.assert_array_equal(parameters(other)[name], value)
+    np.testing.assert_equal(parameters(other), parameters(plain))
 
 
 class Notes(Observer):

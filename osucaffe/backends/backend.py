@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, BinaryIO, Protocol
 
 import numpy as np
@@ -106,6 +107,19 @@ class Backend(Protocol):
     @abstractmethod
     def synchronize(self) -> None:
         """Wait until all steps have run."""
+
+    # -- arrays, computed with outside of steps --------------------------------------------------
+
+    xp: Any = np
+    """What computes with arrays in its memory: NumPy, or CuPy."""
+
+    def array_stream(self) -> Stream:
+        """A new stream for `computing_arrays`."""
+        return None
+
+    def computing_arrays(self, stream: Stream) -> AbstractContextManager[None]:
+        """Let this thread's operations of `xp` go to a stream, and be complete at the end."""
+        return nullcontext()
 
     # -- memory ----------------------------------------------------------------------------------
 

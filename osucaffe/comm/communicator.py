@@ -62,9 +62,10 @@ class Communicator(ABC):
     def run(self, operation: str, array: Any, root: int = 0) -> None:
         """Do one of the collective operations now; return when it is complete here."""
 
-    @abstractmethod
     def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
-        """Send the array, or receive it; return when it is complete here."""
+        """Send the array, or receive it; return when it is complete here. (Only `Hierarchical` asks
+        for it, of the communicator by MPI that joins all its ranks.)"""
+        raise NotImplementedError(f"{type(self).__name__} has no transfers between two ranks")
 
     def inside(self) -> Sequence[Communicator]:
         """The communicators that this one is composed of, if any."""
@@ -100,14 +101,6 @@ class Communicator(ABC):
     def part(self, count: int, rank: int | None = None) -> tuple[int, int]:
         """The range of an array of `count` elements that is a rank's (None: this one's) part."""
         return part(count, self.size, self.rank if rank is None else rank)
-
-    def send(self, array: Any, to: int, stream: Any = None) -> Handle:
-        """Send the array to a rank that calls `recv`."""
-        return self.start(lambda: self.transfer(array, to=to), stream)
-
-    def recv(self, array: Any, source: int, stream: Any = None) -> Handle:
-        """Overwrite the array with what rank `source` sends."""
-        return self.start(lambda: self.transfer(array, source=source), stream)
 
     def close(self) -> None:
         """Wait for what is under way and give everything back."""
@@ -164,10 +157,6 @@ class Wrapper(Communicator):
         """As of the communicator inside."""
         return self._inner.part(count, rank)
 
-    def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
-        """Send or receive, as it is."""
-        self._inner.transfer(array, to=to, source=source)
-
     def inside(self) -> Sequence[Communicator]:
         return [self._inner]
 
@@ -204,7 +193,3 @@ class Serial(Communicator):
 
     def run(self, operation: str, array: Any, root: int = 0) -> None:
         """Nothing needs to be done."""
-
-    def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
-        """There is nobody to talk to."""
-        raise ValueError("a single rank has no peer to send to or receive from")

@@ -24,7 +24,7 @@ class Hierarchical(Communicator):
     groups: for each rank the number of its group, counted in the order of their first ranks.
     cross: None on ranks that do not lead their group. rails: the ranks with the same local
     rank in all groups, if these have one size; without, reduce_scatter and all_gather go over
-    `world`, as send and recv do.
+    `world`, as do messages between two ranks.
     """
 
     def __init__(
@@ -61,10 +61,6 @@ class Hierarchical(Communicator):
         start, stop = self._local.part(count, local_rank)
         first, last = self._rails.part(stop - start, along.index(rank))
         return start + first, start + last
-
-    def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
-        """Send or receive over the communicator of all ranks."""
-        self._world.transfer(array, to=to, source=source)
 
     def close(self) -> None:
         """Close what it composes."""

@@ -5,12 +5,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
-
-import numpy as np
 
 from ..arena import Buffer
 from ..comm.communicator import Communicator
@@ -22,20 +20,14 @@ class GradientHook(ABC):
 
     comm: of all ranks; its operations are complete when they have been waited for. net: whose
     gradients. iteration: tells the iteration that is under way. buffers: what is to be
-    saved with snapshots, rank 0's for all: see `settle`. xp: NumPy, or for a device's arrays CuPy.
+    saved with snapshots, rank 0's for all: see `settle`. xp, stream: see `Backend`.
     """
 
     buffers: Sequence[Buffer] = ()
 
     def __init__(self, comm: Communicator, net: NetLayout, iteration: Callable[[], int]) -> None:
         self.comm, self.net, self.iteration = comm, net, iteration
-        self.xp: Any = np
-        self.stream: Any = None
-        if not isinstance(net.arena.data.array, np.ndarray):
-            import cupy
-
-            self.xp, self._device = cupy, cupy.cuda.Device()
-            self.stream = cupy.cuda.Stream(non_blocking=True)
+        self.xp, self.stream = net.backend.xp, net.backend.array_stream()
 
     @abstractmethod
     def reduce(self, bucket: Bucket, gradients: Any) -> None:
@@ -47,20 +39,9 @@ class GradientHook(ABC):
         """Bring the state to what rank 0's buffers say, with zeros in those of the other ranks, and
         to what follows from the iteration: as it will be after a resume. All ranks call it."""
 
-    @contextlib.contextmanager
-    def computing(self) -> Iterator[None]:
-        """Let this thread's operations on a device's arrays go to `stream`, and be complete."""
-        if self.stream is None:
-            yield
-            return
-        self._device.use()
-        before = self.xp.cuda.get_current_stream()
-        self.stream.use()
-        try:
-            yield
-            self.stream.synchronize()
-        finally:
-            before.use()
+    def computing(self) -> AbstractContextManager[None]:
+        """Let this thread's operations on arrays go to `stream`, and be complete at the end."""
+        return self.net.backend.computing_arrays(self.stream)
 
     def sum(self, array: Any) -> None:
         """Sum the arrays of all ranks into each of them, as part of `reduce`."""

@@ -66,13 +66,13 @@ class Tuned(DataParallel):
         self._turns: list[int] = []
         self._begun = 0.0
         self._times: list[float] = []
-        self._found: dict[int, list[float]] = {}
+        self._times_by_size: dict[int, list[float]] = {}
 
     def attach(self, solver: Trained) -> None:
         """And find the sizes to try."""
         self._made.clear()
         self._times.clear()
-        self._found.clear()
+        self._times_by_size.clear()
         super().attach(solver)
         sizes = list(candidates(solver.net, self._config))
         if len(sizes) < 2:
@@ -109,7 +109,7 @@ class Tuned(DataParallel):
         if len(self._times) < WARM_UP + COUNT:
             return
         slowest = map(max, zip(*self._job.gather(self._times[WARM_UP:]), strict=True))
-        self._found.setdefault(self._turns.pop(0), []).extend(slowest)
+        self._times_by_size.setdefault(self._turns.pop(0), []).extend(slowest)
         self._times.clear()
         # All ranks have gathered the same times, and so choose the same.
         self._use(self._turns[0] if self._turns else self._choose())
@@ -125,7 +125,7 @@ class Tuned(DataParallel):
         self._exchange = self._make_exchange(self._solver)
 
     def _choose(self) -> int:
-        medians = {size: statistics.median(times) for size, times in self._found.items()}
+        medians = {size: statistics.median(times) for size, times in self._times_by_size.items()}
         chosen = choose_size(medians, self._default)
         logger.info("%s", describe_sizes(medians, chosen, self._solver.net))
         return chosen
@@ -217,8 +217,8 @@ def measure_designs(
     rates: dict[Design, float] = {}
     for _ in range(ROUNDS):
         for design in designs(job.size):
-            own = _turn(job, topology, quiet, file, make_backend(), design, seconds)
-            rate = max(job.gather(own))  # parameter servers have none
+            local_rate = _turn(job, topology, quiet, file, make_backend(), design, seconds)
+            rate = max(job.gather(local_rate))  # parameter servers have none
             rates[design] = max(rate, rates.get(design, 0.0))
             report(f"{design.name:20} {rate:>10.2f} batches/s")
     return sorted(rates.items(), key=lambda item: -item[1])

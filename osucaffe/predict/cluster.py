@@ -160,12 +160,12 @@ class Cluster:
     def server_hosts(self, servers: str, workers: int) -> list[int]:
         """Where parameter servers run: "K", the ranks behind the workers'; "K/host", K beside the
         workers of each host. UserError for anything else."""
-        count, beside, rest = servers.partition("/host")
+        count, per_host, rest = servers.partition("/host")
         if not count.isdecimal() or not int(count) or rest:
             raise UserError(
                 f"--servers {servers}: give K, or K/host for K beside each host's ranks"
             )
-        if beside:
+        if per_host:
             return [host for host in range(self.host(workers - 1) + 1) for _ in range(int(count))]
         return [self.host(workers + server) for server in range(int(count))]
 

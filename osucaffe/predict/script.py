@@ -91,9 +91,6 @@ class Notebook(Communicator):
     def run(self, operation: str, array: Any, root: int = 0) -> None:
         raise NotImplementedError
 
-    def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
-        raise NotImplementedError
-
 
 class _Noted(Handle):
     def __init__(self, script: Script, number: int) -> None:

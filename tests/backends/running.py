@@ -144,6 +144,5 @@ def run_call(
     for _ in range(2):
         run()
         results.append({argument: runner.read(tensors[argument]) for argument in call.writes})
-    for argument, once in results[0].items():
-        np.testing.assert_equal(once, results[1][argument], err_msg=argument)
+    np.testing.assert_equal(results[1], results[0])
     return results[0]

@@ -28,8 +28,6 @@ class Done(OnStream):
     def enqueue(self, operation: str, array: Any, root: int, stream: Any) -> None:
         raise AssertionError("a single rank has nothing to do")
 
-    transfer = enqueue
-
 
 def after(operation: str, rank: int, arrays: list[np.ndarray]) -> np.ndarray:
     """What a rank holds after an operation, where it is defined; else what it held."""

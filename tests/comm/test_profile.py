@@ -24,9 +24,6 @@ class Silent(Communicator):
     def run(self, operation: str, array: Any, root: int = 0) -> None:
         pass
 
-    def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
-        pass
-
 
 def two_levels(*, background: bool) -> Hierarchical:
     """Rank 0 of two groups of two."""
@@ -125,9 +122,6 @@ class FakeGpu(OnStream):
 
     def enqueue(self, operation: str, array: Any, root: int, stream: Any) -> None:
         stream.now += 5.0
-
-    def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
-        pass
 
 
 def test_times_of_streams(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,8 +94,7 @@ def test_what_a_class_leaves_alone_is_zero():
         net.forward()
         net.backward()
         found.append([net.backend.read(parameter.blob.diff) for parameter in net.parameters])
-    for mine, wanted in zip(*found, strict=True):
-        np.testing.assert_array_equal(mine, wanted)
+    np.testing.assert_equal(*found)
 
 
 def test_exceptions_go_through(load):

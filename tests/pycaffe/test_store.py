@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import osucaffe.pycaffe as caffe
-from osucaffe import net as engine
 from osucaffe.backends.cpu import Cpu
 from osucaffe.errors import UserError
+from osucaffe.graph import build_cache
 from osucaffe.pycaffe import settings, store
 
 from .nets import DEPLOY, FUSED, SSD_BOXES, YOLO_BOXES, Device, feed, same, two_nets, write
@@ -301,7 +301,7 @@ def test_nothing_is_prepared_anew(
     backend: Cpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     net, _ = pair(tmp_path, NETS["boxes"])
-    sizes = [(8 + step, 9) for step in range(engine.REMEMBERED + 1)]
+    sizes = [(8 + step, 9) for step in range(build_cache.REMEMBERED + 1)]
     for size in sizes * 2:
         run(net, *size)
     calls: list[str] = []
@@ -318,14 +318,14 @@ def test_nothing_is_prepared_anew(
 def test_no_more_shapes_are_remembered_than_that(
     backend: Cpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "REMEMBERED", 2)
+    monkeypatch.setattr(build_cache, "REMEMBERED", 2)
     net, plain = pair(tmp_path, SPATIAL)
     for step, size in enumerate([8, 9, 10, 8, 9, 11, 8, 9, 10, 11]):
         for each in net, plain:
             run(each, size, 7, seed=step)
         same(net, plain, ["map"])
         fast = net._forward_only._fast
-        assert max(len(net._net._builds), len(fast._builds)) <= 2
+        assert max(len(net._net._cache), len(fast._cache)) <= 2
         assert len(fast.pool._plans) <= 3
 
 
@@ -340,8 +340,7 @@ def test_arrays_of_the_time_before_are_the_scripts_own(
         for array in result, net.blobs["data"].data:
             kept.append(keep(array))
             values.append(array.copy().reshape(kept[-1].shape))
-    for array, wanted in zip(kept, values, strict=True):
-        np.testing.assert_array_equal(array, wanted)
+    np.testing.assert_equal(kept, values)
 
 
 def test_an_array_that_the_net_had_not_followed_yet_is_the_inputs(
@@ -379,7 +378,7 @@ def test_an_input_that_two_layers_read_keeps_what_was_written_early(
 def test_arrays_of_inputs_that_keep_their_shape_stay_the_inputs(
     backend: Cpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "REMEMBERED", 2)
+    monkeypatch.setattr(build_cache, "REMEMBERED", 2)
     nets = pair(tmp_path, NETS["two inputs"])
     held = [net.blobs["side"].data for net in nets]
     for step, size in enumerate([8, 9, 10, 11, 8, 9, 8, 9]):

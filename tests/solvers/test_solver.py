@@ -256,8 +256,7 @@ def test_weights_are_loaded_by_layer_name_from_several_files(tmp_path: Path) -> 
         kept = [layer for layer in weights.layer if layer.name in layers]
         write_weights(tmp_path / f"{name}.caffemodel", NetParameter(layer=kept))
     run = solver(f'weights: "{tmp_path}/a.caffemodel, {tmp_path}/b.caffemodel"')
-    for name, value in parameters(source).items():
-        np.testing.assert_array_equal(parameters(run)[name], value)
+    np.testing.assert_equal(parameters(run), parameters(source))
     renamed = NET.replace('name: "ip"', 'name: "new"')
     file = f"{tmp_path}/a.caffemodel"
     fresh, tuned = solver("", renamed), solver("", renamed, weights=[file])
@@ -329,8 +328,7 @@ def test_nets_are_read_from_files(tmp_path: Path) -> None:
     run.step(1)
     other = solver("")
     other.step(1)
-    for name, value in parameters(other).items():
-        np.testing.assert_array_equal(parameters(run)[name], value)
+    np.testing.assert_equal(parameters(run), parameters(other))
 
 
 def test_debug_info_shows_every_layer(caplog: pytest.LogCaptureFixture) -> None:

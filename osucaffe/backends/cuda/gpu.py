@@ -36,7 +36,7 @@ class Gpu(Backend):
     def __init__(self, number: int, precision: str | None) -> None:
         if precision is not None and precision not in PRECISIONS:
             raise UserError(f"unknown precision {precision}: choose {', '.join(PRECISIONS)}")
-        self.cupy = import_cupy()
+        self.cupy = self.xp = import_cupy()
         count = self.cupy.cuda.runtime.getDeviceCount()
         if not 0 <= number < count:
             raise UserError(
@@ -175,6 +175,22 @@ class Gpu(Backend):
     def synchronize(self) -> None:
         """Wait until all steps have run."""
         self.stream.synchronize()
+
+    def array_stream(self) -> Any:
+        """A new stream for `computing_arrays`."""
+        return self.cupy.cuda.Stream(non_blocking=True)
+
+    @contextlib.contextmanager
+    def computing_arrays(self, stream: Any) -> Iterator[None]:
+        """Let this thread's operations of CuPy go to a stream, and be complete at the end."""
+        self.device.use()
+        before = self.cupy.cuda.get_current_stream()
+        stream.use()
+        try:
+            yield
+            stream.synchronize()
+        finally:
+            before.use()
 
     # -- 16-bit copies of the parameters ----------------------------------------------------------
 

@@ -79,8 +79,8 @@ def _tuned(args: argparse.Namespace) -> Start:
     native = crop_of(net)
     if not native and deploy.is_file():
         native = crop_of(read_net(deploy))
-    beside = path.parent / _SOLVER  # how fast this net may learn
-    solver = read_solver(beside) if beside.is_file() else None
+    solver_path = path.parent / _SOLVER  # how fast this net may learn
+    solver = read_solver(solver_path) if solver_path.is_file() else None
     return Start("finetune", net, str(path), native, solver, (args.weights, weights))
 
 

@@ -52,8 +52,6 @@ class CopyEngine(OnStream):
     arrays. UserError where memory cannot be mapped, or the driver is too old.
     """
 
-    kind = "copy"
-
     def __init__(self, comm: Any) -> None:
         super().__init__(comm.rank, comm.size)
         require_flags()

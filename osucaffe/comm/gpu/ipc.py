@@ -59,8 +59,6 @@ class Ipc(OnStream):
     UserError where memory cannot be mapped.
     """
 
-    kind = "ipc"
-
     def __init__(self, comm: Any) -> None:
         super().__init__(comm.rank, comm.size)
         if comm.size > MOST_RANKS:

@@ -81,15 +81,6 @@ class Nccl(OnStream):
         """What does small operations."""
         return [] if self._small is None else [self._small]
 
-    def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
-        """Send the array, or receive it; return when it is complete here."""
-        pointer, count, kind = array.data.ptr, array.size, _TYPES[array.dtype.name]
-        if to is not None:
-            self._comm.send(pointer, count, kind, to, self.stream.ptr)
-        else:
-            self._comm.recv(pointer, count, kind, source, self.stream.ptr)
-        self.stream.synchronize()
-
     def close(self) -> None:
         """End NCCL's communicator: with it alive, a program may hang at its end.
 

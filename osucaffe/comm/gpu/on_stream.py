@@ -28,9 +28,6 @@ class OnStream(Communicator):
     All of it can be captured in a CUDA graph: the stream is forked off and joined by events.
     """
 
-    kind = ""
-    """What `--comm` calls it."""
-
     def __init__(self, rank: int, size: int, *, level: str = "gpu") -> None:
         super().__init__(rank, size, level=level)
         import cupy
@@ -49,10 +46,6 @@ class OnStream(Communicator):
         self._device.use()  # this may be another thread than the one that made it
         self.enqueue(operation, array, root, self.stream)
         self.stream.synchronize()
-
-    def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
-        """Most have no send and receive between two ranks: every call is one of all ranks."""
-        raise ValueError(f"{self.kind} has no send and recv: use the communicator of all ranks")
 
     def close(self) -> None:
         """Wait for what is under way."""

@@ -100,8 +100,8 @@ def _statistics(norm: Call) -> dict[str, Tensor | None]:
 
 def _parameters(norm: Call, makers: Sequence[Call]) -> list[Tensor]:
     """The parameters that the constants of a normalization are made of: they name these."""
-    own = [norm.reads[name] for name in ("scale", "bias") if name in norm.reads]
-    return [t.owner for t in (*(t for call in makers for t in call.read_tensors()), *own)]
+    affine = [norm.reads[name] for name in ("scale", "bias") if name in norm.reads]
+    return [t.owner for t in (*(t for call in makers for t in call.read_tensors()), *affine)]
 
 
 def _make_affine(norm: Call, makers: Sequence[Call], constants: Constants) -> None:

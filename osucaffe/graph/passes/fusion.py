@@ -86,10 +86,10 @@ def relu_before_split(programs: Programs, fuses: Collection[str]) -> None:
     is only worth it if it fuses this one to what makes the gradient, too.
     """
     forward, *backward = programs
-    whole = {call.position: call for call in forward if call.name == "concat"}
+    concats = {call.position: call for call in forward if call.name == "concat"}
     for calls in backward:
         for split in [call for call in calls if call.name == "split"]:
-            concat = whole.get(split.position)
+            concat = concats.get(split.position)
             if concat is not None and concat.settings["axis"] == split.settings["axis"]:
                 _relu_before_split(forward, calls, concat, split, fuses)
 

@@ -89,7 +89,7 @@ def _sibling(
     if y.persistent or y.viewed or y.base or not y.is_open:
         return None
     sibling = _Sibling(call, [], [], [])
-    for calls, own in zip(backward, single, strict=True):
+    for calls, users_in_pass in zip(backward, single, strict=True):
         gradients = {
             each.name: each
             for each in calls
@@ -97,7 +97,7 @@ def _sibling(
         }
         sibling.filters += [gradients.pop(name) for name in [*gradients] if "filter" in name]
         for images in gradients.values():
-            total = own.other(images.writes["dx"], images, ("sum",))
+            total = users_in_pass.other(images.writes["dx"], images, ("sum",))
             if total is None or any(each != 1 for each in total.settings["coefficients"] or ()):
                 return None
             if images.writes["dx"].persistent or "relu_output" in images.reads:
@@ -132,10 +132,10 @@ def _pays(members: Sequence[_Sibling]) -> bool:
 def _fit(members: Sequence[_Sibling]) -> bool:
     """Whether their parameters can lie together: where they have been placed already, they do."""
     filters = [each.call.reads["w"] for each in members]
-    whole = filters[0].whole
-    if whole is None:
+    joint = filters[0].whole
+    if joint is None:
         return all(each.whole is None and each.array is None for each in filters)
-    return whole.parts == (*filters,)
+    return joint.parts == (*filters,)
 
 
 def _may_join(members: Sequence[_Sibling], programs: Programs) -> bool:
@@ -169,9 +169,9 @@ def _join(members: Sequence[_Sibling], programs: Programs) -> None:
 
     def joined(calls: Sequence[Call], names: Sequence[str], side: str) -> None:
         """Let the first layer's call have its parameters, or their gradients, with the others'."""
-        own = calls[members.index(first)]
+        joint = calls[members.index(first)]
         tensors = {name: [getattr(each, side)[name] for each in calls] for name in names}
-        getattr(own, side).update({name: join(each) for name, each in tensors.items()})
+        getattr(joint, side).update({name: join(each) for name, each in tensors.items()})
 
     joined([each.call for each in members], [n for n in "wb" if n in call.reads], "reads")
     call.writes["y"] = y
@@ -181,20 +181,20 @@ def _join(members: Sequence[_Sibling], programs: Programs) -> None:
     fuse(forward, call, *(each.call for each in others))
     for number, calls in enumerate(backward):
         filters = [each.filters[number] for each in members]
-        own = first.filters[number]
-        program = _program(own)
+        joint_filter = first.filters[number]
+        program = _program(joint_filter)
         program.concat([each.reads["dy"] for each in filters], dy, axis=1)
-        joined(filters, [name for name in ("dw", "db") if name in own.writes], "writes")
-        own.reads["dy"] = dy
-        fuse(calls, own, *(each.filters[number] for each in others))
-        at = calls.index(own)
+        joined(filters, [name for name in ("dw", "db") if name in joint_filter.writes], "writes")
+        joint_filter.reads["dy"] = dy
+        fuse(calls, joint_filter, *(each.filters[number] for each in others))
+        at = calls.index(joint_filter)
         if first.images:
             images = first.images[number]
             joined([each.images[number] for each in members], ["w"], "reads")
             images.reads["dy"] = dy
             fuse(calls, images, *(each.images[number] for each in others))
             _shorten(first.sums[number], images, [each.images[number] for each in others], calls)
-            at = min(calls.index(own), calls.index(images))
+            at = min(calls.index(joint_filter), calls.index(images))
         calls.insert(at, program.calls.pop())
 
 

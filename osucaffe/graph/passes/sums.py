@@ -37,14 +37,14 @@ def _maker(total: Call, calls: list[Call], adds: Collection[str]) -> Call | None
 
 def _add(maker: Call, total: Call, calls: list[Call]) -> None:
     """Let the maker of a term add another."""
-    own = maker.writes["dx"]
-    addend, *rest = [term for term in total.reads["xs"] if term is not own]
+    gradient = maker.writes["dx"]
+    addend, *rest = [term for term in total.reads["xs"] if term is not gradient]
     maker.reads["addend"] = addend
     maker.position = total.position
     calls.remove(maker)
     calls.insert(calls.index(total), maker)
     if rest:
-        total.reads["xs"] = [own, *rest]
+        total.reads["xs"] = [gradient, *rest]
         if total.settings["coefficients"]:
             total.settings["coefficients"] = [1.0] * (1 + len(rest))
         maker.trade(total)

@@ -320,23 +320,23 @@ def check_schedule(
     accesses = [_Accesses(call, sharing) for call in calls]
     lost: dict[Tensor, Call] = {}
     """Tensors whose memory holds something else now, and the call that wrote that."""
-    for index, (call, own) in enumerate(zip(calls, accesses, strict=True)):
+    for index, (call, accessed) in enumerate(zip(calls, accesses, strict=True)):
         if call.settings.get("feed"):
             continue  # it runs before all others, and places what it brings
-        for tensor in own.reads & lost.keys():
+        for tensor in accessed.reads & lost.keys():
             other = lost[tensor]
             fail(call, f"reads {tensor}, over which {other.name} of {other.layer} has written")
-        for tensor in own.changes:
+        for tensor in accessed.changes:
             for shared in sharing.get(tensor, ()):
-                if shared in own.reads or shared in own.changes:
+                if shared in accessed.reads or shared in accessed.changes:
                     fail(call, f"writes {tensor} over another of its operands")
                 lost[shared] = call
-        for tensor in own.writes:
+        for tensor in accessed.writes:
             lost.pop(tensor, None)
         for later, others in zip(
             calls[index + 1 :][: call.overlap], accesses[index + 1 :], strict=False
         ):
-            if not later.overlap and own.conflicts(others):
+            if not later.overlap and accessed.conflicts(others):
                 fail(later, f"does not wait for {call.name} of {call.layer}, which it overlaps")
 
 

@@ -25,7 +25,7 @@ class Pooling(Layer):
             self.fail("top", "a second one (the mask) exists for MAX pooling only")
         extents = bottom[0][2:]
         if param.global_pooling:
-            self.window = self._whole(extents)
+            self.window = self._global_window(extents)
             out: Shape = (1, 1)
         else:
             self.window = read_window(self, "pooling_param", 2)
@@ -38,7 +38,7 @@ class Pooling(Layer):
             self.settings["pad"] = self.window.pad
         return [(*bottom[0][:2], *out)] * max(1, len(self.param.top))
 
-    def _whole(self, extents: Shape) -> Window:
+    def _global_window(self, extents: Shape) -> Window:
         param = self.param.pooling_param
         for field in ("kernel_size", "kernel_h", "kernel_w"):
             if param.HasField(field):

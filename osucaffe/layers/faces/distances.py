@@ -128,12 +128,12 @@ class GeneralContrastiveLoss(Loss):
         distance, label = reads[0].astype(np.float64), reads[1].astype(int)
         outside = (label < 0) | (label >= distance.shape[1])  # of no class: all becomes NaN
         label = np.where(outside, 0, label)
-        items, own = len(distance), np.arange(distance.shape[1]) == label[:, None]
+        items, is_label = len(distance), np.arange(distance.shape[1]) == label[:, None]
         rows = np.arange(len(distance))
         margin = param.negative_margin + self.mean_distance * param.add_intra_mae
         same = distance[rows, label]
         beyond = (same - param.positive_margin).clip(0, param.positive_outlier_thresh)
-        lacking = np.where(own, 0, margin - distance).clip(0)
+        lacking = np.where(is_label, 0, margin - distance).clip(0)
         weight = param.negative_weight * np.where(lacking > 0, 1.0, 0)
         size = lacking
         if param.exp_negative_weight:
@@ -146,7 +146,7 @@ class GeneralContrastiveLoss(Loss):
         if param.max_positive_only:  # that is, the fork keeps the least
             counts = rows == pull.argmin()
         if param.max_negative_only:
-            scores = np.where(own, np.where(label[:, None] == 0, pull[:, None], -np.inf), size)
+            scores = np.where(is_label, np.where(label[:, None] == 0, pull[:, None], -np.inf), size)
             others = np.arange(distance.shape[1]) != scores.argmax(axis=1)[:, None]
             size, weight = np.where(others, 0, size), np.where(others, 0, weight)
         far = np.full(items, param.positive_first) & (same > param.positive_upper_bound)

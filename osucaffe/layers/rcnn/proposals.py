@@ -249,14 +249,14 @@ class AnchorTargetLayer(RpnLayer):
         for blob, rows in zip(top[1:], (targets, inner, outer), strict=False):
             blob.data[image] = rows.reshape(height, width, -1).transpose(2, 0, 1)
 
-    def _labels(self, own: np.ndarray) -> np.ndarray:
+    def _labels(self, overlaps: np.ndarray) -> np.ndarray:
         """Of anchors by their overlaps with the objects: 1, 0, or -1 where they do not count."""
-        settings, best = self.settings, own.max(axis=1)
-        labels = np.full(len(own), -1.0)
+        settings, best = self.settings, overlaps.max(axis=1)
+        labels = np.full(len(overlaps), -1.0)
         negative = best < settings.rpn_negative_overlap
         if not settings.rpn_clobber_positives:
             labels[negative] = 0
-        labels[(own == own.max(axis=0)).any(axis=1)] = 1
+        labels[(overlaps == overlaps.max(axis=0)).any(axis=1)] = 1
         labels[best >= settings.rpn_positive_overlap] = 1
         if settings.rpn_clobber_positives:
             labels[negative] = 0

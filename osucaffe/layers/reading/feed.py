@@ -58,11 +58,11 @@ class Feed(Layer):
 def feed(program: Program, tensors: list[Tensor], following: Following) -> None:
     """Record that memory of the host's becomes these tensors in each forward pass."""
 
-    def place() -> None:
+    def place_buffers() -> None:
         for tensor, buffer in zip(tensors, following(), strict=True):
             tensor.place(buffer.flat, buffer.address)
 
-    program.host([], tensors, function=place, feed=True)
+    program.host([], tensors, function=place_buffers, feed=True)
 
 
 class Stream(Feed):
@@ -251,7 +251,7 @@ class Varying(Stream):
     batch = 1
     """So many records are an item."""
     _waiting: list[Buffer] | None = None
-    _place = 0
+    _position = 0
 
     @property
     def one_by_one(self) -> bool:
@@ -268,11 +268,11 @@ class Varying(Stream):
             return super().next()
         if self._waiting is None:
             self._waiting = []
-            for values in self.one(self._place + self.rank * self.batch):
+            for values in self.one(self._position + self.rank * self.batch):
                 buffer = allocate(values.shape)
                 buffer.array[...] = values
                 self._waiting.append(buffer)
-            self._place += self.ranks * self.batch
+            self._position += self.ranks * self.batch
             shapes = [buffer.array.shape for buffer in self._waiting]
             if shapes != self.shapes:
                 self.shapes = shapes
@@ -283,12 +283,12 @@ class Varying(Stream):
     @property
     def position(self) -> int:
         """How many records the net has taken since the stream began."""
-        return self._place if self.one_by_one else self._pipeline.position
+        return self._position if self.one_by_one else self._pipeline.position
 
     @position.setter
     def position(self, position: int) -> None:
         if self.one_by_one:
-            self._place, self._waiting = position, None
+            self._position, self._waiting = position, None
         else:
             self._pipeline.position = position
 

@@ -133,8 +133,8 @@ class Interp(Layer):
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x = bottom[0].data
         if self.part:
-            x, whole = self.tensor(self.part), x
-            program.crop(whole, x, offsets=(0, 0, self.begin, self.begin))
+            x, image = self.tensor(self.part), x
+            program.crop(image, x, offsets=(0, 0, self.begin, self.begin))
         program.interpolation(x, top[0].data)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:

@@ -59,7 +59,7 @@ class AnnotatedData(Varying):
         return source
 
     def one(self, position: int) -> Arrays:
-        number, source, size = self._place // (self.ranks * self.batch), self._source, 0
+        number, source, size = self._position // (self.ranks * self.batch), self._source, 0
         assert source is not None
         if source.sizes > 1:
             size = source.drawn_size((self.seed, self.key, number // SAME_SIZE))

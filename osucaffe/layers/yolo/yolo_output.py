@@ -120,7 +120,7 @@ class Yolov3DetectionOutput(Rows):
 
     def _report(self, reads: Arrays, writes: Arrays) -> None:
         outputs = [
-            np.pad(self._found(images), ((0, 0), (1, 0)), constant_values=item)
+            np.pad(self._detect(images), ((0, 0), (1, 0)), constant_values=item)
             for item, images in enumerate(zip(*reads, strict=True))
         ]
         rows = np.concatenate(outputs)
@@ -129,7 +129,7 @@ class Yolov3DetectionOutput(Rows):
             rows[:, 0] = np.arange(len(outputs))
         put_rows(rows, writes)
 
-    def _found(self, maps: tuple[np.ndarray, ...]) -> np.ndarray:
+    def _detect(self, maps: tuple[np.ndarray, ...]) -> np.ndarray:
         """Class from 1, score and corners of what the grids of an image tell, the best first."""
         param = self.param.yolov3_detection_output_param
         parts = []

@@ -83,8 +83,9 @@ class PowerSgd(ErrorFeedback):
         total[:] = 0
         total[others], values[others] = rest, 0
         left = [xp.linalg.qr(p)[0] for p in left]
-        own = [m.T @ p for m, p in zip(local, left, strict=True)]
-        for matrix, m, p, mine, q in zip(inside, local, left, own, self._sum(own), strict=True):
+        products = [m.T @ p for m, p in zip(local, left, strict=True)]
+        sums = self._sum(products)
+        for matrix, m, p, mine, q in zip(inside, local, left, products, sums, strict=True):
             matrix.put(m - p @ mine.T, values, bucket)
             matrix.put(p @ q.T, total, bucket)
             self._right[matrix.start] = q

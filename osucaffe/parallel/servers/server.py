@@ -150,7 +150,7 @@ class Server:
         self._summed += 1
         if self._summed == len(self._ranges):
             self._summed = 0
-            self._update(self._rates[worker], self._update_whole)
+            self._update(self._rates[worker], self._update_by_global_norm)
             for piece in self._ranges:
                 self._send_all(piece)
 
@@ -161,7 +161,7 @@ class Server:
             self._optimizer.take_rate()
         step()
 
-    def _update_whole(self) -> None:
+    def _update_by_global_norm(self) -> None:
         """An update that needs the sum of squares of all gradients, those of all servers."""
         update, *rest = self._optimizer.steps
         squares = self._optimizer.squares

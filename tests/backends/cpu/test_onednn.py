@@ -170,6 +170,17 @@ def test_pooling(name: str, row_major: bool, kind: str) -> None:
     check(record)
 
 
+def test_what_onednn_notes_has_no_values_to_read_or_write() -> None:
+    program, index = Program(), Tensor((2, 20, 4, 4), "int32", flexible=True, name="pool index")
+    x, y = blocked(program, (2, 20, 8, 8)), Tensor(index.shape, flexible=True)
+    program.max_pooling(x, y, index, kernel=(2, 2), stride=(2, 2), pad=(0, 0))
+    assert None not in prepare(program)
+    ONEDNN.give_memory(index)
+    for touch in (lambda: ONEDNN.read(index), lambda: ONEDNN.write(index, 0)):
+        with pytest.raises(ValueError, match="pool index holds what oneDNN noted"):
+            touch()
+
+
 def test_average_pooling_beyond_the_padding_is_declined() -> None:
     program = Program()
     x, y = Given((2, 16, 7, 7)), Tensor((2, 16, 4, 4), flexible=True)

@@ -4,7 +4,6 @@ that any text is compiled once, also where several workers run the tests, and in
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import hashlib
 import importlib.util
@@ -15,7 +14,7 @@ from typing import Any
 
 from osucaffe.backends.cuda.runtime import compile as compiling
 from osucaffe.backends.cuda.runtime.cache import keep
-from osucaffe.backends.cuda.runtime.nvrtc import compiled, load
+from osucaffe.backends.cuda.runtime.nvrtc import compiled, kind_for, load
 
 
 @functools.cache
@@ -46,24 +45,10 @@ def once(compiler: str, source: Sequence[str], make: Callable[[], bytes]) -> byt
 
 
 def _compile(kind: str, text: str, options: tuple[str, ...]) -> bytes:
-    library, program = nvrtc(), ctypes.c_void_p()
-    library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"kernel.cu", 0, None, None)
-    array = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
-    failed = library.nvrtcCompileProgram(program, len(options), array)
-    log = _get("ProgramLog", program)
-    assert not failed, f"{options}: {log.decode()}"
+    made, log = compiled(nvrtc(), text.encode(), options, kind)
+    assert made is not None, f"{options}: {log.decode()}"
     assert b"serialized" not in log, log.decode()
-    made = _get(kind, program)
-    library.nvrtcDestroyProgram(ctypes.byref(program))
     return made
-
-
-def _get(kind: str, program: ctypes.c_void_p) -> bytes:
-    size = ctypes.c_size_t()
-    getattr(nvrtc(), f"nvrtcGet{kind}Size")(program, ctypes.byref(size))
-    text = ctypes.create_string_buffer(size.value)
-    getattr(nvrtc(), f"nvrtcGet{kind}")(program, text)
-    return text.raw
 
 
 def compile_here() -> None:
@@ -72,9 +57,9 @@ def compile_here() -> None:
 
     @functools.wraps(compiling.in_child)
     def here(library: str, text: str, options: tuple[str, ...]) -> bytes:
-        made, failed = compiled(load_once(library), text.encode(), options)
-        if failed:
-            raise RuntimeError(made.decode())
+        made, log = compiled(load_once(library), text.encode(), options, kind_for(options))
+        if made is None:
+            raise RuntimeError(log.decode())
         return made
 
     compiling.in_child = here

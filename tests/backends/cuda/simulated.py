@@ -40,7 +40,7 @@ def compile_ptx(text: str, options: tuple[str, ...]) -> str:
     """PTX of a CUDA source. AssertionError as `compile_kernel` says."""
     # For a GPU itself only what has instructions of its own: ptxas takes as long again.
     general = tuple(re.sub(r"=sm_(\d+)$", r"=compute_\1", option) for option in options)
-    return compile_kernel("PTX", text, general).rstrip(b"\0").decode()
+    return compile_kernel("PTX", text, general).decode()
 
 
 def quick_ptx(text: str, options: tuple[str, ...]) -> str:

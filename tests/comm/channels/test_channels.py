@@ -121,8 +121,7 @@ def test_all_sizes_arrive_in_order(late: bool, any_pair: tuple[Channel, Channel]
             b.complete([])
     receives = [b.receive([each], 0, 7) for each in got]
     both(a, sends or [a.send([each], 1, 7) for each in sent], b, receives)
-    for want, found in zip(sent, got, strict=True):
-        assert np.array_equal(want, found)
+    np.testing.assert_equal(sent, got)
 
 
 def test_several_arrays_are_one_message(any_pair: tuple[Channel, Channel]) -> None:
@@ -167,8 +166,7 @@ def test_both_ways_and_many_tags_at_once(any_pair: tuple[Channel, Channel]) -> N
             requests[own].append(mine.send([sent[n]], other, int(n)))
     both(a, requests[0], b, requests[1])
     for found in got:
-        for want, each in zip(sent, found, strict=True):
-            assert np.array_equal(want, each)
+        np.testing.assert_equal(sent, found)
 
 
 def test_a_small_message_overtakes_a_large_one(pair: tuple[Adaptive, Adaptive]) -> None:

@@ -26,9 +26,6 @@ class Doubling(OnStream):
         for index in range(array.size):
             stream.put(lambda index=index: array[index : index + 1].__imul__(2))
 
-    def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
-        raise NotImplementedError
-
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("other", [False, True])

@@ -50,17 +50,27 @@ class Told(list[str]):
         self.come.set()
 
 
-def test_a_slow_operation_is_reported_once(clock: Clock) -> None:
-    told = Told()
-    with Watchdog(10, told.expire).watch(lambda: "waiting for rank 1"):
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def watching(clock: Clock, told: Told) -> Watchdog:
+    """It reports after 10 seconds."""
+    return Watchdog(10, told.expire)
+
+
+def test_a_slow_operation_is_reported_once(clock: Clock, told: Told, watching: Watchdog) -> None:
+    with watching.watch(lambda: "waiting for rank 1"):
         clock.advance(11)
         told.come.wait()
     assert told == ["waiting for rank 1"]
 
 
-def test_one_around_another_is_reported_as_well(clock: Clock) -> None:
-    told = Told()
-    watching = Watchdog(10, told.expire)
+def test_one_around_another_is_reported_as_well(
+    clock: Clock, told: Told, watching: Watchdog
+) -> None:
     with watching.watch(lambda: "outer"):
         with watching.watch(lambda: "inner"):
             clock.advance(9)
@@ -69,9 +79,7 @@ def test_one_around_another_is_reported_as_well(clock: Clock) -> None:
     assert told == ["outer"]
 
 
-def test_quick_operations_are_not(clock: Clock) -> None:
-    told = Told()
-    watching = Watchdog(10, told.expire)
+def test_quick_operations_are_not(clock: Clock, told: Told, watching: Watchdog) -> None:
     for _ in range(20):
         with watching.watch(lambda: "quick"):
             clock.advance(9)

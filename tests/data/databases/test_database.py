@@ -154,18 +154,6 @@ def make(path: Path, kind: str) -> bytes:
     return (path / "data.mdb").read_bytes()
 
 
-def test_branches_that_lead_in_a_circle(tmp_path: Path) -> None:
-    whole = bytearray(make(tmp_path / "x_lmdb", "small"))
-    pages = np.frombuffer(whole, np.uint8).reshape(-1, 4096)
-    [branch] = np.flatnonzero(pages.view("<u2")[:, 5] == 1)
-    words = pages[branch].view("<u2")
-    for offset in words[8 : words[6] // 2]:
-        words[offset // 2] = branch
-    (tmp_path / "x_lmdb" / "data.mdb").write_bytes(whole)
-    with pytest.raises(UserError, match="in a circle"):
-        open_database(tmp_path / "x_lmdb").read(0, 1)
-
-
 @pytest.mark.parametrize("kind", SIZES)
 @pytest.mark.parametrize("left", [0, 8192, -1])
 def test_a_file_that_shrinks_while_it_is_read(kind: str, left: int, tmp_path: Path) -> None:
@@ -181,6 +169,13 @@ def test_a_file_that_shrinks_while_it_is_read(kind: str, left: int, tmp_path: Pa
     if left == 0:
         with pytest.raises(UserError, match="has changed"):
             database.check()
+
+
+def branches_in_a_circle(pages: np.ndarray, leaf: int) -> None:
+    [branch] = np.flatnonzero(pages.view("<u2")[:, 5] == 1)
+    words = pages[branch].view("<u2")
+    for offset in words[8 : words[6] // 2]:
+        words[offset // 2] = branch
 
 
 def an_empty_level(pages: np.ndarray, leaf: int) -> None:
@@ -207,8 +202,9 @@ def a_record_twice(pages: np.ndarray, leaf: int) -> None:
 
 @pytest.mark.parametrize(
     "damage",
-    [an_empty_level, a_lost_meta_page, a_meta_page_twice, a_shorter_record, a_record_twice],
-)
+    [branches_in_a_circle, an_empty_level, a_lost_meta_page, a_meta_page_twice, a_shorter_record,
+     a_record_twice],
+)  # fmt: skip
 def test_what_could_be_read_but_is_not_what_was_written(
     damage: Callable[[np.ndarray, int], None], tmp_path: Path
 ) -> None:
@@ -216,5 +212,6 @@ def test_what_could_be_read_but_is_not_what_was_written(
     pages = np.frombuffer(whole, np.uint8).reshape(-1, 4096)
     damage(pages, int(np.flatnonzero(pages.view("<u2")[:, 5] == 2)[0]))
     (tmp_path / "x_lmdb" / "data.mdb").write_bytes(whole)
-    with pytest.raises(UserError, match=r"LMDB .*x_lmdb is damaged: "):
+    told = "in a circle" if damage is branches_in_a_circle else r"LMDB .*x_lmdb is damaged: "
+    with pytest.raises(UserError, match=told):
         open_database(tmp_path / "x_lmdb").read(0, 700)

@@ -61,8 +61,7 @@ def test_a_data_layer_reads_it(level: Path) -> None:
         net.forward()  # records 4 to 7: the first two are 0 and 1 again
         found.append([net.read("data"), net.read("label")])
         net.layers[0].close()
-    for mine, wanted in zip(*found, strict=True):
-        np.testing.assert_array_equal(mine, wanted)
+    np.testing.assert_equal(*found)
 
 
 def test_it_becomes_an_lmdb(

@@ -49,16 +49,6 @@ def test_one_of_them_that_memory_has_run_in_its_turn_waits_for_those_before() ->
     assert [each.overlap for each in calls] == [1, 0, 0, 0, 0]
 
 
-def test_only_a_few_run_at_a_time() -> None:
-    tensors = [Tensor((4,)) for _ in range(12)]
-    calls = []
-    for index in range(4):
-        calls.append(call("filter", [tensors[index]], [tensors[index + 6]]))
-        calls.append(call("data", [tensors[index]], [tensors[index + 1]]))
-    overlap_calls(calls, NAMES, lambda tensor: 4)
-    assert [each.overlap for each in calls] == [3, 0, 3, 0, 3, 0, 1, 0]
-
-
 def backward(filters: int) -> list[Call]:
     """So many gradients of weights, each with that of the data."""
     tensors = [Tensor((4,)) for _ in range(2 * filters + 1)]
@@ -67,6 +57,12 @@ def backward(filters: int) -> list[Call]:
         calls.append(call("filter", [tensors[index]], [tensors[filters + 1 + index]]))
         calls.append(call("data", [tensors[index]], [tensors[index + 1]]))
     return calls
+
+
+def test_only_a_few_run_at_a_time() -> None:
+    calls = backward(4)
+    overlap_calls(calls, NAMES, lambda tensor: 4)
+    assert [each.overlap for each in calls] == [3, 0, 3, 0, 3, 0, 1, 0]
 
 
 @pytest.mark.parametrize(("filters", "forks"), [(8, 8), (24, 24), (25, 7), (54, 8), (64, 8)])

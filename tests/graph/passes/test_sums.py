@@ -10,12 +10,10 @@ from osucaffe.backends.primitives import Program
 from osucaffe.backends.tensor import Call, Tensor
 from osucaffe.graph.passes.sums import add_gradients
 
+from .test_fusion import names, tensors
+
 ADDS = {"max_pooling_backward", "average_pooling_backward"}
 WINDOW: dict[str, Any] = {"kernel": [3, 3], "stride": [1, 1], "pad": [1, 1]}
-
-
-def tensors(count: int) -> list[Tensor]:
-    return [Tensor((1, 2, 4, 4), name=str(index)) for index in range(count)]
 
 
 def backward(
@@ -38,10 +36,6 @@ def backward(
     program.sum(xs, dx, coefficients=coefficients)
     program.calls[-1].reads |= {"relu_output": mask} if more.get("masked") else {}
     return program.calls, [dy, *xs, dx, mask]
-
-
-def names(calls: list[Call]) -> list[str]:
-    return [call.name for call in calls]
 
 
 @pytest.mark.parametrize("masked", [False, True])

@@ -191,8 +191,7 @@ def test_images_and_maps_of_ms_cnn(tmp_path: Path) -> None:
             net.forward()
         assert net.layers[0].position == 6
         runs.append([net.read(f"t{i}") for i in range(3)])
-    for one, other in zip(*runs, strict=True):
-        np.testing.assert_array_equal(one, other)
+    np.testing.assert_equal(*runs)
     image, maps, rows = runs[0]
     assert (image.shape, maps.shape, rows.shape) == ((2, 3, 48, 64), (2, 6, 6, 8), (2, 7, 1, 1))
     assert (maps[:, 0].reshape(2, -1).max(axis=1) > 0).all()

@@ -24,7 +24,7 @@ from osucaffe.net import Net
 from tests.data.records import write_records
 from tests.layers.nets import build
 
-from .test_raw_records import FORMATS, MEAN, SETTINGS, assert_same, net_of, read_net, taken
+from .test_raw_records import FORMATS, MEAN, SETTINGS, net_of, read_net, taken
 
 
 def keeping(cache: str = "device", **more: Any) -> dict[str, DataConfig]:
@@ -37,7 +37,7 @@ def both(make: Any, count: int = 40, name: str = "cached_batch", shuffle: int = 
     not; returns the first."""
     wanted, net = make(**keeping("none", shuffle=shuffle)), make(**keeping(shuffle=shuffle))
     assert name in [call.name for call in net.programs[0]]
-    assert_same(taken(net, count), taken(wanted, count))
+    np.testing.assert_equal(taken(net, count), taken(wanted, count))
     for each in net, wanted:
         each.layers[0].close()
     return net
@@ -76,11 +76,11 @@ def test_positions_are_where_the_stream_goes_on() -> None:
     source, transform = FORMATS / "raw6_lmdb", "crop_size: 20 mirror: true"
     through = taken(read_net(Cpu(), source, transform), 6)
     net = read_net(Cpu(), source, transform, **keeping())
-    assert_same(taken(net, 2), through[:4])
+    np.testing.assert_equal(taken(net, 2), through[:4])
     assert net.layers[0].position == 14
     for position in 3, 0, 4:
         net.layers[0].position = position * 7
-        assert_same(taken(net, 2), through[2 * position : 2 * position + 4])
+        np.testing.assert_equal(taken(net, 2), through[2 * position : 2 * position + 4])
 
 
 def test_lists_of_images(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_decoded_records_stay_with_the_readers(
     assert net.layers[0]._source.decoded.has.all()
     net.layers[0].close()
     monkeypatch.setattr(DatumSource, "_decode", None)
-    assert_same(found + taken(net, 4), wanted)
+    np.testing.assert_equal(found + taken(net, 4), wanted)
     net.layers[0].close()
 
 
@@ -140,7 +140,7 @@ def test_reader_processes_share_what_they_keep() -> None:
         net = read_net(Cpu(), source, transform, **keeping(where, readers=5))
         found = taken(net, 20)
         net.layers[0].close()
-        assert_same(found, wanted)
+        np.testing.assert_equal(found, wanted)
 
 
 def test_records_that_differ_in_size_are_read_anew(

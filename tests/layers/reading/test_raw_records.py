@@ -58,11 +58,6 @@ def batches(net: Net, count: int = 3) -> list[np.ndarray]:
     return found
 
 
-def assert_same(found: list[np.ndarray], wanted: list[np.ndarray]) -> None:
-    for one, other in zip(found, wanted, strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
 SETTINGS = [
     ("mnist200_lmdb", ""),
     ("mnist200_lmdb", MEAN + "scale: 0.00390625"),
@@ -79,7 +74,7 @@ def test_the_backend_makes_the_same_of_them(source: str, transform: str, phase: 
     made = [read_net(cpu(raw), FORMATS / source, transform, phase=phase) for raw in (False, True)]
     calls = [[call.name for call in net.programs[0][:2]] for net in made]
     assert calls[1] == ["host", "transform"] != calls[0]
-    assert_same(batches(made[1]), batches(made[0]))
+    np.testing.assert_equal(batches(made[1]), batches(made[0]))
 
 
 def test_every_blob_of_an_inspectable_net_can_be_read() -> None:
@@ -93,7 +88,7 @@ def test_a_position_is_where_the_stream_goes_on() -> None:
     through = batches(read_net(cpu(True), source, transform), 5)
     net = read_net(cpu(True), source, transform)
     net.layers[0].position = 3 * 7
-    assert_same(batches(net, 2), through[6:])
+    np.testing.assert_equal(batches(net, 2), through[6:])
 
 
 @pytest.fixture
@@ -114,7 +109,7 @@ def test_crops_of_records_that_differ_in_size(database: Any, transform: str, pha
     found, wanted = (
         batches(read_net(cpu(raw), path, transform, phase=phase)) for raw in (True, False)
     )
-    assert_same(found, wanted)
+    np.testing.assert_equal(found, wanted)
 
 
 def floats(count: int) -> bytes:
@@ -168,7 +163,7 @@ def test_images_of_a_list_too(listed: str, text: str, transform: str, phase: str
     assert [call.name for call in made[1].programs[0][:2]] == ["host", "transform"]
     assert made[1].layers[0]._raw.dtype == "uint8"
     found, wanted = batches(made[1]), batches(made[0])
-    assert_same(found, wanted)
+    np.testing.assert_equal(found, wanted)
     assert {*found[1].tolist(), *found[3].tolist()} == set(range(5))
     assert np.ptp(found[0]) > 20  # there is something to see
 
@@ -188,4 +183,4 @@ def test_a_gpu_makes_the_same_of_them(listed: str, source: str, text: str, trans
         )
         for backend in (Cuda(), Cpu())
     )
-    assert_same(found, wanted)
+    np.testing.assert_equal(found, wanted)

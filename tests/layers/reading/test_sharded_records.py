@@ -25,7 +25,7 @@ from osucaffe.net import Net
 from tests.data.records import write_records
 
 from .test_cached_records import taken
-from .test_raw_records import FORMATS, MEAN, assert_same, read_net
+from .test_raw_records import FORMATS, MEAN, read_net
 
 PATIENCE = 60
 Take = Callable[[Net, int], list[np.ndarray]]
@@ -101,8 +101,7 @@ def wanted_of_ranks(
 def check(ranks: int, make: Callable[..., Net], count: int, refused: str = "") -> list[Net]:
     """Compare the batches of ranks that divide records with those of ranks that read them."""
     found, nets = all_ranks(ranks, make, count, refused)
-    for some, others in zip(found, wanted_of_ranks(ranks, make, count), strict=True):
-        assert_same(some, others)
+    np.testing.assert_equal(found, wanted_of_ranks(ranks, make, count))
     return nets
 
 

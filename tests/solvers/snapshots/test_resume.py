@@ -113,8 +113,7 @@ def test_layers_without_names_are_resumed(tmp_path: Path) -> None:
         straight.backend.write(mine.blob.data, other.backend.read(its.blob.data))
     straight.step(10)
     other.step(10)
-    for mine, its in zip(parameters(straight).values(), parameters(other).values(), strict=True):
-        np.testing.assert_array_equal(mine, its)
+    np.testing.assert_equal(*(list(parameters(run).values()) for run in (straight, other)))
     assert straight.test_all() == other.test_all()
     first = solver(text, net)
     first.step(6)
@@ -208,12 +207,10 @@ def test_states_that_cpp_caffe_wrote_are_restored(name: str, root: Path) -> None
     state = read_state(path)
     history = run.optimizer.read_history()
     assert len(history) == len(state.history) == 8
-    for array, blob in zip(history, state.history, strict=True):
-        np.testing.assert_array_equal(array, blob_to_array(blob))
+    np.testing.assert_equal(history, [blob_to_array(blob) for blob in state.history])
     model = read_weights(path.with_name(path.name.replace("solverstate", "caffemodel")))
     blobs = [blob for layer in model.layer for blob in layer.blobs]
-    for value, blob in zip(parameters(run).values(), blobs, strict=True):
-        np.testing.assert_array_equal(value, blob_to_array(blob))
+    np.testing.assert_equal([*parameters(run).values()], [blob_to_array(blob) for blob in blobs])
     run.step(2)
     assert run.iteration == 202
 
@@ -306,20 +303,22 @@ def test_a_damaged_field_of_our_own_is_refused(tmp_path: Path) -> None:
         solver(settings(tmp_path)).restore(path)
 
 
-def test_the_state_of_another_solver_type_or_net_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "change", "message"),
+    [
+        ("Adam", ("", ""), "4 history blobs, but this net needs 8"),
+        ("SGD", ("num_output: 4", "num_output: 3"),
+         r'layer "conv", parameter 0, has shape \(4, .* has \(3, '),
+        ("SGD", ('name: "ip"', 'name: "new"'),
+         r"iter_1.solverstate: not loaded: new; unused of .*: ip: it"),
+    ],
+)  # fmt: skip
+def test_the_state_of_another_solver_type_or_net_is_refused(
+    tmp_path: Path, kind: str, change: tuple[str, str], message: str
+) -> None:
     path = snapshots(tmp_path, 1).snapshot().state
-    with pytest.raises(UserError, match="4 history blobs, but this net needs 8"):
-        solver(settings(tmp_path, "Adam")).restore(path)
-    with pytest.raises(UserError, match=r'layer "conv", parameter 0, has shape \(4, .* has \(3, '):
-        solver(settings(tmp_path), NET.replace("num_output: 4", "num_output: 3")).restore(path)
-
-
-def test_a_snapshot_of_layers_of_other_names_is_refused(tmp_path: Path) -> None:
-    path = snapshots(tmp_path, 1).snapshot().state
-    with pytest.raises(
-        UserError, match=r"iter_1.solverstate: not loaded: new; unused of .*: ip: it"
-    ):
-        solver(settings(tmp_path), NET.replace('name: "ip"', 'name: "new"')).restore(path)
+    with pytest.raises(UserError, match=message):
+        solver(settings(tmp_path, kind), NET.replace(*change)).restore(path)
 
 
 def test_a_missing_model_and_a_missing_state_are_named(tmp_path: Path) -> None:

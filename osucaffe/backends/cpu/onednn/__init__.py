@@ -150,7 +150,14 @@ class OneDNN:
         return threads.joined(steps, set_threads, self._threads, alone)
 
     def reorder(self, backend: Backend, source: Tensor, target: Tensor) -> Step:
-        """The step that copies source into target, of the same shape, whatever their layouts."""
+        """The step that copies source into target, of the same shape, whatever their layouts.
+        ValueError for what a primitive has noted: it has as many bytes as oneDNN wants."""
+        for tensor in source, target:
+            if isinstance(tensor.layout, pooling.Note):
+                raise ValueError(
+                    f"{tensor.name or 'a tensor'} holds what oneDNN noted for backward: it "
+                    "has no values of the tensor's shape"
+                )
         call = Call("copy", {"x": source}, {"y": target}, {})
         step = elementwise.copy(Preparation(self.library, call), Copy(source, target))
         _place(backend, call.scratch)

@@ -23,26 +23,37 @@ def load(path: str) -> ctypes.CDLL:
     return ctypes.CDLL(path)
 
 
-def compiled(library: ctypes.CDLL, text: bytes, options: Sequence[str]) -> tuple[bytes, bool]:
-    """What a text is compiled to; or the log, and True, where it does not compile."""
+def kind_for(options: Sequence[str]) -> str:
+    """What a device runs is a CUBIN; what its driver is to compile further is PTX."""
+    return "CUBIN" if any("=sm_" in option for option in options) else "PTX"
+
+
+def compiled(
+    library: ctypes.CDLL, text: bytes, options: Sequence[str], kind: str
+) -> tuple[bytes | None, bytes]:
+    """The "PTX" or "CUBIN" of a text (None where it does not compile), and the log."""
     program = ctypes.c_void_p()
     library.nvrtcCreateProgram(ctypes.byref(program), text, b"kernel.cu", 0, None, None)
     flags = (ctypes.c_char_p * len(options))(*map(str.encode, options))
-    failed = bool(library.nvrtcCompileProgram(program, len(options), flags))
-    is_final = any("=sm_" in option for option in options)
-    kind = "ProgramLog" if failed else "CUBIN" if is_final else "PTX"
-    size = ctypes.c_size_t()
-    getattr(library, f"nvrtcGet{kind}Size")(program, ctypes.byref(size))
-    made = ctypes.create_string_buffer(size.value)
-    getattr(library, f"nvrtcGet{kind}")(program, made)
+
+    def get(kind: str) -> bytes:
+        size = ctypes.c_size_t()
+        getattr(library, f"nvrtcGet{kind}Size")(program, ctypes.byref(size))
+        made = ctypes.create_string_buffer(size.value)
+        getattr(library, f"nvrtcGet{kind}")(program, made)
+        return made.raw if kind == "CUBIN" else made.value
+
+    failed = library.nvrtcCompileProgram(program, len(options), flags)
+    made = None if failed else get(kind)
+    log = get("ProgramLog")
     library.nvrtcDestroyProgram(ctypes.byref(program))
-    return made.raw if kind == "CUBIN" else made.value, failed
+    return made, log
 
 
 def main(path: str, *options: str) -> int:
-    made, failed = compiled(load(path), sys.stdin.buffer.read(), options)
-    (sys.stderr if failed else sys.stdout).buffer.write(made)
-    return FAILED if failed else 0
+    made, log = compiled(load(path), sys.stdin.buffer.read(), options, kind_for(options))
+    (sys.stderr if made is None else sys.stdout).buffer.write(log if made is None else made)
+    return FAILED if made is None else 0
 
 
 if __name__ == "__main__":

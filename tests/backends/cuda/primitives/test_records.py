@@ -17,7 +17,7 @@ from osucaffe.backends.cuda.runtime.upload import DeviceUploads
 from osucaffe.data.config import DataConfig
 from osucaffe.net import Net
 from tests.layers.nets import build as build_net
-from tests.layers.reading.test_raw_records import assert_same, read_net
+from tests.layers.reading.test_raw_records import read_net
 from tests.layers.reading.test_sharded_records import all_ranks, wanted_of_ranks
 
 from ..executed import execute
@@ -58,8 +58,7 @@ def test_bytes_are_uploaded(precision: str, dtype: str, monkeypatch: pytest.Monk
             call = next(call for call in net.programs[0] if call.name == "transform")
             fed.append([net.backend.read(call.reads[name]) for name in ("x", "table")])
         assert [array.dtype.name for array in fed[0]] == ["uint8", "int32"]
-        for found, wanted in zip(*fed, strict=True):
-            np.testing.assert_array_equal(found, wanted)
+        np.testing.assert_equal(*fed)
     data = nets[0].blobs["data"].data
     assert data.layout.dtype == dtype
     assert is_channels_last(data)
@@ -76,7 +75,7 @@ def test_batches_of_kept_records(keeps: bool, monkeypatch: pytest.MonkeyPatch) -
     execute(monkeypatch)
     monkeypatch.setattr(DeviceUploads, "room", lambda self: keeps << 30)
     net = build(Cuda(graphs=False), cache="device")
-    assert_same(take(net, 7), wanted)
+    np.testing.assert_equal(take(net, 7), wanted)
     net.layers[0].close()
 
 
@@ -91,6 +90,5 @@ def test_batches_of_records_among_ranks(monkeypatch: pytest.MonkeyPatch) -> None
     execute(monkeypatch)
     monkeypatch.setattr(DeviceUploads, "room", lambda self: 40_000)
     found, nets = all_ranks(2, lambda **options: make(Cuda(graphs=False), **options), 7, take=take)
-    for some, others in zip(found, wanted, strict=True):
-        assert_same(some, others)
+    np.testing.assert_equal(found, wanted)
     assert all(net.layers[0]._cached.slots.has.all() for net in nets)

@@ -57,8 +57,7 @@ def test_a_traced_run_computes_the_same_bits(precision: str, tmp_path: Path) -> 
             solver.tracer = Tracer(tmp_path / "out.json", backend)
         solver.step(12)
         results.append([backend.read(each.blob.data) for each in solver.net.parameters])
-    for one, other in zip(*results, strict=True):
-        np.testing.assert_array_equal(one, other)
+    np.testing.assert_equal(*results)
     events = json.loads((tmp_path / "out.json").read_text())["traceEvents"]
     tracks = {e["args"]["name"]: e["tid"] for e in events if e["name"] == "thread_name"}
     on_device = {e["name"] for e in events if e.get("tid") == tracks["GPU 0"] and e["ph"] == "X"}
