@@ -51,6 +51,7 @@ def record_backward(
         if not node.backward:
             continue
         program.enter(node.layer.label, position)
+        node.layer.loss_scale = scale
         for blob in node.top:
             # A top that leads to no loss adds nothing.
             diff = blob.diff.owner

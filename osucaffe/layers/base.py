@@ -110,6 +110,11 @@ class Layer:
     inspectable: bool = False
     """Whether every blob of its net keeps memory of its own (set by the net): then what the layer
     keeps does, too, so that it outlives a layer behind it that reshapes the net while it runs."""
+    share: Tensor | None = None
+    """Of a layer with gradients that do not follow the losses' weights: one element that those are
+    multiplied by, 1 until several ranks make it the part of each."""
+    loss_scale: Tensor | None = None
+    """One element that all gradients are multiplied by, if losses are scaled (set by the net)."""
     raw_records: bool = False
     """The backend wants records as they are stored, to transform them itself (set by the net)."""
 

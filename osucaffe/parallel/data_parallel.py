@@ -141,12 +141,12 @@ class DataParallel(ProcessGroup):
 
     def _scale_gradients(self) -> None:
         """Let backward compute this rank's share of the mean: then a sum is all that it takes."""
-        net = self._solver.net
-        for name in self._losses:
-            seed = net.seeds[name]
-            if seed.array is not None:
-                weight = net.loss_weight(name) / (self.size if self._exchange.divides else 1)
-                net.backend.write(seed, np.full(seed.shape, weight, np.float32))
+        net, share = self._solver.net, 1 / (self.size if self._exchange.divides else 1)
+        factors = [(net.seeds[name], net.loss_weight(name) * share) for name in self._losses]
+        factors += [(layer.share, share) for layer in net.layers if layer.share is not None]
+        for tensor, value in factors:
+            if tensor.array is not None:
+                net.backend.write(tensor, np.full(tensor.shape, value, np.float32))
 
     def changed(self) -> None:
         self._agreed = False

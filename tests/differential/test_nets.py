@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.comm.ranks import mpiexec, needs_mpi
 from tests.processes import python
 
 from .search import today
@@ -38,6 +39,12 @@ def test_nets_of_today() -> None:
 
 def test_what_once_failed() -> None:
     done = differential("--file", *map(str, CASES))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_mpi
+def test_two_ranks_with_one_batch_train_as_one_rank_does() -> None:
+    done = mpiexec(2, "-m", "tests.differential.ranks", "2", "0", "16")
     assert done.returncode == 0, done.stdout + done.stderr
 
 

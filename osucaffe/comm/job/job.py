@@ -220,8 +220,9 @@ class MpiJob(Job):
             raise
         finally:
             os._exit = leave
-            while self._wishes:
-                self._wishes.popleft()[0].Wait()
+            for request, *_ in self._wishes:  # which keeps what MPI writes to
+                request.Wait()
+            self._wishes.clear()
 
 
 class Subset(MpiJob):

@@ -31,6 +31,8 @@ class CenterLoss(Loss):
         self.take_labels(bottom, items, param.num_output)
         self.features = (items, math.prod(bottom[0]) // items)
         self.add_parameter((param.num_output, self.features[1]), param.center_filler)
+        self.share = self.tensor((1, 1), persistent=True)
+        self.initial.append((self.share, np.ones((1, 1), np.float32)))
         return [()]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
@@ -49,7 +51,10 @@ class CenterLoss(Loss):
             program.fill(ones, value=1.0)
             program.gather_backward(self.distance, self.labels, total)
             program.gather_backward(ones, self.labels, count)
-            program.reduce_gradient([total, count], dw, formula="y = -a / (1 + b)", axes=())
+            parts, formula = [total, count, self.share], "y = -c * a / (1 + b)"
+            if self.loss_scale is not None:
+                parts, formula = [*parts, self.loss_scale.view((1, 1))], formula + " * d"
+            program.reduce_gradient(parts, dw, formula=formula, axes=())
         if propagate_down[0]:
             inputs = [self.distance, top[0].diff.view((1, 1))]
             dx, share = bottom[0].diff.view(self.features), {"share": 1 / self.features[0]}

@@ -36,6 +36,32 @@ def test_shared_memory_has_no_name_once_all_ranks_have_it() -> None:
     assert done.stdout.splitlines() == ["True [0, 1]"] * 2
 
 
+WISHES = """
+import weakref
+from osucaffe.comm.job.job import find_job
+
+class Watched:
+    def __init__(self, request, memory):
+        self.request, self.memory = request, weakref.ref(memory)
+    def Wait(self):
+        print(f"{self.memory() is not None}\\n", end="")
+        self.request.Wait()
+
+job = find_job()
+with job.together():
+    job.agree(0)
+    job._wishes.append([(Watched(request, got), given, got)
+                        for request, given, got in [job._wishes.pop()]][0])
+"""
+
+
+@needs_mpi
+def test_memory_for_the_last_answers_stays_until_they_are_there() -> None:
+    done = mpiexec(2, "-c", WISHES)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["True"] * 2
+
+
 @needs_mpi
 def test_hierarchical_sends_less_between_hosts_than_flat_algorithms(tmp_path: Path) -> None:
     with hosts(2, "10gbit", tmp_path) as made:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cpu.backend import Cpu
+from tests.solvers.runs import parameters, solver
 
 from ..nets import gradient, layer, one_layer, parameter_gradient
 from ..test_values import run
@@ -29,6 +30,25 @@ def test_centers_follow_their_classes() -> None:
         wanted[j] = -own.sum(axis=0) / (1 + len(own))
     np.testing.assert_allclose(parameter_gradient(net), wanted)
     np.testing.assert_allclose(gradient(net, "x"), 0.1 * distance / 6)
+
+
+def test_a_loss_scale_changes_nothing() -> None:
+    net = """
+    layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 6 dim: 3 } } }
+    layer { name: "l" type: "Input" top: "l" input_param { shape { dim: 6 } } }
+    layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y" inner_product_param {
+      num_output: 3 weight_filler { type: "xavier" } } }
+    layer { name: "c" type: "CenterLoss" bottom: "y" bottom: "l" top: "c" loss_weight: 0.25
+      center_loss_param { num_output: 4 center_filler { type: "gaussian" } } }"""
+    x, found = random.standard_normal((6, 3)), []
+    for loss_scale in "none", "1024":
+        training = solver("", net, loss_scale=loss_scale)
+        training.net.write("x", x)
+        training.net.write("l", np.array([0.0, 1, 1, 3, 1, 0]))
+        training.step(3)
+        found.append(parameters(training))
+    for name, value in found[0].items():
+        np.testing.assert_array_equal(found[1][name], value)
 
 
 def test_a_margin_that_grows() -> None:
