@@ -21,6 +21,7 @@ class CenterLoss(Loss):
 
     messages = ("center_loss_param",)
     no_gradient = (1,)
+    share: Tensor
 
     def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.center_loss_param
