@@ -62,7 +62,8 @@ def train(add: Options) -> None:
     add("--max_iter", "train up to iteration N, instead of the solver's max_iter", COUNT)
     add(
         "--find_lr",
-        "propose a learning rate: train a little with growing ones, and draw the losses in PAGE",
+        "propose a learning rate: train a little (--max_iter: so many iterations) with growing "
+        "ones, and draw the losses in PAGE (default: find_lr.html)",
         "PAGE",
         nargs="?",
         const="find_lr.html",

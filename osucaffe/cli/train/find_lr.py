@@ -45,6 +45,8 @@ def check(args: argparse.Namespace, ranks: int = 1) -> None:
     page = Path(args.find_lr)
     if page.suffix != ".html" or not page.parent.is_dir():
         raise UserError(f"--find_lr {page}: give a page.html to write, in a folder that is there")
+    if args.max_iter and args.max_iter < _PER_DECADE:
+        raise UserError(f"--max_iter {args.max_iter}: --find_lr needs {_PER_DECADE} iterations")
     given = [f"--{option}" for option in _WITHOUT if getattr(args, option)]
     given += [f"--gpu {args.gpu}"] if args.gpu and not args.gpu.isdecimal() else []
     given += ["mpiexec"] if ranks > 1 else []
@@ -93,7 +95,7 @@ def run(args: argparse.Namespace, param: SolverParameter) -> None:
         curves[f"proposed: {rate:g}"] = [min(points, key=lambda p: abs(p[0] - math.log10(rate)))]
     figure = panel("Loss", curves, "learning rate: 10 to the power of")
     title = f"{args.solver}: learning rates"
-    write_bytes(args.find_lr, page(title, f"osucaffe {__version__}", [("", figure)]).encode())
+    write_bytes(args.find_lr, page(title, f"osucaffe {__version__}", [("Sweep", figure)]).encode())
     tried = f"{len(sweep.points)} learning rates from {least:.3g} on, one an iteration"
     if rate is None:
         raise UserError(

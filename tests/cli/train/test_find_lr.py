@@ -75,6 +75,7 @@ def test_it_stops_when_the_loss_grows(ready: Cli) -> None:
     ("words", "expected"),
     [
         (["--find_lr=solver.prototxt"], "give a page.html to write"),
+        (["--find_lr", "--max_iter=3"], "needs 25 iterations"),
         (["--find_lr", "--best=loss"], "leave out --best"),
         (["--find_lr", "--snapshot=auto"], "leave out --snapshot"),
         (["--find_lr=no/such/folder.html"], "in a folder that is there"),
