@@ -74,6 +74,11 @@ def write_files(
     net.CopyFrom(start.net)
     used = {layer.name for layer in start.weights[1].layer} if start.weights else None
     names = adapt.set_classes(net, len(data.classes), used)
+    for layer in adapt.classifiers(net) if start.weights else ():
+        # Random weights of what has learned large values make large losses, which undo it.
+        dense = layer.type == "InnerProduct"
+        filler = (layer.inner_product_param if dense else layer.convolution_param).weight_filler
+        filler.CopyFrom(caffe_pb2.FillerParameter(type="constant"))
     make_folder(out)
     transform = _transform(start, data, out)
     transform.crop_size = crop if crop != data.size else 0

@@ -48,18 +48,14 @@ def set_classes(
     """Give the layers of `classifiers` as many outputs; return their names.
 
     taken: the layers of a file of weights: then they get names that are none of these, so that they
-    begin anew, with weights of 0, and learn faster than the others. (Random weights of what has
-    learned large values make large losses, whose gradients undo what has been learned.)
+    begin anew, and learn faster than the others.
     """
     names = []
     for layer in classifiers(net):
-        settings = getattr(layer, _LEARNED[layer.type])
-        settings.num_output = classes
+        getattr(layer, _LEARNED[layer.type]).num_output = classes
         if taken is not None:
             _rename(net, layer, _new_name(layer.name, taken))
             _let_learn(layer)
-            settings.weight_filler.Clear()
-            settings.weight_filler.type = "constant"
         names.append(layer.name)
     return names
 
