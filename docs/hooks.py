@@ -1,5 +1,5 @@
-"""What the site has besides the pages of docs/: the commands' reference, and the sources that pages
-link to."""
+"""What the site has besides the pages of docs/: the commands' reference, in its page, and the
+sources that pages link to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ LINK = re.compile(r"(?<=\]\()(?!\w+:)([^)\s#]+)")
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made here."""
-    files.append(File.generated(config, "commands.md", content=_commands()))
     waiting = [(page.src_uri, page.content_string) for page in files.documentation_pages()]
     seen = {uri for uri, _ in waiting}
     while waiting:  # pages outside of docs/ link to others
@@ -48,7 +47,7 @@ def on_page_markdown(markdown: str, /, page: Page, config: MkDocsConfig, files: 
         start = PurePosixPath(uri).parent
         return quote(os.path.relpath(_uri(path), start))
 
-    return LINK.sub(moved, markdown)
+    return LINK.sub(moved, markdown) + (_commands() if uri == "commands.md" else "")
 
 
 def _outside(uri: str, text: str) -> Iterator[tuple[str, Path]]:
@@ -94,7 +93,7 @@ def _commands() -> str:
 
     parser = _parser()
     choices = next(a.choices for a in parser._actions if a.dest == "command" or a.choices)
-    parts = ["# Commands\n", "What `osucaffe COMMAND --help` prints.\n"]
+    parts = [""]
     for name in COMMANDS:
         parts.append(f"## {name}\n\n```text\n{choices[name].format_help()}```\n")
     return "\n".join(parts)

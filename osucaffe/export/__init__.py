@@ -1,5 +1,5 @@
 """Owns the export of nets as ONNX models: every primitive that a forward pass calls, as nodes."""
 
-from .model import OPSET, to_onnx
+from .model import OPSET, for_any_batch, to_onnx
 
-__all__ = ["OPSET", "to_onnx"]
+__all__ = ["OPSET", "for_any_batch", "to_onnx"]

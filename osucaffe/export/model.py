@@ -14,6 +14,7 @@ OPSET = 17
 """What readers of a model must know of ONNX."""
 IR_VERSION = 8
 """The form of files that came with it."""
+_BATCHES = 2, 3
 
 
 def to_onnx(net: Net) -> Any:
@@ -70,6 +71,46 @@ def to_onnx(net: Net) -> Any:
     )  # fmt: skip
     checker.check_model(model)
     return model
+
+
+def for_any_batch(net: Net) -> Any | None:
+    """The same for batches of any size: "batch" in the shapes of inputs and outputs. None where a
+    node depends on the size, or the inputs have several. The net is reshaped on the way.
+
+    Exported for two sizes, the nodes must be the same, and the constants but for shapes given to
+    Reshape in which one extent depends on the size: it is inferred there.
+    """
+    from onnx import checker, numpy_helper
+
+    if len({net.blobs[name].shape[:1] for name in net.inputs}) != 1:
+        return None
+    try:
+        model, other = (_for_batch(net, size) for size in _BATCHES)
+    except UserError:
+        return None
+    graphs = model.graph, other.graph
+    shapes = {node.input[1] for node in model.graph.node if node.op_type == "Reshape"}
+    for pair in zip(*(graph.initializer for graph in graphs), strict=False):
+        if pair[0].name in shapes and pair[0] != pair[1]:
+            shape, changed = (numpy_helper.to_array(each).copy() for each in pair)
+            if shape.shape == changed.shape and (shape != changed).sum() == 1:
+                shape[shape != changed] = -1
+                for each in pair:
+                    each.CopyFrom(numpy_helper.from_array(shape, pair[0].name))
+    for pair in zip(*((*graph.input, *graph.output) for graph in graphs), strict=True):
+        dims = (value.type.tensor_type.shape.dim for value in pair)
+        for extent, changed in zip(*dims, strict=False):
+            if (extent.dim_value, changed.dim_value) == _BATCHES:
+                extent.dim_param = changed.dim_param = "batch"
+    if model != other:
+        return None
+    checker.check_model(model)
+    return model
+
+
+def _for_batch(net: Net, size: int) -> Any:
+    net.reshape({name: (size, *net.blobs[name].shape[1:]) for name in net.inputs})
+    return to_onnx(net)
 
 
 def _add_constants(graph: Graph, net: Net) -> None:

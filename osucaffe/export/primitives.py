@@ -81,6 +81,12 @@ def _slice(graph: Graph, x: str, starts: Sequence[int], ends: Sequence[int], axe
     return graph.node("Slice", x, *bounds)
 
 
+def _shape(graph: Graph, x: str, axes: int, rest: Sequence[int]) -> str:
+    """A shape of x's first extents, whatever they will be, and others."""
+    first = graph.node("Shape", x, start=0, end=axes)
+    return graph.node("Concat", first, graph.constant(np.array(rest)), axis=0)
+
+
 @translator
 def split(graph: Graph, a: Arguments) -> None:
     known = sum(y.shape[a.axis] for y in a.ys if y is not None)
@@ -99,8 +105,10 @@ def permute(graph: Graph, a: Arguments) -> None:
 
 @translator
 def crop(graph: Graph, a: Arguments) -> None:
-    ends = [start + extent for start, extent in zip(a.offsets, a.y.shape, strict=True)]
-    graph.write(a.y, _slice(graph, graph.read(a.x), a.offsets, ends, range(len(ends))))
+    bounds = zip(a.offsets, a.y.shape, a.x.shape, strict=True)
+    cuts = [(start, start + y, axis) for axis, (start, y, x) in enumerate(bounds) if y != x]
+    value = graph.read(a.x)
+    graph.write(a.y, _slice(graph, value, *zip(*cuts, strict=True)) if cuts else value)
 
 
 @translator
@@ -154,11 +162,13 @@ def _formula(graph: Graph, a: Arguments) -> dict[str, str]:
 
 @translator
 def broadcast(graph: Graph, a: Arguments) -> None:
-    values = _formula(graph, a)
+    values, made = _formula(graph, a), np.broadcast_shapes(*(x.shape for x in a.inputs))
     for tensor, name in zip(a.outputs, "yz", strict=False):
         value = values[name]
-        if all(x.shape != tensor.shape for x in a.inputs):  # repeated, as in Tile
-            value = graph.node("Expand", value, graph.constant(np.array(tensor.shape, int)))
+        if made != tensor.shape:  # repeated, as in Tile
+            pairs = zip(made, tensor.shape, strict=True)
+            repeats = graph.constant(np.array([1 if x == y else y for x, y in pairs]))
+            value = graph.node("Expand", value, repeats)
         graph.write(tensor, value)
 
 
@@ -260,19 +270,20 @@ def average_pooling(graph: Graph, a: Arguments) -> None:
 
 @translator
 def unpooling(graph: Graph, a: Arguments) -> None:
-    small, large = ((*x.shape[:2], math.prod(x.shape[2:])) for x in (a.x, a.y))
-    zeros = graph.constant(np.zeros(large, np.float32))
+    small = (*a.x.shape[:2], math.prod(a.x.shape[2:]))
     places = graph.node("Cast", graph.reshape(graph.read(a.index), small), to=7)
     values = graph.reshape(graph.read(a.x), small)
+    zeros = graph.constant(np.zeros((1, 1, math.prod(a.y.shape[2:])), np.float32))
+    zeros = graph.node("Expand", zeros, _shape(graph, values, 2, [1]))
     value = graph.node("ScatterElements", zeros, places, values, axis=2)
     graph.write(a.y, graph.reshape(value, a.y.shape))
 
 
 @translator
 def interpolation(graph: Graph, a: Arguments) -> None:
-    sizes = graph.constant(np.array(a.y.shape))
+    value = graph.read(a.x)
     put(
-        graph, a.y, "Resize", graph.read(a.x), "", "", sizes, mode="linear",
+        graph, a.y, "Resize", value, "", "", _shape(graph, value, 1, a.y.shape[1:]), mode="linear",
         coordinate_transformation_mode="align_corners",
     )  # fmt: skip
 

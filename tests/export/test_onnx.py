@@ -13,7 +13,7 @@ from osucaffe.backends.cpu import Cpu
 from osucaffe.cli import main
 from osucaffe.data.pictures.preprocessing import find_preprocessing
 from osucaffe.errors import UserError
-from osucaffe.export import OPSET, to_onnx
+from osucaffe.export import OPSET, for_any_batch, to_onnx
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2, parse_text, read_net, write_mean, write_weights
 from tests.layers.nets import build, inputs
@@ -21,6 +21,7 @@ from tests.layers.nets import error as gap
 from tests.layers.test_catalogue import CAFFE
 from tests.layers.test_gradients import CASES
 
+checker = pytest.importorskip("onnx.checker")
 onnxruntime = pytest.importorskip("onnxruntime")
 
 TOLERANCE = 1e-5
@@ -30,6 +31,8 @@ SMALL = ("cifar10_full", "cifar10_quick", "edsr_baseline", "lenet", "mnist_autoe
 """The nets of models/ that take no second."""
 NOT = {"Filter", "Im2col", "LSTM", "LSTMUnit", "RNN", "SoftmaxWithLoss"}
 """Caffe's layer types for which there is nothing in ONNX, or not yet."""
+OF_ONE_SIZE = {"BatchReindex", "Bias", "Flip", "Gather", "InnerDistance", "Parameter", "Scale"}
+"""Those of which some nodes depend on the batch size, besides losses."""
 random = np.random.default_rng(8)
 
 
@@ -74,6 +77,22 @@ def test_layers(type_: str, shapes: Any, text: str, options: Any) -> None:
         net.write(name, random.integers(count, size=net.blobs[name].shape))
     found = errors(net, model, labels)
     assert max(found.values()) <= TOLERANCE, found
+    check_any_batch(net, labels, may_not=type_ in OF_ONE_SIZE or "Loss" in type_)
+
+
+def check_any_batch(net: Net, labels: Any, *, may_not: bool = False) -> None:
+    """A model for any batch size is right for those it was not made with."""
+    model = for_any_batch(net)
+    if model is None:
+        assert may_not
+        return
+    checker.check_model(model, full_check=True)
+    for size in (1, 7):
+        net.reshape({name: (size, *net.blobs[name].shape[1:]) for name in net.inputs})
+        for name, count in labels.items():
+            net.write(name, random.integers(count, size=net.blobs[name].shape))
+        found = errors(net, model, labels)
+        assert max(found.values()) <= TOLERANCE, (size, found)
 
 
 @pytest.mark.parametrize(
@@ -115,21 +134,41 @@ def test_models(name: str) -> None:
     assert model.opset_import[0].version == OPSET >= 17
     found = errors(net, model)
     assert max(found.values()) <= TOLERANCE, found
+    check_any_batch(net, {})
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     deploy = MODELS / "lenet" / "deploy.prototxt"
     net = Net(read_net(deploy), phase="TEST", backend=Cpu(), seed=11)
     write_weights(tmp_path / "w.caffemodel", net.to_proto())
-    words = ["export", str(deploy), "--weights", str(tmp_path / "w.caffemodel"), "--batch", "3"]
-    assert main([*words, "--onnx", str(tmp_path / "net.onnx")]) == 0
-    assert "opset 17" in capsys.readouterr().out
-    images = random.random((3, 1, 28, 28), np.float32)
-    [found] = session((tmp_path / "net.onnx").read_bytes()).run(None, {"data": images})
-    net.reshape({"data": images.shape})
-    net.write("data", images)
-    net.forward()
-    assert gap(found, net.read("prob")) <= TOLERANCE
+    words = ["export", str(deploy), "--weights", str(tmp_path / "w.caffemodel")]
+    words += ["--onnx", str(tmp_path / "net.onnx")]
+    for more, told, sizes in (
+        ([], "opset 17, any batch", (1, 7)),
+        (["--batch", "3"], "opset 17, batch 3", (3,)),
+    ):
+        assert main([*words, *more]) == 0
+        assert told in capsys.readouterr().out
+        whole = session((tmp_path / "net.onnx").read_bytes())
+        assert whole.get_inputs()[0].shape[0] == (3 if more else "batch")
+        for size in sizes:
+            images = random.random((size, 1, 28, 28), np.float32)
+            [found] = whole.run(None, {"data": images})
+            net.reshape({"data": images.shape})
+            net.write("data", images)
+            net.forward()
+            assert gap(found, net.read("prob")) <= TOLERANCE
+
+
+def test_a_net_of_one_batch_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    body = 'layer { name: "op" type: "BatchReindex" bottom: "x" bottom: "at" top: "y" }'
+    deploy = tmp_path / "deploy.prototxt"
+    deploy.write_text(inputs({"x": (4, 2), "at": (3,)}) + body)
+    assert main(["export", str(deploy), "--onnx", str(tmp_path / "net.onnx")]) == 0
+    assert "fixed shapes, as nodes depend on them" in capsys.readouterr().out
+    feeds = {"x": random.random((4, 2), np.float32), "at": np.array([3, 0, 3], np.float32)}
+    [found] = session((tmp_path / "net.onnx").read_bytes()).run(None, feeds)
+    assert (found == feeds["x"][[3, 0, 3]]).all()
 
 
 def test_what_cannot_be_exported_is_named() -> None:

@@ -34,6 +34,15 @@ def test_the_site(tmp_path: Path) -> None:
         assert not OUTER.search(page.read_text()), page
 
 
+def test_links_of_pages_lead_to_files_of_the_repository() -> None:
+    """On a forge, too, which shows the pages as they are."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "models").rglob("*.md")]
+    assert len(pages) > 15
+    for page in pages:
+        for link in re.findall(r"\]\((?!\w+:|#)([^)\s#]+)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page}: {link}"
+
+
 @pytest.mark.parametrize("script", ["slurm_cpu.sbatch", "slurm_gpu.sbatch"])
 def test_what_slurm_runs_is_understood(script: str) -> None:
     text = (ROOT / "examples" / script).read_text().replace("\\\n", " ")

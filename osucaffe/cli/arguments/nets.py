@@ -147,7 +147,11 @@ def export(add: Options) -> None:
     )
     add.common("--weights", help="the trained model (default: as the fillers draw them)")
     add.common("--strict")
-    add("--batch", "batch size (default: the net's)", COUNT)
+    add(
+        "--batch",
+        "the only batch size (default: any, or the net's where its layers depend on it)",
+        COUNT,
+    )
     add.state()
     add.parser.set_defaults(gpu=None, threads=None)
 

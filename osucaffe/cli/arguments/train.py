@@ -61,6 +61,14 @@ def train(add: Options) -> None:
     add.common("--strict")
     add("--max_iter", "train up to iteration N, instead of the solver's max_iter", COUNT)
     add(
+        "--find_lr",
+        "propose a learning rate: train a little (--max_iter: so many iterations) with growing "
+        "ones, and draw the losses in PAGE (default: find_lr.html)",
+        "PAGE",
+        nargs="?",
+        const="find_lr.html",
+    )
+    add(
         "--on_nan",
         "when a displayed loss is nan or infinite: stop without a snapshot (default), or go on, "
         "as Caffe does",

@@ -21,13 +21,17 @@ from .. import options
 
 def run(args: argparse.Namespace) -> None:
     """Build, load, write."""
-    from ...export import OPSET, to_onnx
+    from ...export import OPSET, for_any_batch, to_onnx
 
     log.start()
     net = options.load_net(args, reads=False, phase="TEST", inspectable=True, gradients=False)
-    if args.batch:
-        net.reshape({name: (args.batch, *net.blobs[name].shape[1:]) for name in net.inputs})
-    model = to_onnx(net)
+    shapes = {name: net.blobs[name].shape for name in net.inputs}
+    model = None if args.batch else for_any_batch(net)
+    batches = "any batch"
+    if model is None:
+        net.reshape({name: (args.batch or shape[0], *shape[1:]) for name, shape in shapes.items()})
+        model = to_onnx(net)
+        batches = f"batch {args.batch}" if args.batch else "fixed shapes, as nodes depend on them"
     trained = None
     if args.weights and net.inputs:
         [(file, weights), *_] = options.read_weights(args.weights)
@@ -41,7 +45,7 @@ def run(args: argparse.Namespace) -> None:
         _prepend(model.graph, net, trained)
     _describe(model, Path(args.model).parent / LABELS, trained, inside=args.with_preprocessing)
     write_bytes(args.onnx, model.SerializeToString())
-    print(f"wrote {args.onnx}: {len(model.graph.node)} nodes, opset {OPSET}")
+    print(f"wrote {args.onnx}: {len(model.graph.node)} nodes, opset {OPSET}, {batches}")
 
 
 def _describe(model: Any, labels: Path, trained: Preprocessing | None, *, inside: bool) -> None:

@@ -37,9 +37,9 @@ _IMAGENET = (104.0, 117.0, 123.0)
 _IMAGENETS_FILES = ("imagenet", "ilsvrc")
 """A name of a mean file with one of these stands for ImageNet's mean image."""
 _EPOCHS, _EPOCHS_TUNED = 60, 20
-_RATE, _RATES_TUNED = 0.01, (0.0001, 0.001)
-"""The most that batches of some ten photographs bear; of layers that have learned already, a tenth
-of what they learned with, within these."""
+_RATE, _RATE_TUNED = 0.01, 0.001
+"""The most that batches of some ten photographs bear; of layers that have learned already: what the
+large nets' examples have, and no more than the net learned with."""
 _ITERATIONS_TUNED = 300
 """The least: an epoch of a hundred photographs is a few iterations."""
 _AUGMENTATION = caffe_pb2.AugmentationParameter(rotation=8, zoom=0.15, colour=0.2)
@@ -74,6 +74,11 @@ def write_files(
     net.CopyFrom(start.net)
     used = {layer.name for layer in start.weights[1].layer} if start.weights else None
     names = adapt.set_classes(net, len(data.classes), used)
+    for layer in adapt.classifiers(net) if start.weights else ():
+        # Random weights of what has learned large values make large losses, which undo it.
+        dense = layer.type == "InnerProduct"
+        filler = (layer.inner_product_param if dense else layer.convolution_param).weight_filler
+        filler.CopyFrom(caffe_pb2.FillerParameter(type="constant"))
     make_folder(out)
     transform = _transform(start, data, out)
     transform.crop_size = crop if crop != data.size else 0
@@ -214,7 +219,7 @@ def _solver(
     model = start.solver or SolverParameter(base_lr=_RATE, momentum=0.9, weight_decay=0.0005)
     rate, epoch = min(model.base_lr, _RATE), math.ceil(data.train / batches[0])
     if start.weights:
-        rate = float(np.clip(model.base_lr / 10, *_RATES_TUNED))
+        rate = min(model.base_lr, _RATE_TUNED)
         epochs = epochs or max(_EPOCHS_TUNED, math.ceil(_ITERATIONS_TUNED / epoch))
     epochs = epochs or _EPOCHS
     solver = SolverParameter(

@@ -135,8 +135,9 @@ _SMOOTHED = 20
 """Points of a training curve from which on it is smoothed, over as many parts of it."""
 
 
-def panel(title: str, series: Mapping[str, Points]) -> str:
-    """A panel with a line for each series (x, y), a legend and axes. "" without a finite point."""
+def panel(title: str, series: Mapping[str, Points], x_name: str = "iteration") -> str:
+    """A panel with a line for each series (x, y), a legend and axes, that of x with this name. ""
+    without a finite point."""
     shown = {
         name: [(x, y) for x, y in points if math.isfinite(y)] for name, points in series.items()
     }
@@ -167,14 +168,14 @@ def panel(title: str, series: Mapping[str, Points]) -> str:
             f'<text x="{left:.1f}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">{x:g}</text>'
         )
     parts.append(
-        f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 4}" text-anchor="end">iteration</text>'
+        f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 4}" text-anchor="end">{escape(x_name)}</text>'
     )
     legend = []
     for index, (name, points) in enumerate(shown.items()):
         colour = COLOURS[index % (len(COLOURS) - 1)]  # the last, black, is no colour on black
         lines: dict[str, Points] = {"": points}
         if name.startswith("train") and len(points) >= _SMOOTHED:
-            lines = {' class="raw"': points, "": _smooth(points)}
+            lines = {' class="raw"': points, "": smooth(points)}
         for kind, line in lines.items():
             corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in (position(*point) for point in line))
             parts.append(f'<polyline{kind} points="{corners}" stroke="{colour}"/>')
@@ -191,7 +192,7 @@ def panel(title: str, series: Mapping[str, Points]) -> str:
     )
 
 
-def _smooth(points: Points) -> Points:
+def smooth(points: Points) -> Points:
     """The mean of the points around each."""
     around = len(points) // _SMOOTHED
     parts = (points[max(0, at - around) : at + around + 1] for at in range(len(points)))

@@ -14,7 +14,8 @@ import numpy as np
 from ... import log
 from ...data.sets.folder import find_photos
 from ...errors import UserError
-from ...solvers.snapshots.snapshot import best_model
+from ...proto import read_solver
+from ...solvers.snapshots.snapshot import best_model, named
 from ..arguments.options import names
 from ..images import SUFFIXES
 from ..nets.new import find_start
@@ -25,6 +26,9 @@ _MANY = 20_000
 _SIZES = 48, 64
 """The least and the most that photographs are scaled to for the small net."""
 _SAMPLE = 100
+_CHOOSE = 200
+"""Photographs held out that are enough to choose a model and a time to stop by: of fewer, the share
+that is right is not known to 3 points, and the last model is better than the one with the best."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,7 +45,6 @@ def run(args: argparse.Namespace) -> int:
     extent = find_start(args).extent
     size = args.size or (extent * 8 // 7 if extent else _fitting(photos))
     data, net = f"{args.out}/data", f"{args.out}/train_val.prototxt"
-    weights = best_model(f"{args.out}/{args.what}")
     begin = ["--weights", args.weights] if args.weights else []
     gpu = ["--gpu", args.gpu] if args.gpu else []
     first = ["--gpu", names(args.gpu)[0].replace("all", "0")] if args.gpu else []
@@ -49,22 +52,38 @@ def run(args: argparse.Namespace) -> int:
         ["data", "folder", args.photos, "--out", data, "--size", str(size)],
         ["new", args.what, "--data", data, "--out", args.out, "--augment"],
         ["train", "--solver", str(solver), "--log_dir", f"{args.out}/log", *begin, *gpu],
-        ["test", "--model", net, "--weights", weights, *first],
-        ["report", args.out, "--out", f"{args.out}/report.html", *first],
     ]
     steps[0] += ["--on_bad_record", args.on_bad_record, "--val_share", str(args.val_share)]
     steps[1] += ["--from", args.weights] if args.weights else []
     steps[1] += ["--model", args.model] if args.weights and args.model else []
     steps[1] += ["--epochs", str(args.epochs)] if args.epochs else []
-    steps[2] += ["--best", "accuracy", "--patience", "5", "--keep", "1"]
-    steps[3] += ["--predictions", f"{args.out}/predictions.csv", "--quiet"]
-    steps[4] += ["--quiet"]
+    choose = len(photos) * args.val_share >= _CHOOSE
+    steps[2] += ["--best", "accuracy", "--patience", "5"] if choose else []
+    steps[2] += ["--keep", "1"]
+    if code := _run(steps):
+        return code
+    param = read_solver(str(solver))
+    last = named(param, param.max_iter).model
+    weights = best_model(param.snapshot_prefix) if choose else last
+    steps = [
+        ["test", "--model", net, "--weights", weights, *first],
+        ["report", args.out, "--out", f"{args.out}/report.html", *first],
+    ]
+    steps[0] += ["--predictions", f"{args.out}/predictions.csv", "--quiet"]
+    steps[1] += ["--quiet"]
+    if code := _run(steps):
+        return code
+    use = ["classify", "--model", f"{args.out}/deploy.prototxt", "--weights", weights, "PHOTOS"]
+    print(f"\nnext:\n\n{shlex.join(['osucaffe', *use])}")
+    return 0
+
+
+def _run(steps: list[list[str]]) -> int:
+    """Print and run commands. Returns the exit code of the first that fails, or 0."""
     for step in steps:
         print(f"\n$ {shlex.join(['osucaffe', *step])}", flush=True)
         if code := _call(step):
             return code
-    use = ["classify", "--model", f"{args.out}/deploy.prototxt", "--weights", weights, "PHOTOS"]
-    print(f"\nnext:\n\n{shlex.join(['osucaffe', *use])}")
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from rich.console import Console, Group
+from rich.constrain import Constrain
 from rich.live import Live as RichLive
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
@@ -12,6 +13,10 @@ from rich.text import Text
 from ...log import StandardError
 from ...solvers.observer import Display, Observer, TestResult
 from ...solvers.solver import Solver
+
+_LEFT = len("^C^C")
+"""Columns behind the bar: what the terminal echoes there must not begin a line, which nothing would
+erase."""
 
 
 class Live(Observer):
@@ -75,7 +80,8 @@ class Live(Observer):
         epochs = self._solver.epochs
         epoch = f"epoch {epochs.epoch(done):.3g}" if epochs else ""
         scores = "  ".join(filter(None, [epoch, self._loss, *self._scores.values()]))
-        return Group(Text(scores or f"training {self._solver.net.name}"), self._progress)
+        bar = Constrain(self._progress, max(1, self._console.width - _LEFT))
+        return Group(Text(scores or f"training {self._solver.net.name}"), bar)
 
     def __enter__(self) -> Live:
         self._live.start()

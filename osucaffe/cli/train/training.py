@@ -29,7 +29,7 @@ from ..arguments.options import names
 from ..launch import comm_profile, ranks, ranks_per_gpu, restarts
 from ..launch.start import check_device
 from ..nets.summary import log_summary
-from . import snapshot_options
+from . import find_lr, snapshot_options
 from .agreement import check_alike
 
 logger = logging.getLogger("osucaffe")
@@ -44,6 +44,10 @@ def run(args: argparse.Namespace) -> int:
     with job.together():
         ranks.check_size(args, job)
         ranks.take_terminal(job)
+        if args.find_lr:
+            find_lr.check(args, job.size)
+            find_lr.run(args, _read(args))
+            return 0
         if ranks_per_gpu.is_trial():
             return _try(args, job, _read(args))
         return _train(args, job)
@@ -52,6 +56,8 @@ def run(args: argparse.Namespace) -> int:
 def check(args: argparse.Namespace) -> None:
     """Check options and files, as far as possible before ranks start."""
     snapshot_options.check(args)
+    if args.find_lr:
+        find_lr.check(args)
     restarts.check_elastic(args)
     check_device(args)
     ranks.check_communication(args)

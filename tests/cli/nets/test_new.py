@@ -103,7 +103,11 @@ def test_a_net_is_fine_tuned(new: Cli) -> None:
     (last,) = adapt.classifiers(made)
     assert [each.lr_mult for each in last.param] == [10, 20]
     assert last.inner_product_param.num_output == 3
-    assert read_solver(out / "solver.prototxt").base_lr == pytest.approx(0.0001)
+    assert read_solver(out / "solver.prototxt").base_lr == pytest.approx(0.001)
+    built = Net(read_net(out / "deploy.prototxt"), phase="TEST", backend=Cpu(), seed=1)
+    weights = {each.name: each.parameters[0] for each in built.layers if each.parameters}
+    assert not built.backend.read(weights["ip2_new"].data).any()
+    assert built.backend.read(weights["ip1"].data).any()
     trained = next(out.glob("*.caffemodel"))
     done = new("new", "finetune", "--data=data", f"--from={trained}", "--out=more", "--epochs=1")
     assert "not in the file: ip2_new2; unused: ip2_new" in train(new, done)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from osucaffe.cli.train.fit import _fitting
+from osucaffe.cli.train import fit
 from osucaffe.proto import read_solver
 
 from ..conftest import Cli
@@ -27,17 +27,44 @@ def test_from_a_folder_to_a_report(cli: Cli, capfd: pytest.CaptureFixture[str]) 
         assert (cli.folder / "run" / name).exists()
     solver = read_solver(cli.folder / "run" / "solver.prototxt")
     assert solver.snapshot > 0
-    assert (cli.folder / f"{solver.snapshot_prefix}_best.caffemodel").exists()
+    last = f"{solver.snapshot_prefix}_iter_{solver.max_iter}.caffemodel"
+    assert (cli.folder / last).exists()
     page = (cli.folder / "run" / "report.html").read_text()
     assert all(name in page for name in COLOURS)
     again = cli.fails("fit", "photos", "--out=run")
     assert "has a run: give another folder, or go on with osucaffe train" in again.err
     # Fine-tuned from what it made; the printed commands are in their order.
     result = cli.ok("fit", "photos", "--out=tuned", "--epochs=1",
-                    f"--from={solver.snapshot_prefix}_best.caffemodel")  # fmt: skip
+                    f"--from={last}")  # fmt: skip
     assert re.findall(r"^\$ osucaffe (\w+)", result.out, re.MULTILINE) == steps
     *_, last = result.out.split()
     assert last == "PHOTOS"
+
+
+@pytest.mark.parametrize("enough", [False, True])
+def test_few_photographs_choose_no_model(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, enough: bool
+) -> None:
+    """By ten held-out ones nothing can be told: the last model is used, and training goes on to
+    the end."""
+    make_photos(cli.folder / "photos", 12)
+    steps = []
+
+    def call(words: list[str]) -> int:
+        steps.append(words)
+        if words[0] == "new":
+            (cli.folder / "run").mkdir()
+            cli.write("run/solver.prototxt", 'max_iter: 70 snapshot_prefix: "run/small"')
+        return 0
+
+    monkeypatch.setattr(fit, "_call", call)
+    monkeypatch.setattr(fit, "_CHOOSE", 7 if enough else 8)
+    result = cli.ok("fit", "photos", "--out=run")
+    train, test, _ = steps[2:]
+    assert ("--patience" in train) == ("--best" in train) == enough
+    model = "run/small_best.caffemodel" if enough else "run/small_iter_70.caffemodel"
+    assert test[test.index("--weights") + 1] == model
+    assert f"--weights {model} PHOTOS" in result.out
 
 
 def test_it_ends_with_the_first_command_that_fails(cli: Cli) -> None:
@@ -57,5 +84,5 @@ def test_it_ends_with_the_first_command_that_fails(cli: Cli) -> None:
 def test_photographs_are_as_large_as_they_are(tmp_path: Path) -> None:
     make_photos(tmp_path, 3)
     photos = sorted(map(str, tmp_path.rglob("a photo*")))
-    assert _fitting(photos) == 64
-    assert _fitting([str(tmp_path / "none.jpg")]) == 48
+    assert fit._fitting(photos) == 64
+    assert fit._fitting([str(tmp_path / "none.jpg")]) == 48
