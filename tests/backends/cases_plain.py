@@ -172,7 +172,9 @@ def solver_cases() -> None:
     case("", "sum_of_squares", {"x": x}, {}, {"y": np.array([(x**2).sum()])})
     g, cuts = normal(70_000) + 1, [(0, 3), (5, 69_000), (69_000, 70_000)]
     sums = [[(a * b)[i:j].sum() for a, b in ((x, x), (g, g), (x, g))] for i, j in cuts]
-    case("", "segment_sums", {"x": x, "g": g}, {"segments": cuts}, {"y": np.array(sums)})
+    case(
+        "", "segment_sums", {"x": x, "g": g}, {"segments": cuts}, {"y": np.array(sums).reshape(-1)}
+    )
 
     for size, segments in [
         (10, [(0, 4, 1.0, 1.0), (4, 6, 2.0, 0.0), (8, 10, 1.0, 0.5)]),
@@ -210,7 +212,7 @@ def solver_cases() -> None:
                         "weights": w,
                         "gradients": g,
                         "history": [],
-                        "sums": sums,
+                        "sums": sums.reshape(-1),
                         "scalars": np.array([0.25]),
                     },
                     {

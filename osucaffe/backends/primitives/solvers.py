@@ -15,7 +15,7 @@ class SumOfSquares(Primitive):
 
 
 class SegmentSums(Primitive):
-    """y (segments, 3) = for each segment (start, stop) of flat x and g the sums of x^2, of g^2 and
+    """y (3 * segments) = for each segment (start, stop) of flat x and g the sums of x^2, of g^2 and
     of x * g."""
 
     x: Read

@@ -102,7 +102,7 @@ class Optimizer:
         if self.update.sums:
             if not segments:
                 return
-            sums = Tensor((len(segments), 3), name="sums", persistent=True)
+            sums = Tensor((3 * len(segments),), name="sums", persistent=True)
             self._backend.give_memory(sums)
             program.segment_sums(data, diff, sums, segments=[each[:2] for each in segments])
         program.update(

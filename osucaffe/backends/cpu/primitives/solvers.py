@@ -45,7 +45,7 @@ def update(call: CpuCall, a: ops.Update) -> Step:
         def work(start: int, stop: int) -> None:
             arrays = [flat(tensor) for tensor in tensors]
             given = flat(a.scalars).tolist()
-            sums = itertools.repeat(()) if a.sums is None else a.sums.array.tolist()
+            sums = itertools.repeat(()) if a.sums is None else a.sums.array.reshape(-1, 3).tolist()
             for (first, last, *multipliers), more in zip(segments, sums, strict=False):
                 begin, end = max(first, start), min(last, stop)
                 if begin < end:
@@ -63,7 +63,7 @@ def sum_of_squares(call: CpuCall, a: ops.SumOfSquares) -> None:
 
 @direct()
 def segment_sums(call: CpuCall, a: ops.SegmentSums) -> None:
-    for row, (start, stop) in zip(a.y.array, a.segments, strict=True):
+    for row, (start, stop) in zip(a.y.array.reshape(-1, 3), a.segments, strict=True):
         x, g = flat(a.x)[start:stop], flat(a.g)[start:stop]
         row[:] = _dot(x, x), _dot(g, g), _dot(x, g)
 
