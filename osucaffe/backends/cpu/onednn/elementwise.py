@@ -136,11 +136,34 @@ def copy(p: Preparation, a: movement.Copy) -> Step:
 
 def concat(p: Preparation, a: movement.Concat) -> Step:
     operands, target = [p.operand(x) for x in a.xs], p.operand(a.y)
-    form = None if a.y.is_open else target.form
-    chosen = p.library.describe(
-        "concat", form, len(a.xs), a.axis, [operand.chosen_form for operand in operands]
-    )
+    forms = [operand.chosen_form for operand in operands]
+    form = _concatenated(p, a, forms) if a.y.is_open else target.form
+    chosen = p.library.describe("concat", form, len(a.xs), a.axis, forms)
     return p.step(chosen, _numbered(operands), {api.DST: target})
+
+
+def _concatenated(
+    p: Preparation, a: movement.Concat, forms: Sequence[Descriptor]
+) -> Descriptor | None:
+    """The first format in blocks, for y; None, which is for oneDNN to choose, if there is none, or
+    a part would begin inside a block.
+
+    oneDNN 3.2 itself would go by that one's strides. Those of axes of extent 1, such as 16 channels
+    in one block, say nothing of their place: y could have its channels before its images, where
+    oneDNN's binary operations (Scale) then take wrong ones.
+    """
+    for x, form in zip(a.xs, forms, strict=True):
+        if form in (p.library.plain(x.shape), p.channels_last(x.shape)):
+            continue
+        made, start = form.like(a.y.shape), [0] * len(a.y.shape)
+        try:
+            for part in a.xs if made else ():
+                made.window(part.shape, start)
+                start[a.axis] += part.shape[a.axis]
+        except Unsupported:
+            return None
+        return made
+    return None
 
 
 def split(p: Preparation, a: movement.Split) -> Step:
