@@ -156,8 +156,10 @@ def _concatenated(
         if form in (p.library.plain(x.shape), p.channels_last(x.shape)):
             continue
         made, start = form.like(a.y.shape), [0] * len(a.y.shape)
+        if made is None:
+            return None
         try:
-            for part in a.xs if made else ():
+            for part in a.xs:
                 made.window(part.shape, start)
                 start[a.axis] += part.shape[a.axis]
         except Unsupported:
