@@ -29,7 +29,7 @@ from ..arguments.options import names
 from ..launch import comm_profile, ranks, ranks_per_gpu, restarts
 from ..launch.start import check_device
 from ..nets.summary import log_summary
-from . import find_lr, snapshot_options
+from . import snapshot_options
 from .agreement import check_alike
 
 logger = logging.getLogger("osucaffe")
@@ -45,6 +45,8 @@ def run(args: argparse.Namespace) -> int:
         ranks.check_size(args, job)
         ranks.take_terminal(job)
         if args.find_lr:
+            from . import find_lr  # with the report's drawing, which other runs start without
+
             find_lr.check(args, job.size)
             find_lr.run(args, _read(args))
             return 0
@@ -57,6 +59,8 @@ def check(args: argparse.Namespace) -> None:
     """Check options and files, as far as possible before ranks start."""
     snapshot_options.check(args)
     if args.find_lr:
+        from . import find_lr
+
         find_lr.check(args)
     restarts.check_elastic(args)
     check_device(args)

@@ -35,9 +35,9 @@ LOCAL = ("larc", "local_lr_auto")
 in place of its lr_mult: NVIDIA Caffe's (the gradient without weight decay, as on its GPUs) and
 Intel Caffe's (the gradient with it). You et al. 2017, arXiv 1708.03888, equation 6."""
 RATIO = {
-    "larc": "ratio = larc_eta * sqrt(ww) / max(norm, tiny)",
+    "larc": "ratio = larc_eta * sqrt(ww) / max(norm, 1e-30)",
     "local_lr_auto": "size = sqrt(ww);"
-    "ratio = local_gw_ratio * size / max(norm + weight_decay * size, tiny)",
+    "ratio = local_gw_ratio * size / max(norm + weight_decay * size, 1e-30)",
 }
 LOCAL_RATE = {"scale": "local_rate = lr * trust", "clip": "local_rate = min(lr, trust)"}
 """By larc_policy."""
@@ -164,8 +164,6 @@ def update_of(param: SolverParameter, file: str = "the solver", *, scaled: bool 
         ]
         fields += {"larc": ["larc_eta"], "local_lr_auto": ["local_gw_ratio", "weight_decay"]}[local]
     constants = {field: float(getattr(param, field)) for field in fields}
-    if local:
-        constants["tiny"] = 1e-30
     if scaled:
         changed = ("w", "h", "h2")[: 1 + rule.histories]
         parts[:0] = [f"{name}_before = {name}" for name in changed]
