@@ -8,10 +8,17 @@ import numpy as np
 
 from osucaffe.backends.formula import ELU, PRELU
 from osucaffe.backends.random import call_key
+from osucaffe.comm.communicator import DONE, Handle
 
 from . import cases, reference
 from .cases import STATE, Gradients, case, eighths, labels, normal
 from .running import Output
+
+
+def _double(array: Any, stream: Any = None) -> Handle:
+    """Stands for an operation of a communicator."""
+    array *= 2
+    return DONE
 
 
 def movement_cases() -> None:
@@ -44,6 +51,7 @@ def movement_cases() -> None:
     outside = {"x": np.ones((3, 2)), "index": np.array([0.0, 3, -1])}
     nothing = [np.nan, np.nan]
     case("out of range", "gather", outside, {}, {"y": np.array([[1, 1], nothing, nothing])})
+    case("", "collective", {"x": x}, {"operation": _double, "blocks": True}, {"x": 2 * x})
     case("", "positions", {}, {}, {"y": np.arange(24).reshape(2, 3, 4)})
 
 

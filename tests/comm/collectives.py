@@ -77,14 +77,20 @@ def check_result(
             np.testing.assert_array_equal(got[start:stop], array[start:stop])
 
 
-def check_swap(comm: Communicator) -> None:
-    """Swap parts that tell where they come from and go to."""
+def check_swap(comm: Communicator, upload: Any = None, stream: Any = None) -> None:
+    """Swap parts that tell where they come from and go to. upload: makes a device array."""
     array = np.zeros((2, comm.size, 5), np.float32)
     places = [comm.part(5 * comm.size, rank)[0] // 5 for rank in range(comm.size)]
     for rank, place in enumerate(places):
         array[0, place] = 100 * comm.rank + rank
     given = array[0].copy()
-    comm.all_to_all(array.reshape(-1)).wait()
+    if upload is None:
+        comm.all_to_all(array.reshape(-1)).wait()
+    else:
+        device = upload(array.reshape(-1), stream)
+        comm.all_to_all(device, stream).wait()
+        stream.synchronize()
+        array = device.get().reshape(array.shape)
     np.testing.assert_array_equal(array[0], given)
     for rank, place in enumerate(places):
         if rank != comm.rank:
