@@ -2,7 +2,7 @@
 
 "One weird trick for parallelizing convolutional neural networks" (Krizhevsky, 2014, arXiv
 1404.5997): each rank owns a part of a layer's outputs, and its weights. The layer
-(`layers/core/inner_product.py`) gathers the inputs of all ranks' images, computes its outputs for
+(`layers/splitting.py`) gathers the inputs of all ranks' images, computes its outputs for
 all of them, and swaps these for its own images' outputs; backward does the reverse. The gradients
 of the weights are complete where they are needed. All ranks get the others' weights when they are
 to have the whole net: for tests, snapshots and comparisons (`exchange.py`).

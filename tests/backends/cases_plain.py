@@ -26,6 +26,7 @@ def movement_cases() -> None:
     case("zero", "fill", {}, {"value": 0.0}, {"y": np.zeros(x.shape)})
     case("value", "fill", {}, {"value": -1.5}, {"y": np.full(x.shape, -1.5)})
     case("", "copy", {"x": x}, {}, {"y": x})
+    case("", "collective", {"x": x}, {"operation": _double, "blocks": True}, {"x": 2 * x})
     together = np.concatenate([x, y, z], axis=1)
     case("channels", "concat", {"xs": [x, y, z]}, {"axis": 1}, {"y": together})
     case("last axis", "concat", {"xs": [x, x]}, {"axis": 3}, {"y": np.concatenate([x, x], axis=3)})
@@ -51,7 +52,6 @@ def movement_cases() -> None:
     outside = {"x": np.ones((3, 2)), "index": np.array([0.0, 3, -1])}
     nothing = [np.nan, np.nan]
     case("out of range", "gather", outside, {}, {"y": np.array([[1, 1], nothing, nothing])})
-    case("", "collective", {"x": x}, {"operation": _double, "blocks": True}, {"x": 2 * x})
     case("", "positions", {}, {}, {"y": np.arange(24).reshape(2, 3, 4)})
 
 

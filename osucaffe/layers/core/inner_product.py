@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from ..base import Blobs, Flags, Layer, Program, Shapes, Tensor, register
+from ..splitting import SplitProduct
 
 
 @register("InnerProduct")
@@ -32,15 +33,15 @@ class InnerProduct(Layer):
         if self.splitter is not None:
             plain = axis == 1 and not (param.transpose or param.normalize)
             unfit = "" if plain else "it has transpose, normalize, or another axis than 1"
-            self.comm = self.splitter.comm
             self.is_split = self.splitter.splits(self, bottom[0][0], inputs, outputs, unfit)
+            self.split = SplitProduct(self, self.splitter)
         return [(*bottom[0][:axis], outputs)]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         bias = self.parameters[1].data if len(self.parameters) > 1 else None
         weight, x, y = self.parameters[0].data, bottom[0].data, top[0].data
         if self.is_split:
-            self._forward_split(program, x, y)
+            self.split.forward(program, x, y)
             return
         if not self.normalize:
             program.inner_product(x, weight, bias, y, **self.settings)
@@ -74,7 +75,7 @@ class InnerProduct(Layer):
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         x, dy, dw, db = bottom[0].data, top[0].diff, self.gradient(0), self.gradient(1)
         if self.is_split:
-            self._backward_split(program, dy, bottom[0].diff if propagate_down[0] else None)
+            self.split.backward(program, dy, bottom[0].diff if propagate_down[0] else None)
             return
         if self.normalize:
             if db is not None:
@@ -87,60 +88,6 @@ class InnerProduct(Layer):
         if propagate_down[0]:
             weight = self.parameters[0].data
             program.inner_product_backward_data(dy, weight, bottom[0].diff, **self.settings)
-
-    # -- divided among ranks (Krizhevsky, arXiv 1404.5997) ----------------------------------------
-    # This rank computes its part of the outputs, with its part of the weights, for all ranks' rows.
-
-    def _forward_split(self, program: Program, x: Tensor, y: Tensor) -> None:
-        weight, *bias = (self._own(parameter.data) for parameter in self.parameters)
-        gathered = self.gathered = self.tensor((self.comm.size * x.shape[0], *x.shape[1:]))
-        program.copy(x, self._own(gathered))
-        self._together(program, gathered, "all_gather")
-        swapped, made, came = self._swap_space(y)
-        product = made.view((gathered.shape[0], weight.shape[0]))
-        program.inner_product(gathered, weight, bias[0] if bias else None, product, **self.settings)
-        self._swap(program, swapped, made, came)
-        program.permute(came, self._by_rank(y), axes=(1, 0, 2))
-
-    def _backward_split(self, program: Program, dy: Tensor, dx: Tensor | None) -> None:
-        weight, gathered = self._own(self.parameters[0].data), self.gathered
-        dw, db = (diff and self._own(diff) for diff in (self.gradient(0), self.gradient(1)))
-        swapped, given, came = self._swap_space(dy)
-        program.permute(self._by_rank(dy), given, axes=(1, 0, 2))
-        self._swap(program, swapped, given, came)
-        dproduct = came.view((gathered.shape[0], weight.shape[0]))
-        if dw is not None or db is not None:
-            program.inner_product_backward_filter(gathered, dproduct, dw, db, **self.settings)
-        if dx is not None:
-            total = self.tensor(gathered.shape)
-            program.inner_product_backward_data(dproduct, weight, total, **self.settings)
-            self._together(program, total, "reduce_scatter")
-            program.copy(self._own(total), dx)
-
-    def _own(self, tensor: Tensor) -> Tensor:
-        """This rank's part, along the first axis."""
-        shape = (tensor.shape[0] // self.comm.size, *tensor.shape[1:])
-        return tensor.view(shape, self.comm.part(tensor.count)[0])
-
-    def _by_rank(self, y: Tensor) -> Tensor:
-        """The top with its outputs cut into the ranks' parts: rows x ranks x outputs."""
-        return y.view((y.shape[0], self.comm.size, y.shape[1] // self.comm.size))
-
-    def _swap_space(self, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Memory for an all-to-all, and its halves as ranks x rows x outputs: what this rank has
-        for each of them, and what comes from each."""
-        rows, ranks, outputs = self._by_rank(y).shape
-        shape = (ranks, rows, outputs)
-        both = self.tensor((2, *shape))
-        return both, both.view(shape), both.view(shape, y.count)
-
-    def _swap(self, program: Program, both: Tensor, made: Tensor, came: Tensor) -> None:
-        program.copy(self._own(made), self._own(came))
-        self._together(program, both, "all_to_all")
-
-    def _together(self, program: Program, tensor: Tensor, operation: str) -> None:
-        assert self.splitter is not None
-        program.collective(tensor, getattr(self.comm, operation), self.splitter.blocks)
 
 
 @register("Embed")
