@@ -38,7 +38,7 @@ class Tensor:
     persistent: it keeps its own memory for the life of the net (never shared by the memory plan).
     like: take the layout of this tensor (a gradient lies in memory as its data does).
     base: the tensor whose memory this one views under another shape, from its element `start` on;
-    both are row-major.
+    both are row-major. views: those of this one.
     whole, parts: a tensor whose memory is that of its parts, one behind the other (see `join`).
     """
 
@@ -69,7 +69,7 @@ class Tensor:
         self.address = 0
         self.whole: Tensor | None = None
         self.parts: tuple[Tensor, ...] = ()
-        self._views: list[Tensor] = []
+        self.views: list[Tensor] = []
 
     @property
     def root(self) -> Tensor:
@@ -94,7 +94,7 @@ class Tensor:
     @property
     def viewed(self) -> bool:
         """Whether others view its memory."""
-        return bool(self._views)
+        return bool(self.views)
 
     @property
     def layout(self) -> Any:
@@ -125,7 +125,7 @@ class Tensor:
         self.array = flat.reshape(self.shape) if self.layout is None else flat
         self.address = address
         Tensor.placements += 1
-        for view in self._views:
+        for view in self.views:
             view.place(*view._inside(flat, address))
 
     def view(self, shape: Shape, start: int = 0) -> Tensor:
@@ -135,7 +135,7 @@ class Tensor:
         (base.like or base).flexible = False
         view = Tensor(shape, self.dtype, self.name, persistent=self.persistent, base=base)
         view.start = self.start + start
-        base._views.append(view)
+        base.views.append(view)
         if base.array is not None:  # a parameter of another net, say
             view.place(*view._inside(base.array.reshape(-1), base.address))
         return view

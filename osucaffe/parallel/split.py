@@ -21,6 +21,8 @@ from .buckets import ITEM
 
 logger = logging.getLogger("osucaffe")
 OPTION = "--split_inner_products"
+GRAIN = 16
+"""On a GPU, parts begin at multiples of so many numbers (64 bytes), as kernels want them to."""
 
 
 class SplitInnerProducts:
@@ -48,6 +50,8 @@ class SplitInnerProducts:
         size = self.comm.size
         if outputs % size:
             unfit = f"its {outputs} outputs cannot be divided among {size} ranks"
+        elif layer.backend.name != "cpu" and (rows * inputs % GRAIN or outputs // size % GRAIN):
+            unfit = f"on a GPU a rank's inputs, and its outputs, must be multiples of {GRAIN}"
         elif any(spec.name for spec in layer.param.param):
             unfit = "its parameters have names, by which other layers may share them"
         if self._names:

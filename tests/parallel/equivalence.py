@@ -64,15 +64,15 @@ layer {{ name: "accuracy" type: "Accuracy" bottom: "score" bottom: "label" top: 
   include {{ phase: TEST }} }}
 """
 SPLIT = (  # AlexNet's fc6, ReLU, Dropout, fc7; the outputs of fc8 cannot be divided among 3 or 4
-    NET.partition('layer {{ type: "InnerProduct"')[0]
+    NET.partition('layer {{ type: "InnerProduct"')[0].replace("num_output: 6", "num_output: 8")
     + """
 layer {{ name: "fc6" type: "InnerProduct" bottom: "conv" top: "fc6" param {{ lr_mult: 1 }}
   param {{ lr_mult: 2 decay_mult: 0 }}
-  inner_product_param {{ num_output: 24 weight_filler {{ type: "xavier" }} }} }}
+  inner_product_param {{ num_output: 384 weight_filler {{ type: "xavier" }} }} }}
 layer {{ name: "relu6" type: "ReLU" bottom: "fc6" top: "fc6" }}
 layer {{ name: "drop6" type: "Dropout" bottom: "fc6" top: "fc6" }}
 layer {{ name: "fc7" type: "InnerProduct" bottom: "fc6" top: "fc7"
-  inner_product_param {{ num_output: 12 bias_term: false weight_filler {{ type: "xavier" }} }} }}
+  inner_product_param {{ num_output: 384 bias_term: false weight_filler {{ type: "xavier" }} }} }}
 layer {{ name: "fc8" type: "InnerProduct" bottom: "fc7" top: "fc8"
   inner_product_param {{ num_output: 10 weight_filler {{ type: "xavier" }} }} }}
 layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "fc8" bottom: "label" top: "loss" }}

@@ -67,6 +67,14 @@ def test_auto_splits_what_sends_fewer_bytes_so() -> None:
     assert not sketch(rows=1, more="transpose: true").arena.is_split
 
 
+def test_parts_are_aligned_on_a_gpu() -> None:
+    layer: Any = sketch(rows=1).layers[1]
+    layer.backend = SimpleNamespace(name="cuda")
+    splits = splitter().splits
+    assert splits(layer, 1, 32, 64, "") and not splits(layer, 1, 32, 32, "")
+    assert not splits(layer, 1, 31, 64, "") and splits(layer, 2, 40, 256, "")
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -158,11 +166,11 @@ def test_bytes_that_travel(tmp_path: Path) -> None:
         rows = json.loads((tmp_path / "out.json").read_text())["operations"]
         found.append({row["operation"]: row["bytes"] for row in rows})
     plain, split_bytes = found
-    # fc6: 150 inputs, 24 outputs; fc7: 12 outputs without biases
-    assert plain["all_reduce"] - split_bytes["all_reduce"] >= 4 * (24 * 151 + 12 * 24)
-    gathered = 4 * 2 * 3 * (150 + 24)
+    # fc6: 200 inputs, 384 outputs; fc7: 384 outputs without biases
+    assert plain["all_reduce"] - split_bytes["all_reduce"] >= 4 * (384 * 201 + 384 * 384)
+    gathered = 4 * 2 * 3 * (200 + 384)
     assert split_bytes["all_gather"] == split_bytes["reduce_scatter"] == gathered
-    assert split_bytes["all_to_all"] == 2 * 2 * 4 * 3 * (24 + 12)
+    assert split_bytes["all_to_all"] == 2 * 2 * 4 * 3 * (384 + 384)
 
 
 @needs_mpi
