@@ -71,8 +71,10 @@ def test_parts_are_aligned_on_a_gpu() -> None:
     layer: Any = sketch(rows=1).layers[1]
     layer.backend = SimpleNamespace(name="cuda")
     splits = splitter().splits
-    assert splits(layer, 1, 32, 64, "") and not splits(layer, 1, 32, 32, "")
-    assert not splits(layer, 1, 31, 64, "") and splits(layer, 2, 40, 256, "")
+    assert splits(layer, 1, 32, 64, "")
+    assert not splits(layer, 1, 32, 32, "")
+    assert not splits(layer, 1, 31, 64, "")
+    assert splits(layer, 2, 40, 256, "")
 
 
 @pytest.mark.parametrize(
