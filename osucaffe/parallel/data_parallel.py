@@ -92,11 +92,15 @@ class DataParallel(ProcessGroup):
         self._check_loss_scale(solver)
         if isinstance(solver.net.splitter, SplitInnerProducts):
             solver.net.splitter.report(solver.net)
-            if solver.optimizer.update.sums and solver.net.arena.is_split:
-                raise UserError(
-                    f"{OPTION}: larc and local_lr_auto need norms of whole parameters, which no "
-                    "rank has: leave it out"
-                )
+            for given, text in (
+                (solver.optimizer.update.sums, "larc and local_lr_auto need norms of"),
+                (solver.param.debug_info, "debug_info shows"),
+                (solver.param.snapshot_diff, "snapshot_diff saves gradients of"),
+            ):
+                if given and solver.net.arena.is_split:
+                    raise UserError(
+                        f"{OPTION}: {text} whole parameters, which no rank has: leave it out"
+                    )
             self._config = replace(self._config, propagation="none")
         if self._config.compression != "none" or self._config.local_steps:
             self._config = replace(self._config, propagation="none")

@@ -176,9 +176,17 @@ def test_bytes_that_travel(tmp_path: Path) -> None:
 
 
 @needs_mpi
-def test_rates_by_norms_are_refused(tmp_path: Path) -> None:
-    write_run(tmp_path, SOLVER + "local_lr_auto: true", net=SPLIT)
+@pytest.mark.parametrize(
+    ("field", "told"),
+    [
+        ("local_lr_auto", "larc and local_lr_auto need norms of"),
+        ("debug_info", "debug_info shows"),
+        ("snapshot_diff", "snapshot_diff saves gradients of"),
+    ],
+)
+def test_what_needs_whole_parameters_is_refused(tmp_path: Path, field: str, told: str) -> None:
+    write_run(tmp_path, f"{SOLVER} {field}: true", net=SPLIT)
     command = ["train", "--solver", "solver.prototxt", "--split_inner_products", "fc6"]
     done = mpiexec(2, "-m", "osucaffe", *command, cwd=tmp_path)
     assert done.returncode == 1
-    assert done.stderr.count("larc and local_lr_auto need norms of whole parameters") == 1
+    assert done.stderr.count(f"{told} whole parameters, which no rank has") == 1
