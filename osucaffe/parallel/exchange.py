@@ -178,7 +178,7 @@ class Collectives(Exchange):
                 )
         travelling: Sequence[Bucket] = divided
         self._propagate: Callable[..., Handle] = comm.all_gather
-        self._is_split = arena.is_split
+        self._some_differ = config.propagation != "none" or arena.is_split
         self._update_own: list[Step] = []
         """Where inner products are split: the update of this rank's parts."""
         if arena.is_split:
@@ -231,8 +231,7 @@ class Collectives(Exchange):
             self._arrive(bucket)
 
     def updated(self) -> None:
-        differ = self._config.propagation != "none" or self._is_split
-        self._weights_differ = self._history_differs = differ
+        self._weights_differ = self._history_differs = self._some_differ
 
     def synchronize(self, *, history: bool) -> None:
         """Each rank's up-to-date parts of the history are those of the weights."""
