@@ -74,8 +74,9 @@ def predict(add: Options) -> None:
     add("--ranks", "numbers of ranks; three dots go on by doubling", "LIST", "1,2,4,...,64")
     add(
         "--designs",
-        "some of SC-B, SC-OB, SC-OBR, all-reduce behind, all-reduce, sharded, Horovod, servers, "
-        "servers behind, with commas (default: four of them, and with --servers those with these)",
+        "some of SC-B, SC-OB, SC-OBR, all-reduce behind, all-reduce, sharded, split, Horovod, "
+        "servers, servers behind, with commas (default: four of them, and with --servers those "
+        "with these)",
         "LIST",
     )
     add(
