@@ -60,21 +60,6 @@ def test_data_places_the_next_batch_without_a_copy():
     built.layer.close()
 
 
-def test_data_goes_on_from_its_position_and_the_label_is_optional():
-    built = Built(data_layer("rand_skip: 50", "crop_size: 20 mirror: true"))
-    batches = [[array.copy() for array in built.forward()] for _ in range(6)]
-    built.layer.close()
-    again = Built(data_layer("rand_skip: 50", "crop_size: 20 mirror: true", 'top: "data"'))
-    again.layer.position = 4 * 64
-    assert again.shapes == [(64, 1, 20, 20)]
-    for data, _ in batches[4:]:
-        assert (again.forward()[0] == data).all()
-    again.layer.close()
-    other = Built(data_layer("", "crop_size: 20 mirror: true"), seed=2)
-    assert (other.forward()[0] != batches[0][0]).any()
-    other.layer.close()
-
-
 def test_records_are_shuffled_in_each_epoch_where_the_layer_says_so():
     plain, other = Built(data_layer()), Built(data_layer("shuffle: true"))
 
