@@ -35,14 +35,6 @@ def database(tmp_path):
     return make
 
 
-def test_records_of_equal_length_but_other_shape_are_noticed(database):
-    path = database([make_datum(np.zeros(s, np.uint8), 1) for s in [(1, 4, 6), (1, 6, 4)]])
-    with pytest.raises(UserError) as caught:
-        take(source(path), 0, 2)
-    for part in ('"00000001"', str(path), "1x6x4", "1x4x6"):
-        assert part in str(caught.value)
-
-
 def test_a_record_of_another_size_names_its_key_and_both_shapes(database):
     images = [np.zeros((3, 8, 8), np.uint8)] * 3 + [np.zeros((3, 9, 7), np.uint8)]
     path = database(make_datum(image, 0) for image in images)

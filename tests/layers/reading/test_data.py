@@ -60,20 +60,6 @@ def test_data_places_the_next_batch_without_a_copy():
     built.layer.close()
 
 
-def test_records_are_shuffled_in_each_epoch_where_the_layer_says_so():
-    plain, other = Built(data_layer()), Built(data_layer("shuffle: true"))
-
-    def epoch(built):
-        images = [built.forward()[0].copy() for _ in range(25)]  # 25 x 64 = 8 x 200 records
-        built.layer.close()
-        return np.concatenate(images).reshape(8, 200, -1).sum(axis=2)
-
-    first, again = epoch(plain), epoch(other)
-    assert (np.sort(again) == np.sort(first)).all()
-    assert (again[0] != first[0]).any()
-    assert (again[0] != again[1]).any()
-
-
 def test_two_layers_may_read_one_database():
     train, test = Built(data_layer()), Built(data_layer(), "TEST")
     assert (train.forward()[0] == test.forward()[0]).all()

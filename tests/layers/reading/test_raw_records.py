@@ -135,18 +135,6 @@ def image_net(backend: Any, listed: str, text: str, transform: str, phase: str) 
     return net_of(backend, data, transform, phase=phase)
 
 
-@pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
-@pytest.mark.parametrize(("text", "transform"), IMAGES)
-def test_images_of_a_list_too(listed: str, text: str, transform: str, phase: str) -> None:
-    made = [image_net(cpu(raw), listed, text, transform, phase) for raw in (False, True)]
-    assert [call.name for call in made[1].programs[0][:2]] == ["host", "transform"]
-    assert made[1].layers[0]._raw.dtype == "uint8"
-    found, wanted = batches(made[1]), batches(made[0])
-    np.testing.assert_equal(found, wanted)
-    assert {*found[1].tolist(), *found[3].tolist()} == set(range(5))
-    assert np.ptp(found[0]) > 20  # there is something to see
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize(("source", "text", "transform"), [
     *(("", *each) for each in IMAGES), *((name, "", transform) for name, transform in SETTINGS),
