@@ -12,12 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from ... import log
-from ...data.sets.folder import find_photos
+from ...data.sets.folder import images_in
 from ...errors import UserError
 from ...proto import read_solver
 from ...solvers.snapshots.snapshot import best_model, named
 from ..arguments.options import names
-from ..images import SUFFIXES
 from ..nets.new import find_start
 
 _SMALL_NET, _LARGE_NET = "cifar10_quick", "resnet50"
@@ -38,8 +37,7 @@ def run(args: argparse.Namespace) -> int:
     if solver.exists():
         resume = shlex.join(["osucaffe", "train", "--solver", str(solver), "--snapshot=auto"])
         raise UserError(f"--out {args.out}: has a run: give another folder, or go on with {resume}")
-    entries, _ = find_photos(args.photos, SUFFIXES)
-    photos = [str(Path(args.photos, entry.name)) for entry in entries]
+    photos = images_in(Path(args.photos))
     many = args.gpu is not None and len(photos) >= _MANY
     args.what = "finetune" if args.weights else args.model or (_SMALL_NET, _LARGE_NET)[many]
     extent = find_start(args).extent
@@ -99,7 +97,7 @@ def _call(words: list[str]) -> int:
             return code if code >= 0 else 128 - code
 
 
-def _fitting(photos: list[str]) -> int:
+def _fitting(photos: list[Path]) -> int:
     """The shorter side of most photographs, within what is worth while for the small net."""
     from PIL import Image
 

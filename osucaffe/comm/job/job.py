@@ -204,7 +204,7 @@ class MpiJob(Job):
         try:
             yield
         except BaseException as error:
-            if isinstance(error, UserError):
+            if isinstance(error, UserError | KeyboardInterrupt):
                 time.sleep(_TURN * min(self.rank, 4))
             if isinstance(error, SystemExit):
                 text = f"it was left by sys.exit({error.code!r}), while the others go on"

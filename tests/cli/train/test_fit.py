@@ -74,7 +74,7 @@ def test_it_ends_with_the_first_command_that_fails(cli: Cli) -> None:
     assert result.code == 1
     assert re.findall(r"^\$ osucaffe (\w+)", result.out, re.MULTILINE) == ["data"]
     for words, expected in (
-        (("nowhere",), "nowhere: cannot read this folder"),
+        (("nowhere",), "nowhere: No such file"),
         (("photos", "--model=nonet"), "there is no model 'nonet'"),
         (("photos", "--from=none.caffemodel"), "none.caffemodel: cannot read it"),
     ):
@@ -83,6 +83,6 @@ def test_it_ends_with_the_first_command_that_fails(cli: Cli) -> None:
 
 def test_photographs_are_as_large_as_they_are(tmp_path: Path) -> None:
     make_photos(tmp_path, 3)
-    photos = sorted(map(str, tmp_path.rglob("a photo*")))
+    photos = sorted(tmp_path.rglob("a photo*"))
     assert fit._fitting(photos) == 64
-    assert fit._fitting([str(tmp_path / "none.jpg")]) == 48
+    assert fit._fitting([tmp_path / "none.jpg"]) == 48
