@@ -15,9 +15,10 @@ from ... import log
 from ...data.sets.folder import images_in
 from ...errors import UserError
 from ...proto import read_solver
-from ...solvers.snapshots.snapshot import best_model, named
+from ...solvers.snapshots.snapshot import best_model, listed, named
 from ..arguments.options import names
 from ..nets.new import find_start
+from .snapshot_options import resuming
 
 _SMALL_NET, _LARGE_NET = "cifar10_quick", "resnet50"
 _MANY = 20_000
@@ -34,9 +35,6 @@ def run(args: argparse.Namespace) -> int:
     """Run the commands, each of which is printed. Returns the exit code of the first that fails."""
     log.start()
     solver = Path(args.out) / "solver.prototxt"
-    if solver.exists():
-        resume = shlex.join(["osucaffe", "train", "--solver", str(solver), "--snapshot=auto"])
-        raise UserError(f"--out {args.out}: has a run: give another folder, or go on with {resume}")
     photos = images_in(Path(args.photos))
     many = args.gpu is not None and len(photos) >= _MANY
     args.what = "finetune" if args.weights else args.model or (_SMALL_NET, _LARGE_NET)[many]
@@ -58,6 +56,10 @@ def run(args: argparse.Namespace) -> int:
     choose = len(photos) * args.val_share >= _CHOOSE
     steps[2] += ["--best", "accuracy", "--patience", "5"] if choose else []
     steps[2] += ["--keep", "1"]
+    if solver.exists():
+        there = listed(read_solver(str(solver)).snapshot_prefix)
+        resume = shlex.join(["osucaffe", *(resuming(steps[2]) if there else steps[2])])
+        raise UserError(f"--out {args.out}: has a run: give another folder, or go on with {resume}")
     if code := _run(steps):
         return code
     param = read_solver(str(solver))

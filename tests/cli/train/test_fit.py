@@ -32,7 +32,10 @@ def test_from_a_folder_to_a_report(cli: Cli, capfd: pytest.CaptureFixture[str]) 
     page = (cli.folder / "run" / "report.html").read_text()
     assert all(name in page for name in COLOURS)
     again = cli.fails("fit", "photos", "--out=run")
-    assert "has a run: give another folder, or go on with osucaffe train" in again.err
+    resume = "train --solver run/solver.prototxt --log_dir run/log --keep 1 --snapshot=auto"
+    assert f"has a run: give another folder, or go on with osucaffe {resume}\n" in again.err
+    (cli.folder / last.replace("caffemodel", "solverstate")).unlink()
+    assert "--keep 1\n" in cli.fails("fit", "photos", "--out=run").err  # there is no snapshot
     # Fine-tuned from what it made; the printed commands are in their order.
     result = cli.ok("fit", "photos", "--out=tuned", "--epochs=1",
                     f"--from={last}")  # fmt: skip
