@@ -36,6 +36,7 @@ from .compression.choose import choose_hook
 from .config import ParallelConfig, choose_propagation
 from .exchange import Collectives, Exchange, Hooks, add_hook
 from .local_steps import LocalSteps
+from .reproducible import ADDENDS
 
 logger = logging.getLogger("osucaffe")
 
@@ -55,7 +56,7 @@ class DataParallel(ProcessGroup):
         self._topology = topology
         self._config = config
         config.check(comm_config.gradient_dtype)
-        self._make_hook = choose_hook(config.compression)
+        self._make_hook = choose_hook(config)
         hooked = self._make_hook is not None
         self.comm = made = make_communicator(
             job,
@@ -83,7 +84,8 @@ class DataParallel(ProcessGroup):
         self._solver = solver
         self._agreed = False
         self._check_loss_scale(solver)
-        if self._config.compression != "none" or self._config.local_steps:
+        self._check_reproducible(solver)
+        if self._config.hooked:
             self._config = replace(self._config, propagation="none")
         if self._config.propagation == "auto":
             chosen = choose_propagation(self.comm, separable=solver.optimizer.separable)
@@ -119,6 +121,22 @@ class DataParallel(ProcessGroup):
             raise UserError(
                 "a dynamic loss scale needs ranks that all update their weights: give --loss_scale "
                 "a number, or leave out --propagation"
+            )
+
+    def _check_reproducible(self, solver: Trained) -> None:
+        """UserError where sums would not be what is promised."""
+        param = solver.param
+        if not self._config.reproducible:
+            return
+        if self.size * param.iter_size > ADDENDS:
+            raise UserError(
+                f"--reproducible sums up to {ADDENDS} gradients of a parameter: not ranks times "
+                f"iter_size of {self.size} x {param.iter_size}"
+            )
+        if param.debug_info and param.iter_size > 1:
+            raise UserError(
+                "--reproducible: debug_info adds up the gradients of iter_size passes itself: "
+                "leave it out"
             )
 
     def _make_exchange(self, solver: Trained) -> Exchange:
@@ -173,6 +191,10 @@ class DataParallel(ProcessGroup):
         self._agreed = True
 
     # -- iterations ------------------------------------------------------------------------------
+
+    @property
+    def accumulates(self) -> bool:  # type: ignore[override]
+        return self._exchange.accumulates
 
     def step(self, solver: Trained, *, accumulate: bool, update: bool) -> Step:
         """One pass, and with `update` the exchange of gradients, overlapped with it or after it."""

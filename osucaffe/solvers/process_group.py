@@ -37,6 +37,8 @@ class ProcessGroup:
 
     rank = 0
     size = 1
+    accumulates = True
+    """Whether backward adds up the gradients of the passes of an iteration."""
 
     def divide(self, param: caffe_pb2.NetParameter) -> caffe_pb2.NetParameter:
         """The training net of this rank: with its share of the batch, if that is divided."""

@@ -210,6 +210,11 @@ def _design(add: Options) -> None:
         "none",
     )
     add(
+        "--reproducible",
+        "sum gradients so that bucket size, algorithm and communicator change no bit of the sum, "
+        "nor the number of ranks, as long as ranks x iter_size stays the same",
+    )
+    add(
         "--local_steps",
         "exchange no gradients, but average the ranks' weights after each H iterations",
         Kind("H", positive),

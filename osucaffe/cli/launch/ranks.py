@@ -53,18 +53,18 @@ def check_communication(args: argparse.Namespace) -> None:
     """UserError for a kind, an algorithm or a tuning table that does not exist."""
     make_communicator(Job(), discover(Job()), _comm_config(args))
     Consistency.parse(args.consistency)
-    choose_hook(args.compression)
     config = _parallel_config(args)
+    choose_hook(config)
     config.check(args.gradient_type)
-    if config.compression != "none" or config.local_steps:
-        design = "--local_steps" if config.local_steps else "--compression"
+    if config.hooked:
+        tuned = options.tunes_bucket(args) and not config.reproducible
         for other, given in (
             ("--servers", args.servers),
             ("--comm_profile", args.comm_profile),
-            ("--bucket_mb auto", options.tunes_bucket(args)),
+            ("--bucket_mb auto", tuned),
         ):
             if given:
-                raise UserError(f"{design} does not go with {other}: leave one of them out")
+                raise UserError(f"{config.hooked} does not go with {other}: leave one of them out")
 
 
 def assign_devices(args: argparse.Namespace, job: Job) -> tuple[argparse.Namespace, Topology]:
@@ -104,6 +104,7 @@ def make_process_group(
     """The process group for these options; None for a single process."""
     if job.size == 1:
         check_communication(args)
+    if job.size == 1 and not args.reproducible:
         if args.batches_of == 1:
             return None
         from ...parallel.batch import Alone
@@ -167,6 +168,7 @@ def _parallel_config(args: argparse.Namespace) -> ParallelConfig:
         args.local_after,
         args.outer_lr,
         args.outer_momentum,
+        args.reproducible,
     )
 
 
