@@ -97,8 +97,8 @@ class DataParallel(ProcessGroup):
                     layer.split(self.rank, self.size)
         if self._config.propagation == "sharded" and not solver.optimizer.separable:
             raise UserError(
-                "clipping, larc, local_lr_auto and a loss scale need sums over all gradients, "
-                "which no rank has with --propagation sharded: leave it out"
+                "clipping, LAMB, larc, local_lr_auto and a loss scale need sums over all "
+                "gradients, which no rank has with --propagation sharded: leave it out"
             )
         self._exchange = self._make_exchange(solver)
         self._losses = [name for name in solver.net.blobs if solver.net.loss_weight(name)]

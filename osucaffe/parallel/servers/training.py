@@ -212,8 +212,8 @@ class Served(DataParallel):
             raise UserError("--loss_scale: servers do not unscale gradients: leave it out")
         if optimizer.update.sums:
             raise UserError(
-                "larc and local_lr_auto need the norms of whole parameters, which no server has: "
-                "leave out --servers"
+                "LAMB, larc and local_lr_auto need the norms of whole parameters, which no server "
+                "has: leave out --servers"
             )
         if not (optimizer.separable or together):
             raise UserError(

@@ -127,7 +127,7 @@ def test_the_state_is_in_the_snapshots_and_goes_on_bit_for_bit(tmp_path: Path) -
         (["--servers", "2"], "--servers 2 of 2 ranks leave none that trains"),
         (["--servers", "1", "--consistency", "ssp"], "--consistency ssp: choose sync"),
         (["--servers", "1", "--propagation", "sharded"], "with --servers weights come from these"),
-        (["--servers", "1"], "larc and local_lr_auto need the norms of whole parameters"),
+        (["--servers", "1"], "LAMB, larc and local_lr_auto need the norms of whole parameters"),
     ],
 )
 def test_refusals(options: list[str], message: str, tmp_path: Path) -> None:
