@@ -159,7 +159,8 @@ class DataParallel(ProcessGroup):
 
     def _scale_gradients(self) -> None:
         """Let backward compute this rank's share of the mean: then a sum is all that it takes."""
-        net, share = self._solver.net, 1 / (self.size if self._exchange.divides else 1)
+        net, exchange = self._solver.net, self._exchange
+        share = 1 / (self.size - exchange.missing if exchange.divides else 1)
         factors = [(net.seeds[name], net.loss_weight(name) * share) for name in self._losses]
         factors += [(layer.share, share) for layer in net.layers if layer.share is not None]
         for tensor, value in factors:

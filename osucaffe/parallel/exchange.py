@@ -66,6 +66,8 @@ class Exchange(ABC):
     """Whether backward adds up the gradients of the passes of an iteration."""
     divides = True
     """Whether a rank's gradients are to be its share of the mean gradient: not of its batch's."""
+    missing = 0
+    """How many ranks' gradients are not in a sum."""
     buffers: Sequence[Buffer] = ()
     """What it keeps for each parameter: part of a snapshot, as rank 0 has it after `synchronize`
     with history. What is called "residual" is a rank's share of a sum."""

@@ -245,9 +245,9 @@ def _servers(add: Options) -> None:
     )
     add(
         "--consistency",
-        "with --servers: an update is of all workers' gradients (sync, the default), or of "
-        "each one's; then none gets more than N iterations ahead of another (ssp:N), or any number "
-        "(async)",
+        "with --servers: an update is of all workers' gradients (sync, the default), all but the "
+        "last B (backup:B), or of each one's; then none gets more than N iterations ahead of "
+        "another (ssp:N), or any number (async)",
         "KIND",
         "sync",
     )
