@@ -79,6 +79,37 @@ def test_resumes_to_the_bit(tmp_path: Path, options: tuple[str, ...]) -> None:
         assert saved(tmp_path / "run_iter_8.caffemodel") != whole
 
 
+@needs_mpi
+@pytest.mark.parametrize(
+    "options", [("--compression", "topk:0.05"), ("--local_steps", "2", "--outer_momentum", "0.5")]
+)
+def test_goes_on_with_another_number_of_ranks(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """What ranks keep goes with it, and matters."""
+    write_run(tmp_path, SOLVER)
+    train(tmp_path, 2, *options)
+    found = []
+    for _ in range(2):
+        told = train(tmp_path, 3, "--snapshot", "run_iter_4.solverstate", *options)
+        assert "exchange between ranks" not in told
+        found.append(saved(tmp_path / "run_iter_8.caffemodel"))
+    assert found[0] == found[1]
+    kept = read_state(tmp_path / "run_iter_4.solverstate")
+    assert any(value for buffer in kept.exchange for blob in buffer.blob for value in blob.data)
+    kept.ClearField("exchange")
+    write_state(tmp_path / "run_iter_4.solverstate", kept, checksum=True)
+    told = train(tmp_path, 3, "--snapshot", "run_iter_4.solverstate", *options)
+    assert "not in the snapshot: it begins with zeros" in told
+    assert saved(tmp_path / "run_iter_8.caffemodel") != found[0]
+
+
+@needs_mpi
+def test_one_rank_says_that_it_has_no_use_for_it(tmp_path: Path) -> None:
+    write_run(tmp_path, SOLVER)
+    train(tmp_path, 2, "--compression", "topk:0.05")
+    told = train(tmp_path, 1, "--snapshot", "run_iter_4.solverstate")
+    assert "residual of the exchange between ranks is left out" in told
+
+
 def test_hdf5_states_hold_it_too(tmp_path: Path) -> None:
     state = SolverState(iter=4, learned_net="net")
     for name in ("residual", "outer_momentum"):
