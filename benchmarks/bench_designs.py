@@ -38,7 +38,7 @@ from .rows import MARK
 MODULE = "benchmarks.bench_designs_ranks"
 GPUS = 8, 64, 512
 LOCAL = 64
-SETTINGS = "base_lr: 0.03 lr_policy: 'fixed'"
+SETTINGS = "base_lr: 0.03"
 ALONE = "no exchange"
 PEER = "bf16 all-reduce"
 
@@ -193,8 +193,8 @@ def main() -> None:
     parser.add_argument("--at", default="200mbit", help="the rate at which designs are compared")
     parser.add_argument("--accuracy", type=float, default=0.985, help="of the test images (0.985)")
     parser.add_argument("--every", type=int, default=64, help="iterations between tests (64)")
-    parser.add_argument("--most", type=int, default=2048, help="iterations at most (2048)")
-    parser.add_argument("--seconds", type=float, default=3, help="for which iterations are timed")
+    parser.add_argument("--most", type=int, default=1600, help="iterations at most (1600)")
+    parser.add_argument("--seconds", type=float, default=2, help="for which iterations are timed")
     parser.add_argument("--designs", default="", help="only those whose names have one of these")
     args = parser.parse_args()
     wanted = [*filter(None, args.designs.split(",")), PEER]
