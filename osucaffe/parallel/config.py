@@ -27,7 +27,8 @@ class ParallelConfig:
     divided ("strong"); of: how many ranks' batches are divided. compression: see
     `compression/choose.py`. local_steps: the iterations after which weights are averaged, from
     iteration local_after on, by an outer step (see `local_steps.py`); 0: gradients are
-    exchanged in each. split_inner_products: "none", or as for `split.py`.
+    exchanged in each. split_inner_products: "none", or as for `split.py`. reproducible: sums do not
+    depend on their order (see `reproducible.py`).
     """
 
     aggregation: str = "layerwise"
@@ -41,6 +42,16 @@ class ParallelConfig:
     outer_lr: float = 1.0
     outer_momentum: float = 0.0
     split_inner_products: str = "none"
+    reproducible: bool = False
+
+    @property
+    def hooked(self) -> str:
+        """The options by which all ranks update all weights from sums of their own kind."""
+        if self.local_steps:
+            return f"--local_steps {self.local_steps}"
+        if self.compression != "none":
+            return f"--compression {self.compression}"
+        return "--reproducible" if self.reproducible else ""
 
     @property
     def overlaps(self) -> bool:
@@ -51,29 +62,28 @@ class ParallelConfig:
 
     def check(self, gradient_dtype: str) -> None:
         """UserError where designs exclude each other. gradient_dtype: in which gradients travel."""
-        compressed = self.compression != "none"
-        design = f"--compression {self.compression}"
-        if self.local_steps:
-            design = f"--local_steps {self.local_steps}"
-        elif (self.local_after, self.outer_lr, self.outer_momentum) != (0, 1, 0):
+        design, outer = self.hooked, (self.local_after, self.outer_lr, self.outer_momentum)
+        if not self.local_steps and outer != (0, 1, 0):
             raise UserError(
                 "--local_after, --outer_lr and --outer_momentum go with --local_steps: give it, too"
             )
-        if split := self.split_inner_products != "none":
-            if compressed or self.local_steps or gradient_dtype != "float32":
-                other = design if compressed or self.local_steps else "--gradient_type"
+        if self.split_inner_products != "none":
+            other = design or ("--gradient_type" if gradient_dtype != "float32" else "")
+            if other:
                 raise UserError(f"--split_inner_products does not go with {other}: leave one out")
             design = "--split_inner_products"
-        if not (compressed or self.local_steps or split):
+        if not design:
             return
+        if self.reproducible and design != "--reproducible":
+            raise UserError(f"--reproducible sums gradients as they are: leave it out, or {design}")
         if self.propagation not in ("auto", "none"):
             raise UserError(
                 f"{design}: ranks propagate no weights: leave out --propagation {self.propagation}"
             )
-        if compressed and gradient_dtype != "float32":
+        if (self.compression != "none" or self.reproducible) and gradient_dtype != "float32":
             raise UserError(
-                f"--compression {self.compression} makes gradients smaller than --gradient_type "
-                f"{gradient_dtype} does: leave that out"
+                f"{design} sends gradients in a form of its own: leave out --gradient_type "
+                f"{gradient_dtype}"
             )
         if not 0 <= self.outer_momentum < 1 or self.outer_lr <= 0:
             raise UserError(

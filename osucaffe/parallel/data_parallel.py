@@ -36,6 +36,7 @@ from .compression.choose import choose_hook
 from .config import ParallelConfig, choose_propagation
 from .exchange import Collectives, Exchange, Hooks, add_hook
 from .local_steps import LocalSteps
+from .reproducible import ADDENDS
 from .split import OPTION, SplitInnerProducts
 
 logger = logging.getLogger("osucaffe")
@@ -56,7 +57,7 @@ class DataParallel(ProcessGroup):
         self._topology = topology
         self._config = config
         config.check(comm_config.gradient_dtype)
-        self._make_hook = choose_hook(config.compression)
+        self._make_hook = choose_hook(config)
         hooked = self._make_hook is not None
         split = config.split_inner_products != "none"
         self.comm = made = make_communicator(
@@ -90,10 +91,11 @@ class DataParallel(ProcessGroup):
         self._solver = solver
         self._agreed = False
         self._check_loss_scale(solver)
+        self._check_reproducible(solver)
         if isinstance(solver.net.splitter, SplitInnerProducts):
             solver.net.splitter.report(solver.net)
             for given, text in (
-                (solver.optimizer.update.sums, "larc and local_lr_auto need norms of"),
+                (solver.optimizer.update.sums, "larc, local_lr_auto and LAMB need norms of"),
                 (solver.param.debug_info, "debug_info shows"),
                 (solver.param.snapshot_diff, "snapshot_diff saves gradients of"),
             ):
@@ -102,7 +104,7 @@ class DataParallel(ProcessGroup):
                         f"{OPTION}: {text} whole parameters, which no rank has: leave it out"
                     )
             self._config = replace(self._config, propagation="none")
-        if self._config.compression != "none" or self._config.local_steps:
+        if self._config.hooked:
             self._config = replace(self._config, propagation="none")
         if self._config.propagation == "auto":
             chosen = choose_propagation(self.comm, separable=solver.optimizer.separable)
@@ -114,8 +116,8 @@ class DataParallel(ProcessGroup):
                     layer.split(self.rank, self.size)
         if self._config.propagation == "sharded" and not solver.optimizer.separable:
             raise UserError(
-                "clipping, larc, local_lr_auto and a loss scale need sums over all gradients, "
-                "which no rank has with --propagation sharded: leave it out"
+                "clipping, LAMB, larc, local_lr_auto and a loss scale need sums over all "
+                "gradients, which no rank has with --propagation sharded: leave it out"
             )
         self._exchange = self._make_exchange(solver)
         self._losses = [name for name in solver.net.blobs if solver.net.loss_weight(name)]
@@ -140,6 +142,22 @@ class DataParallel(ProcessGroup):
                 "a number, or leave out --propagation"
             )
 
+    def _check_reproducible(self, solver: Trained) -> None:
+        """UserError where sums would not be what is promised."""
+        param = solver.param
+        if not self._config.reproducible:
+            return
+        if self.size * param.iter_size > ADDENDS:
+            raise UserError(
+                f"--reproducible sums up to {ADDENDS} gradients of a parameter: not ranks times "
+                f"iter_size of {self.size} x {param.iter_size}"
+            )
+        if param.debug_info and param.iter_size > 1:
+            raise UserError(
+                "--reproducible: debug_info adds up the gradients of iter_size passes itself: "
+                "leave it out"
+            )
+
     def _make_exchange(self, solver: Trained) -> Exchange:
         """What travels, in buckets, and the update that is cut with them."""
         net, optimizer, config = solver.net, solver.optimizer, self._config
@@ -160,7 +178,8 @@ class DataParallel(ProcessGroup):
 
     def _scale_gradients(self) -> None:
         """Let backward compute this rank's share of the mean: then a sum is all that it takes."""
-        net, share = self._solver.net, 1 / (self.size if self._exchange.divides else 1)
+        net, exchange = self._solver.net, self._exchange
+        share = 1 / (self.size - exchange.missing if exchange.divides else 1)
         factors = [(net.seeds[name], net.loss_weight(name) * share) for name in self._losses]
         factors += [(layer.share, share) for layer in net.layers if layer.share is not None]
         for tensor, value in factors:
@@ -192,6 +211,10 @@ class DataParallel(ProcessGroup):
         self._agreed = True
 
     # -- iterations ------------------------------------------------------------------------------
+
+    @property
+    def accumulates(self) -> bool:  # type: ignore[override]
+        return self._exchange.accumulates
 
     def step(self, solver: Trained, *, accumulate: bool, update: bool) -> Step:
         """One pass, and with `update` the exchange of gradients, overlapped with it or after it."""

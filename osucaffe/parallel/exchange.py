@@ -62,8 +62,12 @@ class Exchange(ABC):
     """Whether this rank updates weights."""
     enqueues = False
     """Whether a stream waits for operations, rather than the host."""
+    accumulates = True
+    """Whether backward adds up the gradients of the passes of an iteration."""
     divides = True
     """Whether a rank's gradients are to be its share of the mean gradient: not of its batch's."""
+    missing = 0
+    """How many ranks' gradients are not in a sum."""
     buffers: Sequence[Buffer] = ()
     """What it keeps for each parameter: part of a snapshot, as rank 0 has it after `synchronize`
     with history. What is called "residual" is a rank's share of a sum."""
@@ -162,6 +166,10 @@ class Collectives(Exchange):
             sender(comm, hook, operation, bucket, gradients[bucket.start : bucket.stop])
             for bucket, operation in zip(buckets, operations, strict=True)
         ]
+        self._take: Callable[..., Handle] | None = None
+        if hook and hook.takes and buckets:
+            self.accumulates = self.divides = False
+            self._take = partial(comm.start, partial(hook.take, gradients[: arena.learned]))
         self._sums: list[Handle] = []
         self._updates: list[tuple[int, Step]] = []
         """By bucket the layer that completes it, and the step that awaits its sums and updates."""
@@ -200,7 +208,7 @@ class Collectives(Exchange):
 
     def hooks(self, *, accumulate: bool, update: bool) -> tuple[Hooks, Hooks]:
         before: Hooks = {}
-        after: Hooks = {}
+        after: Hooks = {0: self._take_gradients} if self._take and not update else {}
         if self._config.propagation != "none" and not accumulate:
             # All weights are sent before the first layer, which waits for all of them, or each
             # layer waits for what it needs.
@@ -256,6 +264,10 @@ class Collectives(Exchange):
         if bucket == len(self._layers) - 1:
             self._sums.clear()
             self._sent = 0
+
+    def _take_gradients(self) -> None:
+        assert self._take is not None
+        self._take(stream=self._backend.current).wait(self._backend.current)
 
     def _send_weights(self, layer: int | None, tensor: Tensor | None = None) -> None:
         """Send what forward reads, or another tensor of the same layout, and `_wait`."""

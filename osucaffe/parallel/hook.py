@@ -24,6 +24,9 @@ class GradientHook(ABC):
     """
 
     buffers: Sequence[Buffer] = ()
+    takes = False
+    """Whether it gets gradients as they are: those of each pass by themselves, of the mean of this
+    rank's batch. Then it is to give the mean of the ranks, not a sum of their shares."""
 
     def __init__(self, comm: Communicator, net: NetLayout, iteration: Callable[[], int]) -> None:
         self.comm, self.net, self.iteration = comm, net, iteration
@@ -34,6 +37,10 @@ class GradientHook(ABC):
         """Replace the gradients of a bucket, which are complete, by the sum of all ranks', of the
         same bits on each. All ranks call it for the same buckets in the same order, perhaps
         while backward goes on."""
+
+    def take(self, gradients: Any) -> None:
+        """If it `takes`: the gradients of all that learns, behind a pass that no update follows."""
+        raise NotImplementedError
 
     def settle(self) -> None:  # noqa: B027 (some have no state)
         """Bring the state to what rank 0's buffers say, with zeros in those of the other ranks, and

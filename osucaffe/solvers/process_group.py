@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -17,6 +18,8 @@ from ..net import Net
 from ..proto import caffe_pb2
 from .update.loss_scaling import LossScale
 from .update.optimizer import Optimizer
+
+logger = logging.getLogger("osucaffe")
 
 _Value = TypeVar("_Value")
 
@@ -38,6 +41,8 @@ class ProcessGroup:
 
     rank = 0
     size = 1
+    accumulates = True
+    """Whether backward adds up the gradients of the passes of an iteration."""
 
     def divide(self, param: caffe_pb2.NetParameter) -> caffe_pb2.NetParameter:
         """The training net of this rank: with its share of the batch, if that is divided."""
@@ -92,6 +97,8 @@ class ProcessGroup:
 
     def write_buffers(self, values: dict[str, list[np.ndarray]]) -> None:
         """The reverse of `read_buffers`, of a snapshot that may be of another design."""
+        for name in sorted(values):
+            logger.warning("The %s of the exchange between ranks is left out", name)
 
     def broadcast_object(self, value: _Value) -> _Value:
         """Rank 0's value."""

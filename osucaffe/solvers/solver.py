@@ -240,7 +240,8 @@ class Solver:
         rate = self.policy.rate(self.iteration)
         self.optimizer.set_rate(rate, self.iteration, self.policy.ahead)
         for part in range(param.iter_size):
-            accumulate, update = part > 0, part == param.iter_size - 1
+            accumulate = part > 0 and group.accumulates
+            update = part == param.iter_size - 1
             if show:
                 group.synchronize_weights()
                 debug.forward_and_backward(net, accumulate=accumulate)

@@ -1,4 +1,4 @@
-"""What the ranks run that test_designs.py starts: compressed gradients, and local steps."""
+"""What the ranks run that test_designs.py starts: sums of all kinds, and local steps."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 
 from osucaffe.backends.cpu import Cpu
+from osucaffe.comm.communicator import Serial
 from osucaffe.comm.create import CommConfig
 from osucaffe.comm.job.job import Job
 from osucaffe.comm.job.topology import discover
 from osucaffe.parallel.buckets import Bucket
 from osucaffe.parallel.config import ParallelConfig
 from osucaffe.parallel.data_parallel import DataParallel
+from osucaffe.parallel.reproducible import ReproducibleSum
 
 from .equivalence import ADAM, BATCH, SGD, Case, check, job_with_data, make_solver, weights
 
@@ -140,6 +142,47 @@ def check_low_rank(job: Job, source: Path, *, onednn: bool) -> None:
         solver.close()
 
 
+def check_reproducible(job: Job, source: Path) -> None:
+    """Sums of the same addends have the same bits, whatever rank has which of them, in any order
+    and cut anywhere; they are near the exact ones. An infinity stays in its parameter."""
+    solver = train(job, source, ParallelConfig(reproducible=True))
+    net, hook = solver.net, solver.group._exchange._hook
+    alone: Any = ReproducibleSum(Serial(), net, lambda: 0)
+    size, middle = net.arena.learned, net.arena.segments[2][0]
+    addends = [random(0, n, size) * 10.0 ** (7 * n % 31 - 20) for n in range(9)]
+    addends += [random(0, n, size) for n in range(9, 12)]
+    for addend in addends:
+        addend[middle:] *= 1e-25  # parameters have digits at places of their own
+    expected = sums(alone, addends, [size])
+    exact, most = np.sum(addends, axis=0, dtype=np.float64), np.abs(addends).max(axis=0)
+    for start, stop, parameter in net.arena.segments:
+        if parameter.lr_mult:
+            error = np.abs(expected - exact)[start:stop].max() / most[start:stop].max()
+            assert 0 < error < len(addends) * 2.0**-22, error
+    for seed in range(6):
+        draw = np.random.default_rng(seed)
+        owner = draw.integers(0, job.size, len(addends))
+        mine = [addends[n] for n in draw.permutation(len(addends)) if owner[n] == job.rank]
+        ends = [size] if seed % 2 else [middle, size]
+        found = sums(hook, [*mine, np.zeros(size, np.float32)], ends)
+        assert found.tobytes() == expected.tobytes()
+    addends[0][5] = np.inf
+    found = sums(hook, addends[job.rank :: job.size], [size])
+    assert np.isnan(found[: net.arena.segments[0][1]]).all()
+    assert found[middle:].tobytes() == expected[middle:].tobytes()
+    solver.close()
+
+
+def sums(hook: Any, addends: list[np.ndarray], ends: list[int]) -> np.ndarray:
+    """The sums of all ranks' addends, bucket by bucket."""
+    *others, last = [addend.astype(np.float32) for addend in addends]
+    for gradients in others:
+        hook.take(gradients)
+    for start, stop in zip([0, *ends[:-1]], ends, strict=True):
+        hook.reduce(Bucket(start, stop, 0), last[start:stop])
+    return last * hook.comm.size
+
+
 def check_outer_step(job: Job, source: Path) -> None:
     """Two rounds of DiLoCo's outer step from weights that the ranks have come to."""
     rate, momentum = 0.7, 0.9
@@ -192,6 +235,10 @@ def main() -> None:
             check_conserved(job, source, compression)
         for onednn in (False, True):
             check_low_rank(job, source, onednn=onednn)
+        check_reproducible(job, source)
+        for settings in (SGD, SGD + " iter_size: 2 clip_gradients: 0.5"):
+            reproducible = ParallelConfig(bucket=512, reproducible=True)
+            check(Case(reproducible, settings=settings), job, source, references)
         check_outer_step(job, source)
         check_rounds(job, source)
     print(f"rank {job.rank} alike\n", end="")

@@ -68,6 +68,7 @@ CASES = [
     (LAYERWISE, CommConfig("mpi", gradient_dtype="float16"), SGD),
     (ParallelConfig(bucket=512, compression="topk:1"), CommConfig("nccl"), CLIPPED),
     (ParallelConfig(bucket=512, compression="randomk:1"), CommConfig("mpi"), SGD),
+    (ParallelConfig(bucket=512, reproducible=True), CommConfig(), TWICE),
     (ParallelConfig(compression="powersgd:1000"), CommConfig(), SGD),
     (ParallelConfig(local_steps=1), CommConfig(), SGD),
     (ParallelConfig(split_inner_products="fc6,fc7"), CommConfig("nccl"), BOTH),

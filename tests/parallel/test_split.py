@@ -105,7 +105,7 @@ def test_names_and_communicators_that_do_not_fit(caplog: pytest.LogCaptureFixtur
 @pytest.mark.parametrize(
     "other",
     ["--compression sign", "--local_steps 2", "--gradient_type float16", "--servers 1",
-     "--propagation sharded", "--bucket_mb auto"],
+     "--propagation sharded", "--bucket_mb auto", "--reproducible"],
 )  # fmt: skip
 def test_what_does_not_go_together(other: str) -> None:
     with pytest.raises(UserError, match="--split_inner_products.*" + other.split()[0]):
@@ -179,7 +179,7 @@ def test_bytes_that_travel(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "told"),
     [
-        ("local_lr_auto", "larc and local_lr_auto need norms of"),
+        ("local_lr_auto", "larc, local_lr_auto and LAMB need norms of"),
         ("debug_info", "debug_info shows"),
         ("snapshot_diff", "snapshot_diff saves gradients of"),
     ],

@@ -17,6 +17,7 @@ TYPES = {
     "RMSProp": "rms_decay: 0.9",
     "AdaDelta": "momentum: 0.95 delta: 1e-6",
     "Adam": "momentum: 0.9 momentum2: 0.999",
+    "LAMB": "momentum: 0.9 momentum2: 0.999 delta: 1e-6",
 }
 """Each solver type with fields that suit it."""
 

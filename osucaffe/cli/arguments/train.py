@@ -210,6 +210,11 @@ def _design(add: Options) -> None:
         "none",
     )
     add(
+        "--reproducible",
+        "sum gradients so that bucket size, algorithm and communicator change no bit of the sum, "
+        "nor the number of ranks, as long as ranks x iter_size stays the same",
+    )
+    add(
         "--local_steps",
         "exchange no gradients, but average the ranks' weights after each H iterations",
         Kind("H", positive),
@@ -247,9 +252,9 @@ def _servers(add: Options) -> None:
     )
     add(
         "--consistency",
-        "with --servers: an update is of all workers' gradients (sync, the default), or of "
-        "each one's; then none gets more than N iterations ahead of another (ssp:N), or any number "
-        "(async)",
+        "with --servers: an update is of all workers' gradients (sync, the default), all but the "
+        "last B (backup:B), or of each one's; then none gets more than N iterations ahead of "
+        "another (ssp:N), or any number (async)",
         "KIND",
         "sync",
     )

@@ -54,19 +54,17 @@ def check_communication(args: argparse.Namespace) -> None:
     """UserError for a kind, an algorithm or a tuning table that does not exist."""
     make_communicator(Job(), discover(Job()), _comm_config(args))
     Consistency.parse(args.consistency)
-    choose_hook(args.compression)
     config = _parallel_config(args)
+    choose_hook(config)
     config.check(args.gradient_type)
     split = config.split_inner_products != "none"
-    if config.compression != "none" or config.local_steps or split:
-        design = "--local_steps" if config.local_steps else "--compression"
+    if design := OPTION if split else config.hooked:
         for other, given in (
             ("--servers", args.servers),
             ("--comm_profile", args.comm_profile and not split),
-            ("--bucket_mb auto", options.tunes_bucket(args)),
+            ("--bucket_mb auto", options.tunes_bucket(args) and not config.reproducible),
         ):
             if given:
-                design = OPTION if split else design
                 raise UserError(f"{design} does not go with {other}: leave one of them out")
 
 
@@ -107,6 +105,7 @@ def make_process_group(
     """The process group for these options; None for a single process."""
     if job.size == 1:
         check_communication(args)
+    if job.size == 1 and not args.reproducible:
         if args.batches_of == 1:
             return None
         from ...parallel.batch import Alone
@@ -171,6 +170,7 @@ def _parallel_config(args: argparse.Namespace) -> ParallelConfig:
         args.outer_lr,
         args.outer_momentum,
         args.split_inner_products,
+        args.reproducible,
     )
 
 

@@ -1,4 +1,4 @@
-"""Owns the values of --compression, and the hook that each stands for."""
+"""Owns the hook that a design stands for: the values of --compression, and --reproducible."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Callable
 from ...comm.communicator import Communicator
 from ...errors import UserError
 from ..buckets import NetLayout
+from ..config import ParallelConfig
 from ..hook import GradientHook
+from ..reproducible import ReproducibleSum
 from .low_rank import PowerSgd
 from .quantized import EightBits, Signs
 from .sparse import RandomK, TopK
@@ -15,12 +17,13 @@ from .sparse import RandomK, TopK
 Make = Callable[[Communicator, NetLayout, Callable[[], int]], GradientHook]
 
 
-def choose_hook(text: str) -> Make | None:
-    """What makes the hook that `--compression` names; None for "none". UserError."""
+def choose_hook(config: ParallelConfig) -> Make | None:
+    """What makes the design's hook; None where it has none. UserError."""
+    text = config.compression
     kind, _, number = text.partition(":")
     try:
         if text == "none":
-            return None
+            return ReproducibleSum if config.reproducible else None
         if text == "8bit":
             return EightBits
         if text == "sign":

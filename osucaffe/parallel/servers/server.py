@@ -3,7 +3,7 @@
 Workers push their gradients piece by piece and get the piece's weights in return (the design of
 Li et al., OSDI 2014; Dean et al., NIPS 2012): at once (async), when no other worker lacks more than
 N iterations (ssp:N; Ho et al., NIPS 2013), or when all have pushed and the update of their sum is
-made (sync).
+made (sync), or all but B, whose gradients are dropped (backup:B; Chen et al., arXiv 1604.00981).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ...solvers.update.optimizer import Optimizer
 from .shards import Consistency, Part, Shard
 
 CONTROL = 1 << 14
-"""The tag of what is no piece: two float64, an operation and its value. (MPI has tags up to 32767
-everywhere.)"""
+"""The tag of what is no piece: three float64, an operation, its value and how many iterations the
+worker has begun. (MPI has tags up to 32767 everywhere.)"""
 PUSH, READ, SETUP, END = range(4)
 """Gradients follow, with this learning rate; send these weights (0) or that history (1, 2); a
 description of so many bytes follows, then weights and history; no more follows."""
@@ -65,12 +65,12 @@ class Server:
         self._pending.drain()
 
     def _listen(self, worker: int) -> None:
-        message = np.empty(2)
+        message = np.empty(3)
         request = self._channel.receive([message], worker, CONTROL)
         self._pending.add(request, partial(self._on_message, worker, message))
 
     def _on_message(self, worker: int, message: np.ndarray) -> None:
-        operation, value = message
+        operation, value, clock = message
         if operation == END:
             self._open.discard(worker)
             self._pending.add(self._channel.send([self._lags], worker, CONTROL))
@@ -79,7 +79,7 @@ class Server:
             self._rates[worker] = value
             for tag in self._ranges:
                 request = self._channel.receive([self._inbox[tag][worker]], worker, tag)
-                self._pending.add(request, partial(self._pushed, worker, tag))
+                self._pending.add(request, partial(self._pushed, worker, tag, int(clock)))
         elif operation == READ:
             for tag in self._ranges:
                 values = self._slice(self._flats[int(value)], tag)
@@ -109,7 +109,7 @@ class Server:
         self._inbox = {tag: rows[:, first:last] for tag, (first, last) in self._ranges.items()}
         self._clocks = {tag: [0] * len(self._workers) for tag in self._ranges}
         self._waiting: dict[int, list[int]] = {tag: [] for tag in self._ranges}
-        self._arrived = dict.fromkeys(self._ranges, 0)
+        self._done = dict.fromkeys(self._ranges, 0)
         self._summed = 0
         self._applied = np.nan
         for flat in self._flats:
@@ -128,21 +128,26 @@ class Server:
 
     # -- gradients and updates -------------------------------------------------------------------
 
-    def _pushed(self, worker: int, tag: int) -> None:
-        """A worker's gradients of a piece are here."""
-        self._clocks[tag][worker] += 1
+    def _pushed(self, worker: int, tag: int, clock: int) -> None:
+        """A worker's gradients of a piece, in its iteration `clock` (from 1), are here."""
+        self._clocks[tag][worker] = clock
+        waiting, inbox = self._waiting[tag], self._inbox[tag]
         if not self._consistency.together:
-            self._slice(self._gradients, tag)[:] = self._inbox[tag][worker]
+            self._slice(self._gradients, tag)[:] = inbox[worker]
             self._update(self._rates[worker], self._steps[tag])
-            self._waiting[tag].append(worker)
+            waiting.append(worker)
             self._answer(tag)
             return
-        self._arrived[tag] += 1
-        if self._arrived[tag] < len(self._workers):
+        if clock <= self._done[tag]:
+            self._send(worker, tag)
             return
-        self._arrived[tag] = 0
+        waiting.append(worker)
+        needed = len(self._workers) - (self._consistency.backups or 0)
+        if len(waiting) != needed:
+            return
         # In the order of the workers, whichever came first: the same bits in each run.
-        np.sum(self._inbox[tag], axis=0, out=self._slice(self._gradients, tag))
+        taken = inbox if needed == len(inbox) else inbox[sorted(waiting)]
+        np.sum(taken, axis=0, out=self._slice(self._gradients, tag))
         if self._steps:
             self._update(self._rates[worker], self._steps[tag])
             self._send_all(tag)
@@ -173,12 +178,23 @@ class Server:
             step()
 
     def _send_all(self, tag: int) -> None:
-        """Give all workers a piece's weights. They do not change before all have them: each
-        pushes again only then."""
-        self._lags[0] += len(self._workers)
-        values = self._slice(self._weights, tag)
-        for worker in self._workers:
-            self._pending.add(self._channel.send([values], worker, tag))
+        """Give the workers that wait for them a piece's new weights."""
+        waiting = self._waiting[tag]
+        self._done[tag] += 1
+        self._lags[0] += len(waiting)
+        for worker in waiting:
+            self._send(worker, tag)
+        waiting.clear()
+
+    def _send(self, worker: int, tag: int) -> None:
+        """Give a worker a piece's weights. They do not change before all have them, as each pushes
+        again only then; with backups they may, and the worker is told of how many updates they are.
+        """
+        arrays = [self._slice(self._weights, tag)]
+        if self._consistency.backups is not None:
+            arrays = [self._inbox[tag][worker], np.array([self._done[tag]], np.int64)]
+            arrays[0][:] = self._slice(self._weights, tag)
+        self._pending.add(self._channel.send(arrays, worker, tag))
 
     def _answer(self, tag: int) -> None:
         """Give weights to the workers that wait for a piece and may go on."""

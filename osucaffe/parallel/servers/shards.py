@@ -127,23 +127,28 @@ class Consistency:
     """How far workers may drift apart.
 
     bound: the most iterations that a worker's weights may lack of another's; None: any number.
-    together: updates are of the sum of all workers' gradients, so training is as with one process.
+    together: updates are of the sum of all workers' gradients, so training is as with one process;
+    with backups, without the last so many, which are dropped (Chen et al., 2016).
     """
 
     bound: int | None
     together: bool = False
+    backups: int | None = None
 
     @classmethod
     def parse(cls, text: str) -> Consistency:
-        """sync, ssp:N or async. UserError for anything else."""
+        """sync, backup:B, ssp:N or async. UserError for anything else."""
         kind, _, bound = text.partition(":")
         if text == "sync":
             return cls(0, together=True)
         if text == "async":
             return cls(None)
+        if kind == "backup" and bound.isdecimal():
+            return cls(None, together=True, backups=int(bound))
         if kind == "ssp" and bound.isdecimal():
             return cls(int(bound))
         raise UserError(
-            f"--consistency {text}: choose sync, async, or ssp:N with N the most iterations that "
-            "a worker's weights may lack of another's"
+            f"--consistency {text}: choose sync, async, ssp:N with N the most iterations that a "
+            "worker's weights may lack of another's, or backup:B with B the gradients of each "
+            "iteration that may be missing"
         )

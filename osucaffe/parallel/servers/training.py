@@ -74,6 +74,11 @@ def assign_roles(
     workers = job.size - servers
     if workers < 1:
         raise UserError(f"--servers {servers} of {job.size} ranks leave none that trains")
+    if (consistency.backups or 0) >= workers:
+        raise UserError(
+            f"--consistency backup:{consistency.backups} takes no gradient of {workers} workers: "
+            "choose less"
+        )
     lag = 1 + (AHEAD if consistency.bound is None else consistency.bound)
     part = Subset(job, job.world.Split(int(job.rank >= workers)), lag=lag)
     return Roles(part, channel or MpiChannel(job.mpi, job.world), workers, consistency)
@@ -102,9 +107,11 @@ class ServerExchange(Exchange):
         *,
         layerwise: bool,
         together: bool,
+        missing: int = 0,
     ) -> None:
         """servers: their ranks. layerwise: during backward. together: updates use the sum of all
-        workers."""
+        workers, but for so many that are missing."""
+        self.missing = missing
         self._job, self._net, self._optimizer, self._link = job, net, optimizer, link
         self._servers = servers
         self._buckets, self._layerwise, self._together = buckets, layerwise, together
@@ -137,13 +144,13 @@ class ServerExchange(Exchange):
 
     def exchange(self) -> None:
         self._push_rest()
-        self._wait_all()
+        self.wait_all()
 
     def updated(self) -> None:
         """`_push_rest` knows."""
 
     def synchronize(self, *, history: bool) -> None:
-        self._wait_all()
+        self.wait_all()
         with self._job.watch("weights and history from the servers"):
             if self._weights_differ and not self._together:
                 self._job.barrier()  # all that was pushed is in what the servers have
@@ -171,7 +178,8 @@ class ServerExchange(Exchange):
             if self._link.wait(bucket, backend.current):
                 backend.follow(self._parameters[bucket])
 
-    def _wait_all(self) -> None:
+    def wait_all(self) -> None:
+        """Return when the weights of all that was pushed are here."""
         for bucket in range(len(self._buckets)):
             self._wait(bucket)
 
@@ -180,7 +188,7 @@ class Served(DataParallel):
     """The ranks that train, as a solver's process group.
 
     lags: how many pieces of weights came with each lag, the iterations by which a worker was ahead
-    of the slowest one then. After `close`.
+    of the slowest one then. After `close`. skipped: iterations without this rank.
     """
 
     _exchange: ServerExchange
@@ -191,6 +199,8 @@ class Served(DataParallel):
         self._roles = roles
         self._pushing: Pushing | None = None
         self.lags = np.zeros(0, np.int64)
+        self.skipped = 0
+        self._late = False
         if config.propagation not in ("auto", "none"):
             raise UserError(
                 f"--propagation {config.propagation}: with --servers weights come from these: "
@@ -212,8 +222,8 @@ class Served(DataParallel):
             raise UserError("--loss_scale: servers do not unscale gradients: leave it out")
         if optimizer.update.sums:
             raise UserError(
-                "larc and local_lr_auto need the norms of whole parameters, which no server has: "
-                "leave out --servers"
+                "LAMB, larc and local_lr_auto need the norms of whole parameters, which no server "
+                "has: leave out --servers"
             )
         if not (optimizer.separable or together):
             raise UserError(
@@ -225,12 +235,36 @@ class Served(DataParallel):
         if self._pushing is not None:
             self._pushing.stop()
         data, diff = net.arena.data, net.arena.diff
-        self._pushing = Pushing(roles.channel, roles.servers, buckets, self._pieces, data, diff)
+        backups = roles.consistency.backups
+        self._pushing = Pushing(
+            roles.channel, roles.servers, buckets, self._pieces, data, diff,
+            backups=backups is not None,
+        )  # fmt: skip
         layerwise = self._config.aggregation == "layerwise"
         return ServerExchange(
             self._job, net, optimizer, self._pushing, buckets, roles.servers,
-            layerwise=layerwise, together=together,
+            layerwise=layerwise, together=together, missing=backups or 0,
         )  # fmt: skip
+
+    def step(self, solver: Trained, *, accumulate: bool, update: bool) -> Step:
+        """One pass; with backups, none of an iteration whose update was made without this rank."""
+        run = super().step(solver, accumulate=accumulate, update=update)
+        if self._roles.consistency.backups is None:
+            return run
+
+        def step() -> None:
+            pushing = self._pushing
+            assert pushing is not None
+            if not accumulate:
+                self._exchange.wait_all()
+                self._late = bool(pushing.updates.min() > pushing.iterations)
+            if not self._late:
+                run()
+            elif update:
+                pushing.iterations += 1
+                self.skipped += 1
+
+        return step
 
     def changed(self) -> None:
         super().changed()
@@ -241,8 +275,9 @@ class Served(DataParallel):
         if self._agreed:
             return
         super().begin()
+        assert self._pushing is not None
+        self._pushing.iterations, self._pushing.updates[:] = 0, 0
         if self.rank == 0:
-            assert self._pushing is not None
             net, optimizer = self._solver.net, self._solver.optimizer
             servers = range(len(self._roles.servers))
             for server in servers:
@@ -258,6 +293,9 @@ class Served(DataParallel):
 
     def close(self) -> None:
         """All workers are done; the servers end."""
+        if self._roles.consistency.backups is not None:
+            skipped = self._job.gather(self.skipped)
+            logger.info("Iterations that slow workers skipped: %s", skipped)
         if self._pushing is not None:
             self.lags = lags = np.trim_zeros(self._pushing.end(), "b")
             if len(lags) > 1 and self.rank == 0:

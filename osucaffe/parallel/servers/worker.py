@@ -27,7 +27,8 @@ class Pushing:
     """Exchanges the pieces of a net's buckets with servers.
 
     servers: their ranks in the channel. weights, gradients: the arena's, on any backend. For those
-    on a device, calls pass the stream that computes or reads them.
+    on a device, calls pass the stream that computes or reads them. backups: replies tell of how
+    many updates weights are. iterations: that were pushed (or skipped) so far; updates: by piece.
     """
 
     def __init__(
@@ -38,7 +39,11 @@ class Pushing:
         pieces: Sequence[Piece],
         weights: Tensor,
         gradients: Tensor,
+        *,
+        backups: bool = False,
     ) -> None:
+        self.iterations, self.updates = 0, np.zeros((len(pieces), 1), np.int64)
+        self._backups = backups
         self._channel = channel
         self._servers = servers
         self._pieces = pieces
@@ -58,6 +63,7 @@ class Pushing:
     def push(self, bucket: int, rate: float, stream: Any = None) -> None:
         """Send a bucket's gradients, complete when the stream comes to this, and let its weights
         come. The first bucket begins an iteration, of this learning rate."""
+        self.iterations += bucket == 0
         self._here[bucket].clear()
         self._new.add(bucket)
         self._gradients.fetch(bucket, stream)
@@ -117,7 +123,8 @@ class Pushing:
         return lags.sum(axis=0)
 
     def _send_control(self, rank: int, operation: int, value: float) -> Any:
-        return self._channel.send([np.array([operation, value], np.float64)], rank, CONTROL)
+        message = np.array([operation, value, self.iterations], np.float64)
+        return self._channel.send([message], rank, CONTROL)
 
     def _slice(self, values: np.ndarray, tag: int) -> np.ndarray:
         return values[self._pieces[tag].start : self._pieces[tag].stop]
@@ -154,7 +161,10 @@ class Pushing:
             if piece.bucket == bucket:
                 rank = self._servers[piece.server]
                 self._left[bucket] += 1
-                weights = self._channel.receive([self._slice(self._weights.host, tag)], rank, tag)
+                arrays = [self._slice(self._weights.host, tag)]
+                if self._backups:
+                    arrays.append(self.updates[tag])
+                weights = self._channel.receive(arrays, rank, tag)
                 pending.add(weights, partial(self._arrived, bucket))
                 pending.add(self._channel.send([self._slice(self._gradients.host, tag)], rank, tag))
 

@@ -10,6 +10,7 @@ import itertools
 import logging
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,12 +55,13 @@ class Optimizer:
         self._scalars = scalars = Tensor((len(update.names),), name="scalars", persistent=True)
         memory = backend.give_memory(scalars)
         backend.write(scalars, 0)
-        self._given = Tensor((1,), name="learning_rate", persistent=True)
+        given = len(update.row(0, 0))
+        self._given = Tensor((given,), name="learning_rate", persistent=True)
         self._place(self._given, scalars, memory, update.names.index("lr"))
         uploads = backend.uploads()
-        self._ahead = RowsAhead(uploads, (1,), "float32", _RATES_AHEAD, "learning rates")
+        self._ahead = RowsAhead(uploads, (given,), "float32", _RATES_AHEAD, "learning rates")
         self._ahead.place(backend)
-        self._rates: list[float] = []
+        self._rows: list[list[float]] = []
         """The values that the steps read next from `_ahead`, in reverse."""
         program = Program()
         program.next_row(self._ahead.table, self._ahead.cursor, self._given)
@@ -77,6 +79,9 @@ class Optimizer:
             values = scale.read()
             self._place(scale.factor, scalars, memory, update.names.index("scale"))
             scale.write(values)
+        self._direction: Tensor | None = None
+        if update.step:
+            self._direction = Buffer(arena, backend, "direction", net.parameters).flat
         self._record(program, 0, len(arena))
         if scale:
             program.add(scale.change(squares), [])
@@ -106,29 +111,25 @@ class Optimizer:
 
     def _record(self, program: Program, first: int, last: int) -> None:
         """Record the update of the arena's elements first .. last - 1."""
-        data, diff, sums = self._arena.data, self._arena.diff, None
+        data, gradients, sums, history = self._arena.data, self._arena.diff, None, self.flats
         segments = [
             (start, stop, parameter.lr_mult, parameter.decay_mult)
             for start, stop, parameter in self._arena.owned(first, last)
             if parameter.lr_mult
         ]
+        names, constants = self.update.names, self.update.constants
+        record = partial(program.update, names=names, segments=segments, constants=constants)
+        formula, scalars = self.update.formula, self._scalars
+        if self._direction is not None:
+            record(self._direction, gradients, history, scalars, formula=formula)
+            gradients, history, formula = self._direction, [], self.update.step
         if self.update.sums:
             if not segments:
                 return
             sums = Tensor((3 * len(segments),), name="sums", persistent=True)
             self._backend.give_memory(sums)
-            program.segment_sums(data, diff, sums, segments=[each[:2] for each in segments])
-        program.update(
-            data,
-            diff,
-            self.flats,
-            self._scalars,
-            formula=self.update.formula,
-            names=self.update.names,
-            segments=segments,
-            constants=self.update.constants,
-            sums=sums,
-        )
+            program.segment_sums(data, gradients, sums, segments=[each[:2] for each in segments])
+        record(data, gradients, history, scalars, formula=formula, sums=sums)
 
     def step(self, learning_rate: float, iteration: int) -> None:
         """Update every parameter from its gradient, which is not changed."""
@@ -149,14 +150,14 @@ class Optimizer:
         ahead: gives up to `count` learning rates from an iteration on, as far as they are known:
         these are uploaded together, unless a different one is set.
         """
-        rate = np.float32(self.update.rate(learning_rate, iteration))
-        self.rate = float(rate)
-        if not self._rates or self._rates[-1] != rate:
+        row = self.update.row(learning_rate, iteration)
+        self.rate = row[0]
+        if not self._rows or self._rows[-1] != row:
             known = ahead(iteration + 1, self._ahead.most - 1)
-            rates = [rate, *map(self.update.rate, known, itertools.count(iteration + 1))]
-            self._ahead.write(np.array(rates, np.float32)[:, None])
-            self._rates = np.array(rates[::-1], np.float32).tolist()
-        self._rates.pop()
+            rows = [row, *map(self.update.row, known, itertools.count(iteration + 1))]
+            self._ahead.write(np.array(rows, np.float32))
+            self._rows = rows[::-1]
+        self._rows.pop()
 
     def read_history(self) -> list[np.ndarray]:
         """All history, in Caffe's order: the first buffer of every parameter, then the second."""
@@ -170,8 +171,8 @@ class Optimizer:
 
     def log_clipping(self, limit: float) -> None:
         """Log it if the last step scaled its gradients down to this L2 norm."""
-        _, squares, *scale = self._backend.read(self._scalars)
-        norm = math.sqrt(squares) / (scale[0] if scale else 1)
+        scalars = dict(zip(self.update.names, self._backend.read(self._scalars), strict=True))
+        norm = math.sqrt(scalars["squares"]) / scalars.get("scale", 1)
         if norm > limit:
             logger.info(
                 "Gradient clipping: scaling down gradients (L2 norm %g > %g) by scale factor %g",

@@ -16,6 +16,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
 
 from ...errors import UserError
 from ...proto import SolverParameter
@@ -49,13 +52,21 @@ def _bias_correction(param: SolverParameter, iteration: int) -> float:
     return math.sqrt(1 - param.momentum2**done) / (1 - param.momentum**done)
 
 
+def _lamb_corrections(param: SolverParameter, iteration: int) -> tuple[float, float]:
+    """What undoes it for the first moment, and for the root of the second."""
+    done = iteration + 1
+    return 1 / (1 - param.momentum**done), 1 / math.sqrt(1 - param.momentum2**done)
+
+
 @dataclass(frozen=True)
 class Rule:
     """One solver type.
 
     formula: the step. constants: the solver fields in it. histories: buffers as large as the
     weights (0 at the start). correction: an iteration-dependent factor of the learning rate.
-    momentum: whether it uses the field momentum.
+    momentum: whether it uses the field momentum. step: `formula` gives no new w, but a direction,
+    from which, as g, this one computes it: it reads the sums of both. scalars: what else
+    depends on the iteration (`values`), by name.
     """
 
     formula: str
@@ -63,6 +74,9 @@ class Rule:
     histories: int = 1
     correction: Callable[[SolverParameter, int], float] | None = None
     momentum: bool = True
+    step: str = ""
+    scalars: tuple[str, ...] = ()
+    values: Callable[[SolverParameter, int], tuple[float, ...]] | None = None
 
 
 RULES: dict[str, Rule] = {
@@ -103,6 +117,20 @@ RULES: dict[str, Rule] = {
         histories=2,
         correction=_bias_correction,
     ),
+    # You et al. 2019, arXiv 1904.00962, algorithm 2; phi is the norm itself.
+    "LAMB": Rule(
+        "h = momentum * h + (1 - momentum) * g;"
+        "h2 = momentum2 * h2 + (1 - momentum2) * g**2;"
+        "w = first * h / (second * sqrt(h2) + delta)",
+        ("momentum", "momentum2", "delta", "weight_decay"),
+        histories=2,
+        step="l2 = weight_decay * decay;"
+        "norm = sqrt(max(gg + 2 * l2 * wg + l2**2 * ww, 0));"
+        "trust = where(min(ww, norm) > 0, sqrt(ww) / max(norm, 1e-30), 1);"
+        "w = w - lr * rate * trust * (g + l2 * w)",
+        scalars=("first", "second"),
+        values=_lamb_corrections,
+    ),
 }
 
 
@@ -110,8 +138,9 @@ RULES: dict[str, Rule] = {
 class Update:
     """What a solver evaluates every iteration: its rule with clipping and regularization.
 
-    names: the run-time scalars, in order. rate(learning_rate, iteration) is `lr`. sums: the formula
-    reads those of each parameter, too.
+    names: the run-time scalars, in order; row(learning_rate, iteration) gives the first of them, of
+    which rate(learning_rate, iteration), `lr`, is one. sums: the formula reads those of each
+    parameter, too. step: see `Rule`; then it is this formula that does.
     """
 
     formula: str
@@ -119,7 +148,16 @@ class Update:
     constants: dict[str, float]
     histories: int
     rate: Callable[[float, int], float]
+    values: Callable[[int], tuple[float, ...]] | None = None
     sums: bool = False
+    step: str = ""
+
+    def row(self, learning_rate: float, iteration: int) -> list[float]:
+        """As float32 has them."""
+        more = self.values(iteration) if self.values else ()
+        numbers = [self.rate(learning_rate, iteration), *more]
+        values: list[float] = np.array(numbers, np.float32).tolist()
+        return values
 
 
 def update_of(param: SolverParameter, file: str = "the solver", *, scaled: bool = False) -> Update:
@@ -133,7 +171,7 @@ def update_of(param: SolverParameter, file: str = "the solver", *, scaled: bool 
             f"{file}: solver type {param.type!r} is not known; choose one of {', '.join(RULES)}"
         )
     _check(param, rule, file)
-    names, parts, fields = ["lr"], [], list(rule.constants)
+    names, parts, fields = ["lr", *rule.scalars], [], list(rule.constants)
     clipped = param.clip_gradients >= 0
     if clipped or scaled:
         names.append("squares")
@@ -148,7 +186,7 @@ def update_of(param: SolverParameter, file: str = "the solver", *, scaled: bool 
         fields.append("iter_size")
     local = next((field for field in LOCAL if getattr(param, field)), None)
     before = list(parts)
-    if param.weight_decay:
+    if param.weight_decay and not rule.step:
         parts.append(REGULARIZATION[param.regularization_type])
         fields.append("weight_decay")
 
@@ -165,17 +203,24 @@ def update_of(param: SolverParameter, file: str = "the solver", *, scaled: bool 
         fields += {"larc": ["larc_eta"], "local_lr_auto": ["local_gw_ratio", "weight_decay"]}[local]
     constants = {field: float(getattr(param, field)) for field in fields}
     if scaled:
-        changed = ("w", "h", "h2")[: 1 + rule.histories]
-        parts[:0] = [f"{name}_before = {name}" for name in changed]
-        parts += [f"{name} = where(squares < finite, {name}, {name}_before)" for name in changed]
         constants["finite"] = FINITE
+
+    def whole(parts: list[str], *changed: str) -> str:
+        if scaled:
+            before = [f"{name}_before = {name}" for name in changed]
+            kept = [f"{name} = where(squares < finite, {name}, {name}_before)" for name in changed]
+            parts = [*before, *parts, *kept]
+        return "; ".join(parts)
+
     return Update(
-        formula="; ".join(parts),
+        formula=whole(parts, *("w", "h", "h2")[: 1 + rule.histories]),
         names=tuple(names),
         constants=constants,
         histories=rule.histories,
         rate=rate,
-        sums=local is not None,
+        values=partial(rule.values, param) if rule.values else None,
+        sums=local is not None or bool(rule.step),
+        step=whole([rule.step], "w") if rule.step else "",
     )
 
 
@@ -211,6 +256,10 @@ def _check(param: SolverParameter, rule: Rule, file: str) -> None:
             f"{file}: delta keeps {param.type} from dividing by zero, so it must be positive, "
             f"not {param.delta:g}"
         )
+    if rule.step and any(getattr(param, field) for field in LOCAL):
+        raise UserError(
+            f"{file}: {param.type} has rates of its own: leave out {' and '.join(LOCAL)}"
+        )
     if all(getattr(param, field) for field in LOCAL):
         raise UserError(f"{file}: give larc or local_lr_auto, not both")
     if param.larc and param.larc_policy not in LOCAL_RATE:
@@ -218,8 +267,9 @@ def _check(param: SolverParameter, rule: Rule, file: str) -> None:
             f"{file}: larc_policy {param.larc_policy!r} is not known; "
             f"choose one of {', '.join(LOCAL_RATE)}"
         )
-    if param.local_lr_auto and param.weight_decay and param.regularization_type != "L2":
-        raise UserError(f"{file}: local_lr_auto goes with regularization_type L2 only")
+    only = "local_lr_auto" if param.local_lr_auto else param.type if rule.step else ""
+    if only and param.weight_decay and param.regularization_type != "L2":
+        raise UserError(f"{file}: {only} goes with regularization_type L2 only")
     if param.iter_size < 1:
         raise UserError(f"{file}: iter_size must be at least 1, not {param.iter_size}")
     if param.clip_gradients == 0:

@@ -88,6 +88,7 @@ def test_a_graph_computes_the_same_bits_as_single_steps(precision: str, settings
         'type: "RMSProp" rms_decay: 0.9 delta: 0.01',
         'type: "AdaDelta" momentum: 0.9 delta: 0.01',
         'type: "Adam" momentum: 0.9 momentum2: 0.99 delta: 0.01',
+        'type: "LAMB" momentum: 0.9 momentum2: 0.99 delta: 0.01 weight_decay: 0.1',
         "iter_size: 3 clip_gradients: 0.5",
     ],
 )

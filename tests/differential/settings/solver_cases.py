@@ -88,7 +88,7 @@ def draw(random: np.random.Generator) -> Case:
         **draw_rule(one),
         **draw_policy(random, one, iterations),
     }
-    if random.random() < 0.3:  # NVIDIA Caffe's and Intel Caffe's
+    if case["type"] != "LAMB" and random.random() < 0.3:  # NVIDIA Caffe's and Intel Caffe's
         case |= one(
             {"larc": True, "larc_policy": one("scale", "clip"), "larc_eta": one(0.001, 0.1)},
             {"local_lr_auto": True, "local_gw_ratio": one(0.001, 0.1), "regularization_type": "L2"},
@@ -106,7 +106,7 @@ def draw(random: np.random.Generator) -> Case:
 
 
 def draw_rule(one: Callable[..., Any]) -> Case:
-    kind = one("SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam")
+    kind = one("SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam", "LAMB")
     more: Case = {
         "SGD": {"momentum": one(0.0, 0.5, 0.9)},
         "Nesterov": {"momentum": one(0.0, 0.5, 0.9)},
@@ -117,6 +117,12 @@ def draw_rule(one: Callable[..., Any]) -> Case:
             "momentum": one(0.0, 0.9),
             "momentum2": one(0.5, 0.999),
             "delta": one(1e-8, 1e-3),
+        },
+        "LAMB": {
+            "momentum": one(0.0, 0.9),
+            "momentum2": one(0.5, 0.999),
+            "delta": one(1e-6, 1e-3),
+            "regularization_type": "L2",
         },
     }[kind]
     rate = {"SGD": 0.1, "Nesterov": 0.05, "AdaDelta": 1.0}.get(kind, 0.02)

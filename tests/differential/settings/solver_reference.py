@@ -65,7 +65,7 @@ class Reference:
         self.noise, self.random = noise, np.random.default_rng(3)
         self.ranks = ranks
         self.places = {"TRAIN": 0, "TEST": 0}
-        count = 2 if self.param.type in ("AdaDelta", "Adam") else 1
+        count = 2 if self.param.type in ("AdaDelta", "Adam", "LAMB") else 1
         self.history = [[np.zeros_like(each) for each in self.weights] for _ in range(count)]
         self.step = 0
         self.best = [math.inf, 0.0]
@@ -173,7 +173,8 @@ class Reference:
             second = self.history[-1][number]
             g, decay = gradient / p.iter_size, p.weight_decay * decay_factor
             size, plain = math.sqrt(np.sum(w**2)), math.sqrt(np.sum(g**2))
-            g = self.rough(g + decay * (w if p.regularization_type == "L2" else np.sign(w)))
+            if p.type != "LAMB":
+                g = self.rough(g + decay * (w if p.regularization_type == "L2" else np.sign(w)))
             local = rate * rate_factor
             if p.larc:  # NVIDIA Caffe, GetLocalRate; weight decay comes later on a GPU
                 trust = p.larc_eta * size / plain if size > 0 and plain > 0 else 1.0
@@ -203,7 +204,15 @@ class Reference:
             else:
                 h = m * h + (1 - m) * g
                 second = p.momentum2 * second + (1 - p.momentum2) * g**2
-                change = local * h / (np.sqrt(second) + p.delta)
+                if p.type == "Adam":
+                    change = local * h / (np.sqrt(second) + p.delta)
+                else:  # You et al., algorithm 2; corrections as the backend has them
+                    mean = h * float(np.float32(1 / (1 - m ** (t + 1))))
+                    root = np.float32(1 / math.sqrt(1 - p.momentum2 ** (t + 1)))
+                    change = mean / (np.sqrt(second) * float(root) + p.delta)
+                    change = self.rough(change) + decay * w
+                    norm = math.sqrt(np.sum(change**2))
+                    change = local * (size / norm if size > 0 and norm > 0 else 1.0) * change
             self.history[-1][number] = self.rough_squares(second)
             of_squares = p.type in ("AdaGrad", "RMSProp", "AdaDelta")
             self.history[0][number] = self.rough_squares(h) if of_squares else self.rough(h)

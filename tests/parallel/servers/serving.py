@@ -16,6 +16,7 @@ from osucaffe.comm.channels.ucx import is_available
 from osucaffe.comm.create import CommConfig
 from osucaffe.comm.job.job import MpiJob
 from osucaffe.comm.job.topology import discover
+from osucaffe.layers.reading.feed import Feed
 from osucaffe.parallel.config import ParallelConfig
 from osucaffe.parallel.servers import shards
 from osucaffe.parallel.servers.server import Server
@@ -100,6 +101,51 @@ def bounded(job: MpiJob, source: Path, servers: int) -> None:
             assert largest == most, f"{text}: {group.lags}"
 
 
+def backup(job: MpiJob, source: Path, servers: int) -> None:
+    """One worker of two is missing: the other trains alone, as a process with its batches does, and
+    waits only at the end, for one that then skips what it has missed."""
+    for settings in (SGD, SGD + " clip_gradients: 0.5"):
+        roles = assign_roles(job, servers, Consistency.parse("backup:1"))
+        if roles.serves:
+            roles.serve(Cpu(threads=1, onednn=False))
+            continue
+        group = Served(roles, discover(roles.part), CommConfig(), ParallelConfig(bucket=512))
+        solver = make_solver(source, BATCH, settings, group=group)
+        done = source.parent / f"done {'clip' in settings}"
+        if group.rank == 0:
+            request = solver.request
+            solver.request = lambda solver=solver, done=done, request=request: (  # type: ignore[misc]
+                done.touch() if solver.iteration == ITERATIONS - 1 else None,
+                request(),
+            )[1]
+        else:
+            given = solver.optimizer.set_rate
+            solver.optimizer.set_rate = lambda *rest, given=given, done=done: (  # type: ignore[method-assign]
+                wait_for(done),
+                given(*rest),
+            )[1]
+        solver.step(ITERATIONS)
+        group.check("in the test")
+        found = weights(solver)
+        expected_skips = [0, ITERATIONS - 1]
+        assert roles.part.gather(group.skipped) == expected_skips, roles.part.gather(group.skipped)
+        if not group.rank:
+            alone = make_solver(source, BATCH, settings)
+            for layer in alone.net.layers:
+                if isinstance(layer, Feed):
+                    layer.split(0, 2)
+            alone.step(ITERATIONS)
+            names = [f"{settings}, {each.name}" for each in solver.net.parameters]
+            assert_near(names, found, weights(alone))
+        solver.close()
+
+
+def wait_for(path: Path) -> None:
+    """Return when it exists."""
+    while not path.exists():
+        time.sleep(0.01)
+
+
 def failing(job: MpiJob, source: Path, mode: str) -> None:
     """What happens to the server, the last rank, or to worker 1, at iteration 5."""
     roles = assign_roles(job, 1, Consistency.parse("sync"))
@@ -135,7 +181,9 @@ def main() -> None:
         if mode == "failing":
             failing(job, folder / "lmdb", given)
         else:
-            {"sync": sync, "bounded": bounded}[mode](job, folder / "lmdb", int(given))
+            {"sync": sync, "bounded": bounded, "backup": backup}[mode](
+                job, folder / "lmdb", int(given)
+            )
     print(f"rank {job.rank}: done\n", end="")
 
 

@@ -43,9 +43,9 @@ def test_servers_hold_about_as_much_each_and_small_buckets_stay_whole() -> None:
     assert max(held) - min(held) <= MAX_UNDIVIDED / 4 + 3 * 16
 
 
-@pytest.mark.parametrize("text", ["", "ssp", "ssp:", "ssp:-1", "sync:1", "eventual"])
+@pytest.mark.parametrize("text", ["", "ssp", "ssp:", "ssp:-1", "sync:1", "backup", "eventual"])
 def test_what_is_no_consistency_is_refused(text: str) -> None:
-    with pytest.raises(UserError, match="choose sync, async, or ssp:N"):
+    with pytest.raises(UserError, match="choose sync, async, ssp:N with"):
         Consistency.parse(text)
 
 
@@ -76,6 +76,11 @@ def test_sync_is_the_same_between_two_hosts(tmp_path: Path) -> None:
 @needs_mpi
 def test_no_worker_gets_further_ahead_than_it_may(tmp_path: Path) -> None:
     all_say("done", 4, "tests.parallel.servers.serving", str(tmp_path), "bounded", "2")
+
+
+@needs_mpi
+def test_updates_do_without_backup_workers(tmp_path: Path) -> None:
+    all_say("done", 3, "tests.parallel.servers.serving", str(tmp_path), "backup", "1")
 
 
 @needs_mpi
@@ -126,8 +131,9 @@ def test_the_state_is_in_the_snapshots_and_goes_on_bit_for_bit(tmp_path: Path) -
     [
         (["--servers", "2"], "--servers 2 of 2 ranks leave none that trains"),
         (["--servers", "1", "--consistency", "ssp"], "--consistency ssp: choose sync"),
+        (["--servers", "1", "--consistency", "backup:1"], "takes no gradient of 1 workers"),
         (["--servers", "1", "--propagation", "sharded"], "with --servers weights come from these"),
-        (["--servers", "1"], "larc and local_lr_auto need the norms of whole parameters"),
+        (["--servers", "1"], "LAMB, larc and local_lr_auto need the norms of whole parameters"),
     ],
 )
 def test_refusals(options: list[str], message: str, tmp_path: Path) -> None:
