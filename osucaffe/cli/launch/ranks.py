@@ -117,6 +117,12 @@ def make_process_group(
             other = "--servers" if roles is not None else "--comm_profile"
             raise UserError(f"--bucket_mb auto does not go with {other}: give it a number")
         return Tuned(job, topology, _comm_config(args), config)
+    report = partial(comm_profile.write, args.comm_profile)
+    if roles is not None and args.comm_profile:
+        from ...parallel.servers.profile import ProfiledServed
+
+        how = topology, _comm_config(args), config
+        return ProfiledServed(report, args.channel, roles, *how)
     if roles is not None:
         from ...parallel.servers.training import Served
 
@@ -124,8 +130,7 @@ def make_process_group(
     if args.comm_profile:
         from ...parallel.profile import Profiled
 
-        report = partial(comm_profile.write, args.comm_profile)
-        return Profiled(job, topology, _comm_config(args), config, report)
+        return Profiled(report, job, topology, _comm_config(args), config)
     from ...parallel.data_parallel import DataParallel
 
     return DataParallel(job, topology, _comm_config(args), config)

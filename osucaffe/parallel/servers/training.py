@@ -7,7 +7,7 @@ layer by layer.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -184,6 +184,7 @@ class Served(DataParallel):
     """
 
     _exchange: ServerExchange
+    _make_pushing: Callable[..., Pushing] = Pushing
 
     def __init__(
         self, roles: Roles, topology: Topology, comm_config: CommConfig, config: ParallelConfig
@@ -225,7 +226,8 @@ class Served(DataParallel):
         if self._pushing is not None:
             self._pushing.stop()
         data, diff = net.arena.data, net.arena.diff
-        self._pushing = Pushing(roles.channel, roles.servers, buckets, self._pieces, data, diff)
+        made = roles.channel, roles.servers, buckets, self._pieces, data, diff
+        self._pushing = self._make_pushing(*made)
         layerwise = self._config.aggregation == "layerwise"
         return ServerExchange(
             self._job, net, optimizer, self._pushing, buckets, roles.servers,
