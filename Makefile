@@ -190,6 +190,7 @@ grpc-peer:
 
 bench-servers: $(VENV)/dev.stamp
 	$(BIN)/python -m benchmarks.bench_servers
+	$(BIN)/python -m benchmarks.bench_registration
 
 MAX_MB ?= 16
 bench-comm-cpu: $(VENV)/dev.stamp

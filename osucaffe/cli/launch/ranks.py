@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import os
 import platform
 import sys
@@ -23,11 +24,13 @@ from ...parallel.config import ParallelConfig
 from ...parallel.servers.shards import Consistency
 from ...solvers.process_group import ProcessGroup
 from .. import options
-from . import comm_profile
+from . import comm_profile, mps, ranks_per_gpu
 from .start import TERMINAL, gpu_numbers
 
 if TYPE_CHECKING:
     from ...parallel.servers.training import Roles
+
+logger = logging.getLogger("osucaffe")
 
 
 def check_size(args: argparse.Namespace, job: Job) -> None:
@@ -89,7 +92,13 @@ def assign_devices(args: argparse.Namespace, job: Job) -> tuple[argparse.Namespa
     chosen_here = {"gpu": gpu}
     if getattr(args, "decode", None) == "auto":  # not measured during an exchange
         chosen_here["decode"] = "host"
-    return config(**chosen_here), discover(job, *identify(int(gpu)))
+    topology = discover(job, *identify(int(gpu)))
+    if job.rank == 0 and topology.shares_gpu and not ranks_per_gpu.started() and not mps.running():
+        logger.warning(
+            "Ranks share a GPU, and MPS is off: it computes for one at a time. --ranks_per_gpu N "
+            "in place of --ranks starts them under MPS, and --ranks_per_gpu auto finds N"
+        )
+    return config(**chosen_here), topology
 
 
 def watch_links(args: argparse.Namespace, job: Job, topology: Topology) -> None:

@@ -29,6 +29,7 @@ from ...predict.times import (
     Seconds,
     describe_times,
     estimate_times,
+    find_half_batch,
     read_times,
     sizes_of,
 )
@@ -205,10 +206,7 @@ class _Times:
         if self._args.scal == "strong" and self._most > 1:
             part = self._sketch(self._most)
             whole, little = _total(layers), _total(self._time(part)[1])
-            # Where a part takes no less than the whole, nothing tells how much is fixed.
-            if whole > little:
-                left = (little * sketch.batch - whole * part.batch) / (whole - little)
-                half_batch = max(round(left, 2), 0.0)
+            half_batch = find_half_batch(sketch.batch, whole, part.batch, little)
             batches = f"batches of {part.batch} and {sketch.batch}"
             print(f"half_batch = {half_batch:g} on this machine, by {batches}")
         path = self._args.save_times or tempfile.mkstemp(suffix=".json")[1]
