@@ -17,6 +17,7 @@ from osucaffe.comm.create import CommConfig
 from osucaffe.comm.job.job import Job
 from osucaffe.comm.job.topology import discover
 from osucaffe.comm.profile import Clock, Message, Operation, Profile
+from osucaffe.errors import UserError
 from osucaffe.parallel import data_parallel
 from osucaffe.parallel.config import ParallelConfig
 from osucaffe.parallel.profile import (
@@ -154,6 +155,8 @@ def test_options_are_left_as_they_were(tmp_path: Path) -> None:
         args = Namespace(**given, gpu=gpu)
         assert comm_profile.prepare(args, job).no_graph == without
         assert vars(args) == given | {"gpu": gpu}
+    with pytest.raises(UserError, match="leave out --gpu, or --servers"):
+        comm_profile.prepare(Namespace(**given | {"servers": 1}, gpu="0"), job)
 
 
 @needs_mpi

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -26,11 +26,12 @@ from ...parallel.tuning import ROUNDS, quieten
 from ...predict.iteration import DESIGNS, SERVED, Prediction
 from ...proto import SolverParameter, format_text
 from ...solvers.solver import Solver
+from .. import output
 from ..launch.ranks_per_gpu import reason
 from .predict import ALONE, Case, row
 
 logger = logging.getLogger("osucaffe")
-_LEAST = 5
+_LEAST = 3
 """Iterations that are measured at least."""
 
 
@@ -61,23 +62,36 @@ class LocalRuns:
         fastest turn of each counts, as other load on the machine only slows it down."""
         for size in (size for size in self._case.ranks if size <= self._most):
             designs = [design for design in self._case.designs if self._fits(design, size)]
-            fastest: dict[str, Prediction] = {}
-            for _ in range(ROUNDS):
-                alone = self._train_alone(size)
-                for design in (ALONE, *designs):
-                    try:
-                        one = alone if design == ALONE else self._train(design, size, alone.ms)
-                    except UserError as error:
-                        designs.remove(design)
-                        self.failed.append(f"{design} on {size} ranks: {error}")
-                        logger.warning("%s is not measured", self.failed[-1])
-                        continue
-                    fastest[design] = min(one, fastest.get(design, one), key=lambda each: each.ms)
-            alone = fastest.pop(ALONE)
-            for one in ([alone] if size == 1 else []) + [*fastest.values()]:
-                result = replace(one, computing=alone.ms)
-                print(row(result), flush=True)
-                yield result
+            with output.progress(f"{size} ranks", ROUNDS * (1 + len(designs))) as advance:
+                fastest = self._take_turns(designs, size, advance)
+            for design, one in fastest.items():
+                if design != ALONE or size == 1:
+                    result = replace(one, computing=fastest[ALONE].ms)
+                    print(row(result), flush=True)
+                    yield result
+
+    def _take_turns(
+        self, designs: list[str], size: int, advance: Callable[[], None]
+    ) -> dict[str, Prediction]:
+        """One rank alone, then each design; the fastest turn of each that trains."""
+        fastest: dict[str, Prediction] = {}
+        for _ in range(ROUNDS):
+            for design in (ALONE, *designs):
+                advance()
+                try:
+                    if design == ALONE:
+                        one = self._train_alone(size)
+                    else:
+                        one = self._train(design, size, fastest[ALONE].ms)
+                except UserError as error:
+                    self.failed.append(f"{design} on {size} ranks: {error}")
+                    logger.warning("%s is not measured", self.failed[-1])
+                    if design == ALONE:
+                        return {}
+                    designs.remove(design)
+                    continue
+                fastest[design] = min(one, fastest.get(design, one), key=lambda each: each.ms)
+        return fastest
 
     def _fits(self, design: str, size: int) -> bool:
         """Whether a design can be trained by so many ranks here."""

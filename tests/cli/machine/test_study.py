@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import csv
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from osucaffe.cli.machine.local_runs import flags
-from osucaffe.predict.iteration import DESIGNS
+from osucaffe.cli.machine.local_runs import LocalRuns, flags
+from osucaffe.errors import UserError
+from osucaffe.predict.iteration import DESIGNS, Prediction
 from tests.comm.ranks import needs_mpi
 
 from ..conftest import Cli
@@ -93,3 +96,32 @@ def test_designs_are_options_of_train() -> None:
     assert flags("SC-OBR") == "--aggregation layerwise --propagation overlapped"
     assert flags("servers behind", "2") == "--servers 2 --aggregation blocking"
     assert flags("Horovod") == ""
+
+
+def test_the_fastest_turn_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of designs in turn, beside the fastest turn of one rank; without that nothing is measured."""
+    args = SimpleNamespace(threads=1, servers=None)
+    case: Any = SimpleNamespace(args=args, designs=["all-reduce", "sharded"], ranks=[1, 2, 4])
+    case.sketch = len
+    runs, took = LocalRuns(case, 2, 1.0), {"all-reduce": [9.0, 7.0, 8.0], "sharded": [6.0]}
+
+    def alone(size: int) -> Prediction:
+        return Prediction("one rank", 1, 4.0 / size, 1, 1, 0, 0, 0)
+
+    def train(design: str, size: int, alone: float) -> Prediction:
+        if not took[design]:
+            raise UserError("no more")
+        return Prediction(design, size, took[design].pop(0), 1, 1, alone, 0, 0)
+
+    monkeypatch.setattr(runs, "_train_alone", alone)
+    monkeypatch.setattr(runs, "_train", train)
+    found = [(one.design, one.ranks, one.ms, one.computing) for one in runs.measure()]
+    assert found == [("one rank", 1, 4, 4), ("all-reduce", 2, 7, 2), ("sharded", 2, 6, 2)]
+    assert runs.failed == ["sharded on 2 ranks: no more"]
+
+    def fail(size: int) -> Prediction:
+        raise UserError("no data")
+
+    monkeypatch.setattr(runs, "_train_alone", fail)
+    assert list(runs.measure()) == []
+    assert runs.failed[1:] == [f"one rank on {size} ranks: no data" for size in (1, 2)]
