@@ -49,7 +49,7 @@ def tune(add: Options) -> None:
 def predict(add: Options) -> None:
     """Predict how long training takes on a cluster that is not at hand, and which design wins.
 
-      osucaffe predict --solver solver.prototxt --cluster clusters/lassen.toml --ranks 1,2,4,...,512
+      osucaffe predict --solver solver.prototxt --cluster clusters/dgx-h100.toml --ranks 1,2,...,512
       osucaffe predict --solver solver.prototxt --cluster here.toml --ranks 2,4 --measure 20
       osucaffe predict --solver solver.prototxt --cluster here.toml --ranks 2,4 --times times.json
 
@@ -69,7 +69,7 @@ def predict(add: Options) -> None:
 def study(add: Options) -> None:
     """Compare all designs by numbers of ranks: predicted for a cluster, measured on this machine.
 
-      osucaffe study --solver solver.prototxt --cluster clusters/lassen.toml --ranks 1,2,4,...,512
+      osucaffe study --solver solver.prototxt --cluster clusters/dgx-h100.toml --ranks 1,2,...,512
       osucaffe study --solver solver.prototxt --cluster here.toml --servers 1 --measure 20
 
     Writes one HTML page without external resources: the fastest design for each number of ranks,
@@ -139,7 +139,7 @@ def _case(add: Options, default: str) -> None:
     add("--save_times", "where --measure writes them", "FILE")
     add(
         "--threads",
-        "of --measure (default: a rank's share of the cores here, with as many ranks as the "
+        "of what is measured here (default: a rank's share of the cores, with as many ranks as the "
         "cluster has on a host, as in training)",
         COUNT,
     )
