@@ -28,8 +28,8 @@ CASES = (
     ("edsr_baseline", 16),
 )
 PRECISIONS = ("bf16", "tf32")
-LOSERS = 4
-"""Types of layers that are shown for a net."""
+LOSERS, PASSES = 4, 10
+"""Types of layers that are shown for a net, and passes of layers for a precision."""
 COMPILERS = 6
 """How many nets torch.compile works on at a time."""
 UPDATE_PASSES = 5
@@ -67,6 +67,7 @@ def measure_case(
             "speedup": round(best.median / ours.median, 2),
             "memory": round(ours.peak / best.peak, 2),
             "layers": _by_type(ours.notes["layers"], rates),
+            "passes": _losing(ours.notes["layers"], rates),
         }
 
 
@@ -75,20 +76,31 @@ def _floor(flops: int, nbytes: int, rates: dict[str, Any]) -> float:
     return max(flops / rates["flops_per_second"], nbytes / rates["bytes_per_second"])
 
 
-def _by_type(
-    layers: list[tuple[str, float, int, int]], rates: dict[str, Any]
-) -> dict[str, list[float]]:
+def _by_type(layers: list[dict[str, Any]], rates: dict[str, Any]) -> dict[str, list[float]]:
     """Milliseconds and floor of all layers of a type, those first that lose most.
 
-    layers: type, milliseconds, operations, bytes.
+    layers: see `gpu.build_osucaffe`.
     """
     found: dict[str, list[float]] = {}
-    for kind, taken, flops, nbytes in layers:
-        both = found.setdefault(kind, [0.0, 0.0])
-        both[0] += taken
-        both[1] += _floor(flops, nbytes, rates) * 1e3
+    for each in layers:
+        both = found.setdefault(each["type"], [0.0, 0.0])
+        both[0] += each["ms"]
+        both[1] += _floor(each["flops"], each["nbytes"], rates) * 1e3
     rounded = {kind: [round(each, 4) for each in both] for kind, both in found.items()}
     return dict(sorted(rounded.items(), key=lambda item: item[1][1] - item[1][0]))
+
+
+def _losing(layers: list[dict[str, Any]], rates: dict[str, Any]) -> list[dict[str, Any]]:
+    """The passes of layers that lose most, each with its floor and what that is made of."""
+    rows = []
+    for each in layers:
+        arithmetic, memory = _floor(each["flops"], 0, rates), _floor(0, each["nbytes"], rates)
+        rows.append(
+            {key: each[key] for key in ("layer", "type", "by")}
+            | {"ms": round(each["ms"], 4), "floor_ms": round(max(arithmetic, memory) * 1e3, 4)}
+            | {"bound": "arithmetic" if arithmetic > memory else "bytes"}
+        )
+    return sorted(rows, key=lambda row: row["floor_ms"] - row["ms"])[:PASSES]
 
 
 def measure_rates(precision: str) -> dict[str, Any]:
@@ -193,6 +205,11 @@ The types of layers that lose most beside their floors (`osucaffe time --gpu 0` 
 milliseconds forward and backward, one layer behind the other, and the floor of these.
 
 {_rest(record["cases"])}
+
+The passes of layers that lose most in each precision, what computes them, and what their floor is
+made of:
+
+{_passes(record["cases"])}
 """
 
 
@@ -207,6 +224,28 @@ def _rest(cases: list[dict[str, Any]]) -> str:
         cells += [""] * (LOSERS - len(cells))
         rows.append((f"{case['model']} {case['batch']}", case["precision"], *cells))
     columns = ("net and batch size", "precision", "most", *["then"] * (LOSERS - 1))
+    return results.table(columns, rows)
+
+
+def _passes(cases: list[dict[str, Any]]) -> str:
+    """The table of the passes that lose most of all nets, by precision."""
+    rows = []
+    for precision in PRECISIONS:
+        found = [
+            (each["ms"] - each["floor_ms"], f"{case['model']} {case['batch']}", each)
+            for case in cases
+            if case["precision"] == precision
+            for each in case.get("passes", ())
+        ]
+        for lost, net, each in sorted(found, key=lambda row: row[0], reverse=True)[:PASSES]:
+            rows.append(
+                (net, precision, each["layer"], each["type"], ", ".join(each["by"]),
+                 f"{each['ms']:.3f}", f"{each['floor_ms']:.3f}", each["bound"], f"{lost:.3f}")
+            )  # fmt: skip
+    columns = (
+        "net and batch size", "precision", "pass", "type", "by", "ms", "floor ms", "bound by",
+        "lost ms",
+    )  # fmt: skip
     return results.table(columns, rows)
 
 

@@ -43,7 +43,11 @@ def measure(model: str, batch: int, precision: str) -> dict[str, Any]:
         one, two = peaks[2 * number : 2 * number + 2]
         each = max(two - one, 1) / batch
         room = [card * 2**30 - CONTEXT - (one - each * batch) for card in CARDS]
-        row[side] = {"bytes": [one, two], "batches": [int(bytes_ // each) for bytes_ in room]}
+        row[side] = {
+            "bytes": [one, two],
+            "an_image": each,
+            "batches": [int(bytes_ // each) for bytes_ in room],
+        }
     return row
 
 
@@ -53,11 +57,11 @@ def render(record: dict[str, Any]) -> str:
     for row in record["rows"]:
         best = max((f"torch {mode}" for mode in MODES), key=lambda side: row[side]["batches"])
         for side in ("osucaffe", best):
-            one, two = row[side]["bytes"]
-            image = (two - one) / row["batch"] / 2**20
+            found = row[side]
             rows.append(
-                (f"{row['model']} {row['precision']}", side, f"{one / 2**30:.2f}", f"{image:.1f}",
-                 *(f"{batch:,}" for batch in row[side]["batches"]))
+                (f"{row['model']} {row['precision']}", side, f"{found['bytes'][0] / 2**30:.2f}",
+                 f"{found['an_image'] / 2**20:.1f}",
+                 *(f"{batch:,}" for batch in found["batches"]))
             )  # fmt: skip
     columns = ("net", "side", "GiB", "MiB an image more", *(f"{card} GB" for card in CARDS))
     batches = ", ".join(f"{model} {batch}" for model, batch in CASES)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from osucaffe.comm.algorithms import Step, Transfer
 from osucaffe.comm.create import CommConfig, make_communicator
 from osucaffe.comm.host import HostMath
 from osucaffe.comm.job.topology import Topology
@@ -63,11 +64,11 @@ def late(job: Any, comm: Any, nbytes: int) -> float:
     for _ in range(3):
         job.barrier()
         if job.rank == 0:
-            comm.transfer(array, to=job.size - 1)
+            comm.transfer(array, Step((Transfer(job.size - 1, 0, array.size),)))
         elif job.rank == job.size - 1:
             time.sleep(LATE)
             start = time.perf_counter()
-            comm.transfer(array, source=0)
+            comm.transfer(array, Step(receives=(Transfer(0, 0, array.size),)))
             times.append((time.perf_counter() - start) * 1e6)
     return float(min(job.gather(min(times, default=np.inf))))
 

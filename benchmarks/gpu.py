@@ -71,9 +71,16 @@ def build_osucaffe(job: dict[str, Any]) -> Built:
         ],
         "parameter_bytes": backend.nbytes(solver.net.arena.data),
         "layers": [
-            (layer.type, cost.milliseconds, cost.flops, cost.nbytes)
+            {
+                "layer": f"{layer.name} {word}",
+                "type": layer.type,
+                "ms": cost.milliseconds,
+                "flops": cost.flops,
+                "nbytes": cost.nbytes,
+                "by": [by for _, by in cost.served],
+            }
             for layer in layers
-            for cost in (layer.forward, layer.backward)
+            for word, cost in (("forward", layer.forward), ("backward", layer.backward))
         ],
     }
 

@@ -2,9 +2,9 @@
 
 They lie in backward order: the parameters of the last layer come first, because their gradients
 are complete first. So a range of finished gradients is a slice, and an update is one pass. Those
-that no update changes (lr_mult 0, such as BatchNorm's statistics) lie behind all others: they would
-cut what travels between ranks into pieces. The parts of one tensor lie where the last of them
-would.
+that are divided among ranks lie behind these, and behind all others those that no update changes
+(lr_mult 0, such as BatchNorm's statistics): they would cut what travels between ranks into pieces.
+The parts of one tensor lie where the last of them would.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ class Parameter:
     blob: Blob
     lr_mult: float
     decay_mult: float
+    own: tuple[int, int] | None = None
+    """The elements that this rank updates, alone, if they are divided among ranks."""
     given: dict[str, float] = field(default_factory=dict)
     """The multipliers that the prototxt states (users of a shared parameter must agree)."""
 
@@ -49,19 +51,39 @@ class Arena:
         """parameters: in backward order. gradients: whether `diff` gets memory."""
         self.segments: list[tuple[int, int, Parameter]] = []
         """(start, stop, parameter), in elements; the padding (always zero) behind it included."""
-        self.learned = 0
-        """The elements of parameters that learn: they lie before the others."""
+        self.shared, self.learned = 0, 0
+        """The elements of parameters that learn, and are not divided among ranks: they lie first.
+        Of all that learn: they lie before the others."""
         offset = 0
-        for parameter in sorted(_neighbours(parameters), key=lambda each: not each.lr_mult):
+        for parameter in sorted(
+            _neighbours(parameters), key=lambda each: (not each.lr_mult, each.own is not None)
+        ):
             stop = offset + -(-parameter.blob.data.size // ALIGNMENT) * ALIGNMENT
             self.segments.append((offset, stop, parameter))
             offset = stop
-            self.learned = stop if parameter.lr_mult else self.learned
+            if parameter.lr_mult:
+                self.learned = stop
+                self.shared = self.shared if parameter.own else stop
         offset = max(offset, ALIGNMENT)
         self.data = self._allocate(backend, "data", offset)
         self.diff = Tensor((0,), name="arena.diff", persistent=True)
         if gradients:
             self.give_gradients(backend)
+
+    def owned(self, first: int, last: int) -> Iterator[tuple[int, int, Parameter]]:
+        """The segments, without what other ranks update, that lie in elements first .. last - 1;
+        (start, stop) as far as they do."""
+        for start, stop, parameter in self.segments:
+            if parameter.own is not None:
+                start, stop = start + parameter.own[0], start + parameter.own[1]
+            start, stop = max(start, first), min(stop, last)
+            if start < stop:
+                yield start, stop, parameter
+
+    @property
+    def is_split(self) -> bool:
+        """Whether parameters that learn are divided among ranks."""
+        return self.shared < self.learned
 
     def give_gradients(self, backend: Backend) -> None:
         """Give `diff` memory, if it has none."""

@@ -47,7 +47,7 @@ from .graph.weights import (
     write_constants,
 )
 from .layer import layer_types
-from .layers.base import Reshaped
+from .layers.base import Reshaped, Splitter
 from .proto import AnyWeights, caffe_pb2
 
 log = logging.getLogger("osucaffe")
@@ -66,7 +66,7 @@ class Net:
     and again after `load`, or after `refresh` where others change them; only the blobs of `wanted`,
     inputs and outputs can be read.
     loss_scale: a factor of all losses' weights, in the backend's memory, at each backward pass.
-    data_config: how its layers read their data.
+    data_config: how its layers read their data. splitter: divides layers among ranks.
 
     Bad layers raise UserError.
     """
@@ -89,8 +89,9 @@ class Net:
         wanted: Iterable[str] = (),
         loss_scale: Tensor | None = None,
         data_config: DataConfig = DataConfig(),
+        splitter: Splitter | None = None,
     ) -> None:
-        self.backend = backend
+        self.backend, self.splitter = backend, splitter
         self._inference, self._wanted = inference, list(wanted)
         self._shares = share is not None
         self._loss_scale = loss_scale
@@ -115,7 +116,11 @@ class Net:
         self.constants: Constants | None = None
         seed = self.random.seed
         self._begin_build(
-            assemble(self.param, phase, seed, backend, data_config, inspectable=self.inspectable)
+            assemble(
+                *(self.param, phase, seed, backend, data_config),
+                inspectable=self.inspectable,
+                splitter=splitter,
+            )
         )
         self.layers = [node.layer for node in self.nodes]
         self.layer_names: list[str] = [layer.name for layer in self.layers]

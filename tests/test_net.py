@@ -56,14 +56,6 @@ def gradients(net: Net) -> dict[str, np.ndarray]:
     return {p.name: net.backend.read(p.blob.diff) for p in net.parameters}
 
 
-def test_one_seed_gives_one_net():
-    text = INPUT + ip("ip", "x", "y") + loss("y")
-    first, again, other = build(text), build(text), build(text, seed=2)
-    weights = [net.backend.read(net.parameters[0].blob.data) for net in (first, again, other)]
-    assert np.array_equal(weights[0], weights[1])
-    assert not np.array_equal(weights[0], weights[2])
-
-
 def test_first_values_are_drawn_by_layer_name():
     """Wherever the layer stands; layers of one name, or of none, each have their own."""
 
@@ -98,15 +90,6 @@ def test_outputs_are_named_in_alphabetical_order():
     net = build(INPUT + ip("b", "x", "zz") + ip("a", "x", "aa"))
     assert net.outputs == ["aa", "label", "zz"]
     assert net.inputs == ["x", "label"]
-
-
-def test_loss_weights_scale_the_loss_and_its_gradients():
-    single = build(INPUT + ip("ip", "x", "y") + loss("y"))
-    double = build(INPUT + ip("ip", "x", "y") + loss("y", "loss_weight: 2"))
-    once, twice = gradients(single), gradients(double)
-    assert double.loss() == pytest.approx(2 * single.loss())
-    for name, gradient in once.items():
-        np.testing.assert_allclose(twice[name], 2 * gradient, rtol=1e-5)
 
 
 POWER = 'layer { name: "power" type: "Power" bottom: "%s" top: "shown" }'
@@ -152,33 +135,6 @@ def test_bad_loss_weights_and_shapes_are_refused():
             text = f'layer {{ type: "{kind}" top: "d" {settings} {{ shape {{ dim: {dim} }} }} }}'
             with pytest.raises(UserError, match=message.format(dim)):
                 build(text)
-
-
-def test_gradients_of_two_losses_add_up():
-    trunk = INPUT + ip("trunk", "x", "t")
-    heads = [ip("p", "t", "p") + loss("p"), ip("q", "t", "q") + loss("q", "loss_weight: 0.5")]
-    both = build(trunk + heads[0] + heads[1])
-    together = gradients(both)
-    alone = []
-    for head in heads:
-        net = build(trunk + head)
-        net.load(both.to_proto())
-        alone.append(gradients(net)["trunk/0"])
-    np.testing.assert_allclose(together["trunk/0"], alone[0] + alone[1], rtol=1e-4, atol=1e-6)
-
-
-def test_a_shared_parameter_gets_both_gradients():
-    net = build(two(NAMED, NAMED))
-    assert [p.name for p in net.parameters] == ["w", "b"]
-    shared = gradients(net)
-    apart = build(two())
-    values = [net.backend.read(p.blob.data) for p in net.parameters]
-    for parameter in apart.parameters:
-        apart.backend.write(parameter.blob.data, values[parameter.index])
-    split = gradients(apart)
-    for index, name in enumerate("wb"):
-        wanted = split[f"a/{index}"] + split[f"b/{index}"]
-        np.testing.assert_allclose(shared[name], wanted, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("suffix", ["caffemodel", "caffemodel.h5"])
@@ -262,51 +218,6 @@ def test_weights_are_copied_by_layer_name():
     assert np.array_equal(before, target.backend.read(target.layers[3].parameters[0].data))
     with pytest.raises(UserError, match=r'"a".*\(5, 3\).*\(3, 3\).*rename'):
         build(two(outputs=5)).load(source.to_proto())
-
-
-def test_accumulating_backward_adds():
-    net = build(INPUT + ip("ip", "x", "y") + loss("y"), accumulate=True)
-    once = gradients(net)
-    net.forward()
-    net.backward(accumulate=True)
-    for parameter in net.parameters:
-        twice = net.backend.read(parameter.blob.diff)
-        np.testing.assert_allclose(twice, 2 * once[parameter.name], rtol=1e-5)
-
-
-BODY = f"""
-layer {{ name: "c0" type: "Convolution" bottom: "x" top: "c0"
-        convolution_param {{ num_output: 4 kernel_size: 2 {FILLER} }} }}
-layer {{ name: "p0" type: "Pooling" bottom: "c0" top: "p0" pooling_param {{ kernel_size: 2 }} }}
-layer {{ name: "r0" type: "ReLU" bottom: "p0" top: "p0" }}
-layer {{ name: "c1" type: "Convolution" bottom: "p0" top: "c1"
-        convolution_param {{ num_output: 8 kernel_size: 3 {FILLER} }} }}
-layer {{ name: "r1" type: "ReLU" bottom: "c1" top: "c1" }}
-layer {{ name: "n1" type: "LRN" bottom: "c1" top: "n1"
-        lrn_param {{ local_size: 3 alpha: 0.1 }} }}
-layer {{ name: "p1" type: "Pooling" bottom: "n1" top: "p1"
-        pooling_param {{ kernel_size: 3 stride: 2 }} }}
-layer {{ name: "c2" type: "Convolution" bottom: "p1" top: "c2"
-        convolution_param {{ num_output: 8 kernel_size: 1 {FILLER} }} }}
-layer {{ name: "cat" type: "Concat" bottom: "p1" bottom: "c2" top: "cat" }}
-"""
-
-
-def test_sharing_memory_changes_no_result():
-    body = INPUT.replace("dim: 3", "dim: 3 dim: 9 dim: 9") + BODY + ip("ip", "cat", "y") + loss("y")
-    results = []
-    for inspectable in (False, True):
-        net = build(body, inspectable=inspectable)
-        random = np.random.default_rng(3)
-        net.write("x", random.standard_normal((4, 3, 9, 9)).astype(np.float32))
-        net.write("label", np.array([0, 1, 2, 1], np.float32))
-        net.forward()
-        net.backward()
-        results.append([net.loss()] + [net.backend.read(p.blob.diff) for p in net.parameters])
-        assert (net.memory.size < net.memory.unshared) != inspectable
-    assert results[0][0] == pytest.approx(results[1][0], rel=1e-5)
-    for shared, apart in zip(results[0][1:], results[1][1:], strict=True):
-        np.testing.assert_allclose(shared, apart, rtol=1e-4, atol=1e-5 * np.abs(apart).max())
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,8 @@ class Tensor:
     flexible: the backend may choose a layout for it. Otherwise it stays row-major.
     persistent: it keeps its own memory for the life of the net (never shared by the memory plan).
     like: take the layout of this tensor (a gradient lies in memory as its data does).
-    base: the tensor whose memory this one views under another shape; both are row-major.
+    base: the tensor whose memory this one views under another shape, from its element `start` on;
+    both are row-major. views: those of this one.
     whole, parts: a tensor whose memory is that of its parts, one behind the other (see `join`).
     """
 
@@ -62,12 +63,13 @@ class Tensor:
         self.persistent = persistent
         self.like = like
         self.base = base
+        self.start = 0
         self._layout: Any = None
         self.array: Any = None
         self.address = 0
         self.whole: Tensor | None = None
         self.parts: tuple[Tensor, ...] = ()
-        self._views: list[Tensor] = []
+        self.views: list[Tensor] = []
 
     @property
     def root(self) -> Tensor:
@@ -92,7 +94,7 @@ class Tensor:
     @property
     def viewed(self) -> bool:
         """Whether others view its memory."""
-        return bool(self._views)
+        return bool(self.views)
 
     @property
     def layout(self) -> Any:
@@ -123,18 +125,25 @@ class Tensor:
         self.array = flat.reshape(self.shape) if self.layout is None else flat
         self.address = address
         Tensor.placements += 1
-        for view in self._views:
-            view.place(flat, address)
+        for view in self.views:
+            view.place(*view._inside(flat, address))
 
-    def view(self, shape: Shape) -> Tensor:
-        """The same memory under another shape of equally many elements."""
+    def view(self, shape: Shape, start: int = 0) -> Tensor:
+        """The same memory under another shape of equally many elements; or of fewer, from element
+        `start` on."""
         base = self.owner
         (base.like or base).flexible = False
         view = Tensor(shape, self.dtype, self.name, persistent=self.persistent, base=base)
-        base._views.append(view)
+        view.start = self.start + start
+        base.views.append(view)
         if base.array is not None:  # a parameter of another net, say
-            view.place(base.array.reshape(-1), base.address)
+            view.place(*view._inside(base.array.reshape(-1), base.address))
         return view
+
+    def _inside(self, flat: Any, address: int) -> tuple[Any, int]:
+        """Of the memory of `base` what this views, as `place` takes it."""
+        piece = flat[self.start : self.start + self.count]
+        return piece, address + self.start * piece.itemsize
 
     def __repr__(self) -> str:
         shape = "x".join(map(str, self.shape)) or "scalar"

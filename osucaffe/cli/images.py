@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..data.pictures.image import decode_content, read_content
 from ..data.sets.folder import orientation, turned
 from ..errors import UserError
 from ..files import replacing
-from ..pycaffe.io import decode_pixels, load_content
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -34,14 +34,10 @@ def find_files(given: list[str]) -> Iterator[str]:
 
 
 def load_upright(path: str) -> np.ndarray:
-    """The pixels of a file as from `io.load_pixels`, turned by its EXIF orientation."""
-    content = load_content(path)
-    image = decode_pixels(content, path)
-    try:
-        exif = orientation(content)
-    except UserError:  # no Pillow: JPEGs are read without
-        return image
-    return np.ascontiguousarray(turned(image, exif))
+    """The pixels of a file, uint8 (height, width, 3 or 1), red first, upright by its EXIF."""
+    content = read_content(path)
+    image = decode_content(path, content, red_first=True)[:, :, :3]  # the rest is alpha
+    return np.ascontiguousarray(turned(image, orientation(content)))
 
 
 def to_image(planes: np.ndarray, mode: str | None = None) -> Image:

@@ -343,6 +343,26 @@ ALGORITHMS: dict[str, dict[str, Builder]] = {
 OPERATIONS = tuple(ALGORITHMS)
 
 
+def all_to_all(
+    rank: int, size: int, count: int, part_of: Callable[[int, int], tuple[int, int]] | None = None
+) -> Step:
+    """In the first half of a buffer a rank has a part for each, all equally long; the second half
+    gets each other's part for it. There is only this algorithm: all at once.
+
+    part_of: gives the parts, by (count, rank), where they do not lie in the order of the ranks.
+    """
+    half = count // 2
+    cut = part_of or (lambda elements, index: part(elements, size, index))
+    others = [(rank + step) % size for step in range(1, size)]
+    sends = tuple(Transfer(peer, *cut(half, peer)) for peer in others)
+    receives = tuple(
+        Transfer(peer, half + start, half + stop)
+        for peer in reversed(others)
+        for start, stop in [cut(half, peer)]
+    )
+    return Step(sends, receives)
+
+
 @lru_cache(maxsize=4096)
 def schedule(
     operation: str, algorithm: str, rank: int, size: int, count: int, root: int = 0, chunk: int = 0
@@ -350,6 +370,8 @@ def schedule(
     """What `rank` does in an operation on `count` elements; chunk in elements (0: all at once)."""
     if not count or size == 1:
         return ()
+    if operation == "all_to_all":
+        return make([all_to_all(rank, size, count)])
     build = ALGORITHMS[operation][algorithm]
     relative = (rank - root) % size
     return rotate(build(Problem(relative, size, count, chunk or count)), root, size)

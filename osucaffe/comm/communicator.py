@@ -2,7 +2,7 @@
 
 Every rank calls the same operations in the same order (also those of several communicators, if
 these share a GPU), on arrays of one size and type: float32, float64, float16, int32, or uint16 for
-the bits of bfloat16. All of them work in place.
+the bits of bfloat16. All of them work in place, or within one array.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..trace import running
-from .algorithms import part
+from .algorithms import Step, part
 from .host import DTYPES
 
 
@@ -51,6 +51,9 @@ class Communicator(ABC):
     enqueued there before has run. On the host it is None.
     """
 
+    has_all_to_all = True
+    """Whether `all_to_all` is among its operations."""
+
     def __init__(self, rank: int, size: int, *, level: str, background: bool = False) -> None:
         self.rank = rank
         self.size = size
@@ -62,8 +65,8 @@ class Communicator(ABC):
     def run(self, operation: str, array: Any, root: int = 0) -> None:
         """Do one of the collective operations now; return when it is complete here."""
 
-    def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
-        """Send the array, or receive it; return when it is complete here. (Only `Hierarchical` asks
+    def transfer(self, array: Any, step: Step) -> None:
+        """Do the transfers of a step; return when they are complete here. (Only `Hierarchical` asks
         for it, of the communicator by MPI that joins all its ranks.)"""
         raise NotImplementedError(f"{type(self).__name__} has no transfers between two ranks")
 
@@ -97,6 +100,12 @@ class Communicator(ABC):
     def all_gather(self, array: Any, stream: Any = None) -> Handle:
         """Give every rank each rank's part, taken from that rank's array, in place."""
         return self._collective("all_gather", array, 0, stream)
+
+    def all_to_all(self, array: Any, stream: Any = None) -> Handle:
+        """The first half of each array is cut into one part for each rank, all equally long. Give
+        every rank its part of each other's, in the second half of its array, in that one's place.
+        """
+        return self._collective("all_to_all", array, 0, stream)
 
     def part(self, count: int, rank: int | None = None) -> tuple[int, int]:
         """The range of an array of `count` elements that is a rank's (None: this one's) part."""

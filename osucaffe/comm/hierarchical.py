@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from .algorithms import Step, Transfer, all_to_all
 from .communicator import Communicator
 
 RAILS_FROM = 64 * 1024
@@ -93,9 +94,10 @@ class Hierarchical(Communicator):
             _run(self._cross, "reduce", array, home)
         if self._group == home and self._local_rank[root]:
             if self.rank == root:
-                self._world.transfer(array, source=self._groups.index(home))
+                source = Transfer(self._groups.index(home), 0, array.size)
+                self._world.transfer(array, Step(receives=(source,)))
             elif self._cross is not None:
-                self._world.transfer(array, to=root)
+                self._world.transfer(array, Step((Transfer(root, 0, array.size),)))
 
     def _all_reduce(self, array: Any, root: int) -> None:
         """By the leaders; or, over the rails: reduce-scatter, all-reduce of each part, gather."""
@@ -127,6 +129,10 @@ class Hierarchical(Communicator):
         start, stop = self._local.part(array.size)
         _run(self._rails, "all_gather", array[start:stop])
         _run(self._local, "all_gather", array)
+
+    def _all_to_all(self, array: Any, root: int) -> None:
+        """Straight between any two ranks."""
+        self._world.transfer(array, all_to_all(self.rank, self.size, array.size, self.part))
 
 
 def _run(comm: Communicator, operation: str, array: Any, root: int = 0) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from .algorithms import Schedule, Step, Transfer, added, schedule
+from .algorithms import Schedule, Step, added, schedule
 from .communicator import Communicator
 from .gpu.kernels import DeviceMath
 from .host import HostMath
@@ -84,12 +84,10 @@ class Mpi(Communicator):
         """The one that is selected for it."""
         return self._choose(operation, array).algorithm
 
-    def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
-        """Send the array, or receive it."""
-        sends = () if to is None else (Transfer(to, 0, array.size),)
-        receives = () if source is None else (Transfer(source, 0, array.size),)
-        with self._watched("recv" if to is None else "send", array):
-            self._carry_out((Step(sends, receives),), array)
+    def transfer(self, array: Any, step: Step) -> None:
+        """Do the transfers of a step."""
+        with self._watched("transfers", array):
+            self._carry_out((step,), array)
 
     def close(self) -> None:
         """Wait for what is under way; free the communicator (all ranks call it together)."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from .algorithms import Step
 from .communicator import Communicator, Wrapper
 
 CHUNK = 1 << 20
@@ -55,14 +56,13 @@ class Staged(Wrapper):
             array[piece].set(host[piece], stream=self._up)
         self._up.synchronize()
 
-    def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
-        """Send the array, or receive it."""
+    def transfer(self, array: Any, step: Step) -> None:
+        """Do the transfers of a step."""
         self._device.use()
         host = self._host(array)
-        if to is not None:
-            array.get(stream=self._down, out=host, blocking=True)
-        self._inner.transfer(host, to=to, source=source)
-        if source is not None:
+        array.get(stream=self._down, out=host, blocking=True)
+        self._inner.transfer(host, step)
+        if step.receives:
             array.set(host, stream=self._up)
             self._up.synchronize()
 

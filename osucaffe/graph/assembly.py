@@ -13,7 +13,7 @@ from ..blob import Blob
 from ..data.config import DataConfig
 from ..labels import Classes, Labels
 from ..layer import create_layer, messages_of
-from ..layers.base import Layer
+from ..layers.base import Layer, Splitter
 from ..messages import is_users
 from ..proto import caffe_pb2, refuse_unread
 from .gradients import Node
@@ -40,10 +40,11 @@ def assemble(
     data_config: DataConfig,
     *,
     inspectable: bool,
+    splitter: Splitter | None = None,
 ) -> Assembly:
     """Create the layers of a net and their blobs, without memory. Bad layers raise UserError.
 
-    inspectable: every blob is to keep row-major memory of its own.
+    inspectable: every blob is to keep row-major memory of its own. splitter: see `Layer`.
     """
     parts = Assembly()
     refuse_unread(param, f'net "{param.name}", ')
@@ -51,7 +52,7 @@ def assemble(
         layer = create_layer(layer_param, phase, key=len(parts.nodes), seed=seed)
         _refuse_unread(layer)
         _refuse_infinite(layer)
-        layer.backend, layer.data_config = backend, data_config
+        layer.backend, layer.data_config, layer.splitter = backend, data_config, splitter
         layer.raw_records, layer.inspectable = backend.raw_records, inspectable
         tops = _set_up(layer, [parts.blobs[name].shape for name in layer_param.bottom])
         _add_layer(parts, layer, tops, inspectable)

@@ -46,7 +46,10 @@ def as_one(
     if after:
         backward = _mark_backward(backward, layers, after)
     calls = [*forward, *backward]
-    hosted = any(call.name == "host" and not call.settings["feed"] for call, _ in calls)
+    hosted = any(
+        (call.name == "host" and not call.settings["feed"]) or call.settings.get("blocks")
+        for call, _ in calls
+    )
     feeds = [step for call, step in calls if call.settings.get("feed")]
     calls = [(call, step) for call, step in calls if not call.settings.get("feed")]
     arrange, capture = backend.arrange, backend.capture

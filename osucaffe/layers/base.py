@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, TypeVar
 
 from ..backends.primitives import Program
 from ..backends.tensor import Shape, Tensor
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Arrays", "Blob", "Blobs", "Count", "Flags", "Layer", "Program", "Reshaped", "Shape", "Shapes",
-    "Tensor", "pass_on", "register",
+    "Splitter", "Tensor", "pass_on", "register",
 ]  # fmt: skip
 """What a file of layers needs."""
 
@@ -65,6 +65,20 @@ def register(name: str) -> Callable[[_LayerType], _LayerType]:
 class Reshaped(Exception):
     """A layer's host function gives its tops other shapes: the net is to call `setup`, which tells
     them, and then the function again."""
+
+
+class Splitter(Protocol):
+    """Decides which layers divide their parameters among the ranks that train together.
+
+    comm: their communicator (`comm/communicator.py`); blocks: the host waits for its operations.
+    """
+
+    comm: Any
+    blocks: bool
+
+    def splits(self, layer: Layer, rows: int, inputs: int, outputs: int, unfit: str) -> bool:
+        """Whether a layer is to compute only this rank's part of its outputs, but for all ranks'
+        rows. unfit: why it cannot."""
 
 
 class Layer:
@@ -115,6 +129,10 @@ class Layer:
     multiplied by, 1 until several ranks make it the part of each."""
     loss_scale: Tensor | None = None
     """One element that all gradients are multiplied by, if losses are scaled (set by the net)."""
+    splitter: Splitter | None = None
+    """Of a net whose layers may divide their parameters among ranks (set by the net)."""
+    is_split: bool = False
+    """Whether it divides them: this rank computes with, and updates, its part of each."""
     raw_records: bool = False
     """The backend wants records as they are stored, to transform them itself (set by the net)."""
 

@@ -48,15 +48,15 @@ class Bucket(NamedTuple):
 def find_buckets(net: NetLayout, nbytes: int, *, frozen: bool) -> list[Bucket]:
     """Cut the arena into buckets of at least nbytes (0: one for each parameter), in its order.
 
-    The last one is small (see TAIL), as far as parameters allow. frozen: parameters that never
-    change (lr_mult 0), which come after the others, are included. Each bucket's layer is at most
-    that of the one before.
+    The last one is small (see TAIL), as far as parameters allow. frozen: the parameters that come
+    after the others (see `arena.py`) are included. Each bucket's layer is at most that of the one
+    before.
     """
     lowest = lowest_layers(net)
     buckets: list[Bucket] = []
     large_enough = True  # whether the last bucket is large enough
     layer = len(net.layers)
-    end = len(net.arena) if frozen else net.arena.learned
+    end = len(net.arena) if frozen else net.arena.shared
     left = end * ITEM
     tail = nbytes // TAIL if nbytes < left else 0
     for start, stop, parameter in net.arena.segments:

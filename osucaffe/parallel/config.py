@@ -27,7 +27,7 @@ class ParallelConfig:
     divided ("strong"); of: how many ranks' batches are divided. compression: see
     `compression/choose.py`. local_steps: the iterations after which weights are averaged, from
     iteration local_after on, by an outer step (see `local_steps.py`); 0: gradients are
-    exchanged in each.
+    exchanged in each. split_inner_products: "none", or as for `split.py`.
     """
 
     aggregation: str = "layerwise"
@@ -40,6 +40,7 @@ class ParallelConfig:
     local_after: int = 0
     outer_lr: float = 1.0
     outer_momentum: float = 0.0
+    split_inner_products: str = "none"
 
     @property
     def overlaps(self) -> bool:
@@ -58,12 +59,16 @@ class ParallelConfig:
             raise UserError(
                 "--local_after, --outer_lr and --outer_momentum go with --local_steps: give it, too"
             )
-        if not (compressed or self.local_steps):
+        if split := self.split_inner_products != "none":
+            if compressed or self.local_steps or gradient_dtype != "float32":
+                other = design if compressed or self.local_steps else "--gradient_type"
+                raise UserError(f"--split_inner_products does not go with {other}: leave one out")
+            design = "--split_inner_products"
+        if not (compressed or self.local_steps or split):
             return
         if self.propagation not in ("auto", "none"):
             raise UserError(
-                f"{design}: all ranks update all weights: leave out --propagation "
-                f"{self.propagation}"
+                f"{design}: ranks propagate no weights: leave out --propagation {self.propagation}"
             )
         if compressed and gradient_dtype != "float32":
             raise UserError(

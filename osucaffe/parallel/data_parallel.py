@@ -36,6 +36,7 @@ from .compression.choose import choose_hook
 from .config import ParallelConfig, choose_propagation
 from .exchange import Collectives, Exchange, Hooks, add_hook
 from .local_steps import LocalSteps
+from .split import OPTION, SplitInnerProducts
 
 logger = logging.getLogger("osucaffe")
 
@@ -57,12 +58,13 @@ class DataParallel(ProcessGroup):
         config.check(comm_config.gradient_dtype)
         self._make_hook = choose_hook(config.compression)
         hooked = self._make_hook is not None
+        split = config.split_inner_products != "none"
         self.comm = made = make_communicator(
             job,
             topology,
             comm_config,
             background=config.overlaps and not hooked,
-            persistent=not hooked,
+            persistent=not (hooked or split),
             yields_core=config.overlaps,
         )
         if hooked:
@@ -78,11 +80,28 @@ class DataParallel(ProcessGroup):
             return param
         return divide_batches(param, self.size, of=self._config.of)
 
+    def splitter(self, passes: int) -> SplitInnerProducts | None:
+        """What divides the inner products of the training net, if any are to be."""
+        wanted = self._config.split_inner_products
+        return None if wanted == "none" else SplitInnerProducts(self.comm, wanted, passes)
+
     def attach(self, solver: Trained) -> None:
         """Give each net its part of the data, and plan what travels."""
         self._solver = solver
         self._agreed = False
         self._check_loss_scale(solver)
+        if isinstance(solver.net.splitter, SplitInnerProducts):
+            solver.net.splitter.report(solver.net)
+            for given, text in (
+                (solver.optimizer.update.sums, "larc and local_lr_auto need norms of"),
+                (solver.param.debug_info, "debug_info shows"),
+                (solver.param.snapshot_diff, "snapshot_diff saves gradients of"),
+            ):
+                if given and solver.net.arena.is_split:
+                    raise UserError(
+                        f"{OPTION}: {text} whole parameters, which no rank has: leave it out"
+                    )
+            self._config = replace(self._config, propagation="none")
         if self._config.compression != "none" or self._config.local_steps:
             self._config = replace(self._config, propagation="none")
         if self._config.propagation == "auto":

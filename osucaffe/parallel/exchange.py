@@ -178,7 +178,18 @@ class Collectives(Exchange):
                 )
         travelling: Sequence[Bucket] = divided
         self._propagate: Callable[..., Handle] = comm.all_gather
-        if config.propagation != "sharded":
+        self._some_differ = config.propagation != "none" or arena.is_split
+        self._update_own: list[Step] = []
+        """Where inner products are split: the update of this rank's parts."""
+        if arena.is_split:
+            travelling = [
+                Bucket(start, start + parameter.blob.data.count, 0)
+                for start, _, parameter in arena.segments
+                if parameter.own is not None
+            ]
+            if self._updates:
+                self._update_own = [optimizer.part(arena.shared, arena.learned)]
+        elif config.propagation != "sharded":
             nbytes = config.bucket if config.propagation == "overlapped" else all_bytes
             travelling, self._propagate = find_buckets(net, nbytes, frozen=True), comm.broadcast
         self._weights, self._copies = arena.data, net.backend.low_precision_arena(arena.data)
@@ -209,10 +220,10 @@ class Collectives(Exchange):
         changes = [change for _, change in self._updates]
         send_rest = partial(self.send, 0)
         if not (self.enqueues and after and len(changes) > 1):
-            return [send_rest, *changes]
+            return [send_rest, *self._update_own, *changes]
         for layer, change in self._updates[:-1]:
             add_hook(after, layer, self._backend.low_priority(change))
-        return [send_rest, changes[-1], self._backend.join_low_priority]
+        return [send_rest, *self._update_own, changes[-1], self._backend.join_low_priority]
 
     def exchange(self) -> None:
         self.send(0)
@@ -220,7 +231,7 @@ class Collectives(Exchange):
             self._arrive(bucket)
 
     def updated(self) -> None:
-        self._weights_differ = self._history_differs = self._config.propagation != "none"
+        self._weights_differ = self._history_differs = self._some_differ
 
     def synchronize(self, *, history: bool) -> None:
         """Each rank's up-to-date parts of the history are those of the weights."""

@@ -171,7 +171,7 @@ class Profiled(DataParallel):
         gradients: dict[int, Gradient] = {}
         for start, stop, parameter in net.arena.segments:
             layer = lowest[id(parameter.blob)]
-            if not parameter.lr_mult:
+            if not parameter.lr_mult or parameter.own is not None:
                 continue
             name, nbytes = net.layers[layer].label, parameter.blob.data.size * ITEM
             first, last = base + start * ITEM, base + stop * ITEM

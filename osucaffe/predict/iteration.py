@@ -24,6 +24,8 @@ from .script import Compute, Pieces, Post, Push, Script, Update, Wait, record, r
 from .sketch import Sketch
 from .times import Seconds
 
+SPLIT = "split"
+"""The design whose sketch has split inner products."""
 DESIGNS = {
     "SC-B": ParallelConfig("blocking", "blocking"),
     "SC-OB": ParallelConfig("blocking", "overlapped"),
@@ -31,6 +33,7 @@ DESIGNS = {
     "all-reduce behind": ParallelConfig("blocking", "none"),
     "all-reduce": ParallelConfig("layerwise", "none"),
     "sharded": ParallelConfig("layerwise", "sharded"),
+    SPLIT: ParallelConfig("layerwise", "none", split_inner_products="auto"),
     "Horovod": ParallelConfig("buckets", "none", bucket=64 << 20),
     "servers": ParallelConfig("layerwise"),
     "servers behind": ParallelConfig("blocking"),
@@ -87,7 +90,7 @@ class Simulation:
         servers: Sequence[int] = (),
         narrow: bool = False,
     ) -> None:
-        self._sketch, self._seconds, self._cluster, self._size = sketch, seconds, cluster, size
+        self.sketch, self._seconds, self._cluster, self._size = sketch, seconds, cluster, size
         self._planner = Planner(cluster, size, selection, hierarchical=hierarchical, narrow=narrow)
         self._passes, self._servers = passes, servers
 
@@ -95,16 +98,16 @@ class Simulation:
         """What each rank does, and what all of it takes. UserError where servers have no work."""
         if self._servers:
             count = len(self._servers)
-            script = record_served(self._sketch, config, self._size, count, self._passes)
+            script = record_served(self.sketch, config, self._size, count, self._passes)
         else:
-            script = record(self._sketch, config, self._size, self._planner.part, self._passes)
+            script = record(self.sketch, config, self._size, self._planner.part, self._passes)
         return script, Run(
             self._planner,
             self._cluster,
             self._seconds,
             overlapped=config.overlaps or bool(self._servers),
             servers=self._servers,
-            records=self._passes * self._sketch.batch,
+            records=self._passes * self.sketch.batch,
         )
 
     def predict(
@@ -123,9 +126,9 @@ class Simulation:
         exposed = float(waited[WARM_UP:].mean() * 1e3)
         low, median, high = np.percentile(durations, [10, 50, 90])
         computing = self._passes * sum(self._seconds.values()) * 1e3 + run.updating(
-            len(self._sketch.arena)
+            len(self.sketch.arena)
         )
-        images = self._sketch.batch * self._passes * self._size / median * 1e3
+        images = self.sketch.batch * self._passes * self._size / median * 1e3
         return Prediction(design, self._size, median, low, high, computing, exposed, images)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..comm.algorithms import schedule
+from ..comm.algorithms import Step, schedule
 from ..comm.communicator import Communicator
 from ..comm.gpu.half_precision import REDUCTIONS
 from ..comm.hierarchical import Hierarchical
@@ -94,10 +94,12 @@ class Leaf(Communicator):
                 added,
             ))  # fmt: skip
 
-    def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
-        """One message."""
-        sends = [] if to is None else [(self._ranks[to], array.nbytes)]
-        receives = [] if source is None else [(self._ranks[source], array.nbytes)]
+    def transfer(self, array: Any, step: Step) -> None:
+        """Its messages."""
+        sends, receives = (
+            [(self._ranks[each.peer], (each.stop - each.start) * array.itemsize) for each in side]
+            for side in step
+        )
         self._steps.append((sends, receives, 0))
 
 

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
-from ..backends.tensor import Step, Tensor
+from ..arena import Arena
+from ..backends.tensor import Step, Tensor, sequence
 from ..comm.communicator import Communicator, Handle
 from ..comm.job.job import Job
 from ..parallel.config import ParallelConfig
 from ..parallel.exchange import Collectives, Exchange
 from ..parallel.servers.shards import Piece, divide_net
 from ..parallel.servers.training import ServerExchange
+from .plan import Extent
 from .sketch import Sketch
 
 
@@ -106,20 +109,38 @@ class NotedUpdate:
     separable, rate = True, 0.0
     flats: tuple[Tensor, ...] = ()
 
-    def __init__(self, elements: int, script: Script) -> None:
-        self._script = script
-        self.steps: list[Step] = [self.part(0, elements)]
+    def __init__(self, arena: Arena, script: Script) -> None:
+        self._arena, self._script = arena, script
+        self.steps: list[Step] = [self.part(0, len(arena))]
 
     def part(self, start: int, stop: int) -> Step:
-        return lambda: self._script.append(Update(stop - start))
+        elements = sum(last - first for first, last, _ in self._arena.owned(start, stop))
+        return lambda: self._script.append(Update(elements))
 
 
-def play(sketch: Sketch, exchange: Exchange, script: Script, passes: int) -> Script:
+def play(
+    sketch: Sketch,
+    exchange: Exchange,
+    script: Script,
+    passes: int,
+    comm: Communicator | None = None,
+) -> Script:
     """The script of an iteration of so many passes, with others before it: hooks in their order, as
     `Net.whole` runs them, and each layer's turn.
 
-    script: to which the exchange adds what it does.
+    script: to which the exchange adds what it does. comm: what layers of the sketch ask for
+    operations, of which the first comes ahead of what the layer computes.
     """
+
+    def ask(operation: str, elements: int) -> None:
+        getattr(comm, operation)(Extent(elements)).wait()
+
+    def turn(direction: str, layer: int) -> None:
+        asked = sketch.collectives.get((direction, layer), ())
+        events: list[Step] = [partial(ask, *each) for each in asked]
+        events.insert(1, partial(script.append, Compute(direction, layer)))
+        sequence(events)()
+
     hooks = []
     for number in range(passes):
         update = number == passes - 1
@@ -132,9 +153,9 @@ def play(sketch: Sketch, exchange: Exchange, script: Script, passes: int) -> Scr
             for layer in layers:
                 if layer in before:
                     before[layer]()
-                script.append(Compute("forward", layer))
+                turn("forward", layer)
             for layer in reversed(layers):
-                script.append(Compute("backward", layer))
+                turn("backward", layer)
                 if layer in after:
                     after[layer]()
             for step in then:
@@ -153,8 +174,8 @@ def record(
     if size == 1:
         config = replace(config, propagation="none", aggregation="blocking")
     script: Script = []
-    notebook, update = Notebook(size, part, script), NotedUpdate(len(sketch.arena), script)
-    return play(sketch, Collectives(notebook, sketch, update, config), script, passes)
+    notebook, update = Notebook(size, part, script), NotedUpdate(sketch.arena, script)
+    return play(sketch, Collectives(notebook, sketch, update, config), script, passes, notebook)
 
 
 class NotedLink:
@@ -185,7 +206,7 @@ def record_served(
     exchange = ServerExchange(
         Job(),
         sketch,
-        NotedUpdate(0, script),
+        NotedUpdate(sketch.arena, script),
         NotedLink(pieces, script),
         buckets,
         range(workers, workers + servers),

@@ -22,6 +22,7 @@ from ..graph.parameters import adopt_parameters
 from ..graph.prototxt.filter import filter_layers, net_state
 from ..graph.prototxt.splits import insert_splits
 from ..graph.recording import record_backward, record_forward
+from ..layers.base import Splitter
 from ..parallel.batch import readers
 from ..parallel.buckets import ITEM
 from ..proto import caffe_pb2, title
@@ -41,7 +42,8 @@ class Sketch:
 
     layers: as a net's. forward, backward: the work of each. batch: records of a pass (0: unknown).
     sizes: by a parameter's name the elements that it takes in memory and messages, where a backend
-    pads it.
+    pads it. splitter: see `Layer`. collectives: by direction and layer, the operations that
+    such a layer asks for, and their elements.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Sketch:
         level: int = 0,
         stages: Any = (),
         sizes: Mapping[str, int] = MappingProxyType({}),
+        splitter: Splitter | None = None,
     ) -> None:
         batches = {message.batch_size for _, message in readers(param)}
         self.batch = batches.pop() if len(batches) == 1 else 0
@@ -58,7 +61,9 @@ class Sketch:
         filtered = filter_layers(param, net_state(param, "TRAIN", level, stages))
         self.param = insert_splits(_without_sources(filtered))
         backend = Cpu()
-        parts = assemble(self.param, "TRAIN", 1, backend, DataConfig(), inspectable=False)
+        parts = assemble(
+            self.param, "TRAIN", 1, backend, DataConfig(), inspectable=False, splitter=splitter
+        )
         self.layers = [node.layer for node in parts.nodes]
         self.parameters = adopt_parameters(self.layers, None, parts.blobs)
         find_gradients(parts.nodes, force=False)
@@ -69,9 +74,15 @@ class Sketch:
             record_backward(parts, accumulate=False, seeds=seeds, scale=None, seedable=[]),
         )
         self.forward, self.backward = (_work(calls, len(self.layers)) for calls in programs)
+        self.collectives: dict[tuple[str, int], list[tuple[str, int]]] = {}
+        for direction, calls in zip(("forward", "backward"), programs, strict=True):
+            for call in calls:
+                if call.name == "collective":
+                    operation = call.settings["operation"].__name__, call.writes["x"].count
+                    self.collectives.setdefault((direction, call.position), []).append(operation)
         for parameter in self.parameters:
             data = parameter.blob.data
-            if sizes.get(parameter.name, data.count) > data.count:
+            if data.is_open and sizes.get(parameter.name, data.count) > data.count:
                 data.layout = _Padded(sizes[parameter.name])
         self.backend = Nowhere()
         self.arena = Arena(self.backend, self.parameters[::-1], gradients=True)

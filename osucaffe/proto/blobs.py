@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np
+from google.protobuf.internal.decoder import _DecodeVarint  # type: ignore[attr-defined]
+from google.protobuf.internal.encoder import _VarintBytes  # type: ignore[attr-defined]
 from numpy.typing import NDArray
 
 from ..errors import UserError
@@ -116,7 +119,8 @@ def fill_blob(blob: BlobProto, array: NDArray[Any], diff: NDArray[Any] | None = 
             continue
         dtype = np.dtype(np.float64 if values.dtype == np.float64 else np.float32)
         content = np.ascontiguousarray(values, dtype.newbyteorder("<"))
-        header = _varint(_FIELDS[field, dtype] << 3 | _LENGTH_DELIMITED) + _varint(content.nbytes)
+        tag = _VarintBytes(_FIELDS[field, dtype] << 3 | _LENGTH_DELIMITED)
+        header = tag + _VarintBytes(content.nbytes)
         blob.MergeFromString(b"".join((header, content.reshape(-1).view(np.uint8).data)))
 
 
@@ -126,39 +130,29 @@ def _packed_values(blob: BlobProto, number: int, dtype: np.dtype[Any]) -> NDArra
     Older protobufs turn a field into an array number by number; this is 25 times as fast.
     """
     content = blob.SerializeToString()
-    position = 0
-    while position < len(content):
-        tag, position = _read_varint(content, position)
-        wire_type = tag & 7
-        if wire_type == _VARINT:
-            _, position = _read_varint(content, position)
-        elif wire_type == _LENGTH_DELIMITED:
-            length, position = _read_varint(content, position)
-            if tag >> 3 == number:
-                count = length // dtype.itemsize
-                return np.frombuffer(content, dtype.newbyteorder("<"), count, position)
-            position += length
-        else:  # a field that the schema does not know
-            position += _FIXED_BYTES[wire_type]
+    for tag, _, begin, end in fields(content):
+        if tag == number << 3 | _LENGTH_DELIMITED:
+            count = (end - begin) // dtype.itemsize
+            return np.frombuffer(content, dtype.newbyteorder("<"), count, begin)
     return np.empty(0, dtype)
 
 
-def _read_varint(content: bytes, position: int) -> tuple[int, int]:
-    number = shift = 0
-    while True:
-        byte = content[position]
-        position += 1
-        number |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return number, position
+def fields(content: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """The fields of a serialized message: tag, where it begins, and where its value begins and ends
+    (in one that is cut short: behind its end).
 
-
-def _varint(number: int) -> bytes:
-    """Seven bits a byte, the lowest first, the top bit set in all but the last."""
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
+    IndexError, KeyError or DecodeError for bytes that are none.
+    """
+    at = 0
+    while at < len(content):
+        start = at
+        tag, at = _DecodeVarint(content, at)
+        if tag & 7 == _VARINT:
+            _, end = _DecodeVarint(content, at)
+        elif tag & 7 == _LENGTH_DELIMITED:
+            size, at = _DecodeVarint(content, at)
+            end = at + size
+        else:
+            end = at + _FIXED_BYTES[tag & 7]
+        yield tag, start, at, end
+        at = end

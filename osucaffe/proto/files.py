@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from google.protobuf.internal.decoder import _DecodeVarint  # type: ignore[attr-defined]
 from google.protobuf.message import DecodeError, EncodeError, Message
 from numpy.typing import NDArray
 
 from ..errors import UserError, naming
 from ..files import read_bytes, write_bytes
-from .blobs import array_to_blob, blob_to_array
+from .blobs import array_to_blob, blob_to_array, fields
 from .caffe_pb2 import BlobProto, NetParameter, SolverParameter
 from .checksum import check_message, head
 from .text import read_text
@@ -63,33 +62,22 @@ def read_message(path: str | Path, message_type: type[AnyMessage], what: str) ->
         raise UserError(f"{path}: not a {what}, or {cut or 'damaged or cut short'}") from None
 
 
-_FIXED = {1: 8, 5: 4}
-"""How many bytes a value of these wire types takes."""
-
-
 def _cut_short(content: bytes) -> str:
     """Where the bytes of a message end too early; "" if they do not, or are of no message."""
-    start = at = 0
+    start = end = 0
     try:
-        while at < len(content):
-            start = at
-            tag, at = _DecodeVarint(content, at)
-            if not tag >> 3 or tag & 7 not in (0, 2, *_FIXED):
+        for tag, start, _, end in fields(content):  # noqa: B007
+            if not tag >> 3:
                 return ""
-            size = _FIXED.get(tag & 7, 0)
-            if tag & 7 in (0, 2):
-                value, at = _DecodeVarint(content, at)
-                size = value * (tag & 7 == 2)
-            at += size
     except IndexError:
-        at = len(content) + 1
-    except DecodeError:
+        start, end = end, len(content) + 1
+    except (DecodeError, KeyError):
         return ""
-    if at <= len(content):
+    if end <= len(content):
         return ""
     return (
         f"cut short at byte {len(content)}: what begins at byte {start} needs "
-        f"{at - len(content)} more; copy it again from where it came"
+        f"{end - len(content)} more; copy it again from where it came"
     )
 
 

@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..data.databases.datum import decode_image
-from ..errors import UserError, reason
-from ..files import read_file
+from ..data.pictures.image import decode_content, read_content
 from ..proto import array_to_blob, blob_shape, caffe_pb2
 from ..proto import blob_to_array as _blob_to_array
 from .resize import resized, zoomed
@@ -87,38 +85,10 @@ def datum_to_array(datum: Any) -> np.ndarray:
 def load_image(filename: str | Path, color: bool = True) -> np.ndarray:
     """An image file as float32 in 0..1: (height, width, 3) in RGB, or (height, width, 1).
 
-    What says how transparent it is goes. JPEG is always read; other kinds need Pillow. UserError
-    where it cannot be read.
+    What says how transparent it is goes. UserError where it cannot be read.
     """
-    return scale_pixels(load_pixels(filename), color)
-
-
-def load_pixels(filename: str | Path) -> np.ndarray:
-    """The same as uint8, (height, width, 3 or 1) as the file has it."""
-    return decode_pixels(load_content(filename), filename)
-
-
-def load_content(filename: str | Path) -> bytes:
-    """An image file's bytes. UserError where it cannot be read."""
-    try:
-        return read_file(filename)
-    except OSError as error:
-        raise _unreadable(filename, error) from None
-
-
-def decode_pixels(content: bytes, filename: str | Path) -> np.ndarray:
-    """What `load_pixels` gives of the bytes of a file of this name."""
-    try:
-        pixels = decode_image(memoryview(content), None, red_first=True)
-    except (OSError, ValueError) as error:
-        raise _unreadable(filename, error) from None
-    except UserError as error:
-        raise UserError(f"{filename}: {error}") from None
-    return pixels[:, :, :3]  # the rest is alpha
-
-
-def _unreadable(filename: str | Path, error: Exception) -> UserError:
-    return UserError(f"{filename}: cannot read it as an image: {reason(error)}")
+    pixels = decode_content(filename, read_content(filename), red_first=True)
+    return scale_pixels(pixels[:, :, :3], color)
 
 
 def scale_pixels(pixels: np.ndarray, color: bool = True) -> np.ndarray:

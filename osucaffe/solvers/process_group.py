@@ -12,6 +12,7 @@ import numpy as np
 
 from ..backends.backend import Backend
 from ..backends.tensor import Step
+from ..layers.base import Splitter
 from ..net import Net
 from ..proto import caffe_pb2
 from .update.loss_scaling import LossScale
@@ -41,6 +42,10 @@ class ProcessGroup:
     def divide(self, param: caffe_pb2.NetParameter) -> caffe_pb2.NetParameter:
         """The training net of this rank: with its share of the batch, if that is divided."""
         return param
+
+    def splitter(self, passes: int) -> Splitter | None:
+        """What divides layers of the training net among processes. passes: of an iteration."""
+        return None
 
     def attach(self, solver: Trained) -> None:
         """The solver's nets have been built, or built again."""

@@ -124,6 +124,7 @@ class Solver:
             gradients=True,
             accumulate=self.param.iter_size > 1,
             loss_scale=self.loss_scale and self.loss_scale.factor,
+            splitter=self.group.splitter(self.param.iter_size),
             **common,
         )
         self.test_nets = [

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks import bench_recurrent, results
-from benchmarks.bench_gpu import _by_type, _rest, _so_far, render, summary
+from benchmarks.bench_gpu import _by_type, _losing, _passes, _rest, _so_far, render, summary
 from benchmarks.bench_ranks_per_gpu import BATCHES, rows, write_solver
 from benchmarks.recurrent import lstm_net, torch_loss
 from osucaffe.backends.cpu import Cpu
@@ -44,10 +44,13 @@ def test_what_was_measured_on_an_earlier_day_stays(tmp_path: Path) -> None:
 def test_what_loses_most_comes_first() -> None:
     rates = {"flops_per_second": 1e12, "bytes_per_second": 1e9}
     layers = [
-        ("Convolution", 5.0, 4 * 10**9, 10),
-        ("LRN", 3.0, 10, 10**6),
-        ("Convolution", 7.0, 6 * 10**9, 10),
-        ("Pooling", 1.0, 10, 10**6),
+        {"layer": layer, "type": kind, "ms": ms, "flops": flops, "nbytes": nbytes, "by": ["cudnn"]}
+        for layer, kind, ms, flops, nbytes in (
+            ("a forward", "Convolution", 5.0, 4 * 10**9, 10),
+            ("b forward", "LRN", 3.0, 10, 10**6),
+            ("c forward", "Convolution", 7.0, 6 * 10**9, 10),
+            ("d forward", "Pooling", 1.0, 10, 10**6),
+        )
     ]
     found = _by_type(layers, rates)
     assert list(found.items()) == [
@@ -59,6 +62,10 @@ def test_what_loses_most_comes_first() -> None:
     *_, row = _rest([case]).splitlines()
     cells = "Convolution 12.000 (10.000) | LRN 3.000 (1.000) | Pooling 1.000 (1.000) |  |"
     assert row == f"| net 2 | tf32 | {cells}"
+    passes = _losing(layers, rates)
+    assert [each["layer"][0] for each in passes] == ["b", "a", "c", "d"]
+    *_, first, _, _, _ = _passes([case | {"passes": passes}]).splitlines()
+    assert first == "| net 2 | tf32 | b forward | LRN | cudnn | 3.000 | 1.000 | bytes | 2.000 |"
 
 
 def test_both_sides_compute_the_same() -> None:

@@ -77,6 +77,26 @@ def check_result(
             np.testing.assert_array_equal(got[start:stop], array[start:stop])
 
 
+def check_swap(comm: Communicator, upload: Any = None, stream: Any = None) -> None:
+    """Swap parts that tell where they come from and go to. upload: makes a device array."""
+    array = np.zeros((2, comm.size, 5), np.float32)
+    places = [comm.part(5 * comm.size, rank)[0] // 5 for rank in range(comm.size)]
+    for rank, place in enumerate(places):
+        array[0, place] = 100 * comm.rank + rank
+    given = array[0].copy()
+    if upload is None:
+        comm.all_to_all(array.reshape(-1)).wait()
+    else:
+        device = upload(array.reshape(-1), stream)
+        comm.all_to_all(device, stream).wait()
+        stream.synchronize()
+        array = device.get().reshape(array.shape)
+    np.testing.assert_array_equal(array[0], given)
+    for rank, place in enumerate(places):
+        if rank != comm.rank:
+            np.testing.assert_array_equal(array[1, place], 100 * rank + comm.rank)
+
+
 def check_large(comm: Communicator, count: int) -> None:
     """All-reduce many elements, whose values are cheap to make."""
     array = np.arange(count, dtype=np.int32)
@@ -125,6 +145,7 @@ def check_hierarchies(job: MpiJob) -> None:
                 for count in (1, 3, 40_001):
                     for root in range(size):
                         check_case(comm, operation, count, "float32", root)
+            check_swap(comm)
             comm.close()
 
 
@@ -143,6 +164,8 @@ def main() -> None:
                 except AssertionError as error:
                     raise AssertionError(f"{operation} {name} {count} {dtype} {where}") from error
                 done += 1
+        for comm in made["native"].values():
+            check_swap(comm)
         for name, count in (("ring", largest), ("halving_doubling", largest - 1)):
             check_large(made[name]["foreground"], count)
         pending = [made["ring"]["background"].all_reduce(np.ones(n + 1)) for n in range(20)]

@@ -12,6 +12,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from osucaffe.comm.job.job import MpiJob, find_job
 from osucaffe.comm.job.topology import discover
 from osucaffe.comm.mpi import Mpi
 
-from .collectives import check_result, numbers, start, values
+from .collectives import check_result, check_swap, numbers, start, values
 
 COUNTS = (1, 3, 1001, 65_537, 98_304, 3_000_001)
 SEQUENCE = 300
@@ -238,6 +239,10 @@ def main() -> None:
         }
         for name, comm in narrow.items():
             check_narrow(cupy, comm, name)
+        for comm in made.values():
+            if comm.has_all_to_all:
+                stream = cupy.cuda.Stream(non_blocking=True)
+                check_swap(comm, partial(upload, cupy), stream)
         made |= narrow
         done = check_all(cupy, made)
         for name, comm in made.items():

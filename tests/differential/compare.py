@@ -349,6 +349,8 @@ class Reference:
     def __init__(self, subject: Subject, eps: float) -> None:
         self.subject, self.eps = subject, eps
         self.known: dict[str, dict[str, Expected]] = {}
+        self._beside: dict[str, Reference] = {}
+        """By group, once it is widened: one whose spread is that of a greater noise alone."""
 
     def expected(self, key: str) -> Expected | None:
         """Of a key; None where it is not known."""
@@ -371,6 +373,22 @@ class Reference:
                 exact, spread = known[name]
                 if value.shape == exact.shape:
                     known[name] = Expected(exact, max(spread, distance(value, exact)))
+
+    def wider(self, key: str) -> Expected:
+        """Of a key, with the spread of many more runs."""
+        group = _group(key)
+        if group not in self._beside:
+            self._beside[group] = Reference(self.subject, self.eps)
+            self.widen(group, range(100, 100 + MORE_DRAWS))
+        return self.known[group][key]
+
+    def nearby(self, key: str) -> float:
+        """The spread of a key, after `wider`, with 30 times the noise."""
+        group, beside = _group(key), self._beside[_group(key)]
+        if group not in beside.known:
+            beside.known[group] = {k: Expected(e.exact, 0.0) for k, e in self.known[group].items()}
+            beside.widen(group, range(200, 200 + MORE_DRAWS), 30 * self.eps)
+        return beside.known[group][key].spread
 
     def _compute(self, group: str, eps: float, seed: int) -> dict[str, np.ndarray]:
         from .reference.run import Context, run
@@ -501,7 +519,6 @@ def _compare_stored(number: int, key: str, value: np.ndarray) -> str:
 
 def _compare(source: Any, key: str, value: np.ndarray, precision: str) -> tuple[str, str]:
     """What differs, or else what explains that it does."""
-    eps = EPS[precision]
     expected = source.expected(key)
     if expected is None:
         without = isinstance(source, Ourselves)
@@ -517,15 +534,10 @@ def _compare(source: Any, key: str, value: np.ndarray, precision: str) -> tuple[
     if expected.allows(error, precision):
         return "", ""
     if isinstance(source, Reference) and np.isfinite(error):
-        group = _group(key)
-        source.widen(group, range(100, 100 + MORE_DRAWS))
-        expected = source.known[group][key]
+        expected = source.wider(key)
         if expected.allows(error, precision):
             return "", "rounding"
-        beside = Reference(source.subject, eps)  # whose spread is not that of the other values
-        beside.known[group] = {k: Expected(e.exact, 0.0) for k, e in source.known[group].items()}
-        beside.widen(group, range(200, 200 + MORE_DRAWS), 30 * eps)
-        wide = beside.known[group][key].spread
+        wide = source.nearby(key)
         if error <= 2 * wide and wide > 10 * 30 * expected.spread:
             return "", "a step nearby"
     at = int(np.argmax(np.abs(value - exact))) if value.size else 0

@@ -10,7 +10,7 @@ import gc
 import itertools
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,23 @@ layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "score" bottom: "label" to
 layer {{ name: "accuracy" type: "Accuracy" bottom: "score" bottom: "label" top: "accuracy"
   include {{ phase: TEST }} }}
 """
+SPLIT = (  # AlexNet's fc6, ReLU, Dropout, fc7; the outputs of fc8 cannot be divided among 3 or 4
+    NET.partition('layer {{ type: "InnerProduct"')[0].replace("num_output: 6", "num_output: 8")
+    + """
+layer {{ name: "fc6" type: "InnerProduct" bottom: "conv" top: "fc6" param {{ lr_mult: 1 }}
+  param {{ lr_mult: 2 decay_mult: 0 }}
+  inner_product_param {{ num_output: 384 weight_filler {{ type: "xavier" }} }} }}
+layer {{ name: "relu6" type: "ReLU" bottom: "fc6" top: "fc6" }}
+layer {{ name: "drop6" type: "Dropout" bottom: "fc6" top: "fc6" }}
+layer {{ name: "fc7" type: "InnerProduct" bottom: "fc6" top: "fc7"
+  inner_product_param {{ num_output: 384 bias_term: false weight_filler {{ type: "xavier" }} }} }}
+layer {{ name: "fc8" type: "InnerProduct" bottom: "fc7" top: "fc8"
+  inner_product_param {{ num_output: 10 weight_filler {{ type: "xavier" }} }} }}
+layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "fc8" bottom: "label" top: "loss" }}
+layer {{ name: "accuracy" type: "Accuracy" bottom: "fc8" bottom: "label" top: "accuracy"
+  include {{ phase: TEST }} }}
+"""
+)
 SGD = 'type: "SGD" momentum: 0.9 weight_decay: 0.01 base_lr: 0.05 lr_policy: "fixed"'
 ADAM = 'type: "Adam" momentum: 0.9 momentum2: 0.999 delta: 1e-3 base_lr: 0.01 lr_policy: "fixed"'
 # With this seed no ReLU is near its kink: weights that differ by 1e-7 stay within 1e-6. With seed 3
@@ -81,6 +98,7 @@ class Case:
     settings: str = SGD
     tolerance: float = 1e-5
     iterations: int = 6
+    net: str = NET
 
 
 ROUNDING = {"float32": 1e-5, "float16": 2**-11, "bfloat16": 2**-8}
@@ -125,6 +143,13 @@ def cases(size: int) -> Iterator[Case]:
         ParallelConfig(propagation="sharded", bucket=512), CommConfig("hierarchical", group=2)
     )
     yield Case(ParallelConfig("blocking", scaling="strong"), settings=every)
+    for given in SGD, every, ADAM + " clip_gradients: 0.3", SGD + " iter_size: 3":
+        for design, comm in (
+            (ParallelConfig(bucket=512), CommConfig()),
+            (ParallelConfig("blocking"), CommConfig("hierarchical", group=2)),
+        ):
+            config = replace(design, split_inner_products="fc6,fc7")
+            yield Case(config, comm, given, net=SPLIT)
     for bits in "bfloat16", "float16":
         for propagation in "none", "sharded":
             config = ParallelConfig(propagation=propagation, bucket=512)
@@ -146,16 +171,21 @@ def make_data(folder: Path) -> Path:
 
 
 @lru_cache
-def read_net(source: Path, batch: int) -> NetParameter:
-    return parse_text(NET.format(source=source, batch=batch), NetParameter)
+def read_net(source: Path, batch: int, net: str = NET) -> NetParameter:
+    return parse_text(net.format(source=source, batch=batch), NetParameter)
 
 
 def make_solver(
-    source: Path, batch: int, settings: str, backend: Backend | None = None, **options: Any
+    source: Path,
+    batch: int,
+    settings: str,
+    backend: Backend | None = None,
+    net: str = NET,
+    **options: Any,
 ) -> Solver:
     """A solver on that data; by default with NumPy."""
     param = parse_text(OTHER + settings, SolverParameter)
-    param.net_param.CopyFrom(read_net(source, batch))
+    param.net_param.CopyFrom(read_net(source, batch, net))
     backend = backend or Cpu(threads=1, onednn=False)
     return Solver(param, backend, file="solver.prototxt", **options)
 
@@ -179,15 +209,16 @@ def assert_near(
 
 def check(case: Case, job: Job, source: Path, references: dict[Any, Any]) -> None:
     """Train both ways and compare weights, losses and test scores."""
-    key = case.settings, case.iterations
+    key = case.settings, case.iterations, case.net
     if key not in references:
-        alone = make_solver(source, BATCH * job.size, case.settings)
+        alone = make_solver(source, BATCH * job.size, case.settings, net=case.net)
         alone.step(case.iterations)
         first, second = alone.test_all()[0], alone.test_all()[0]
         references[key] = weights(alone), first.outputs, second.outputs
     group = DataParallel(job, discover(job), case.comm_config, case.config)
     batch = BATCH * job.size if case.config.scaling == "strong" else BATCH
-    together = make_solver(source, batch, case.settings, group=group)
+    together = make_solver(source, batch, case.settings, net=case.net, group=group)
+    assert together.net.arena.is_split == (case.net is SPLIT)
     together.step(case.iterations)
     found = weights(together)
     tests = [together.test_all()[0].outputs for _ in range(2)]

@@ -22,7 +22,18 @@ from osucaffe.parallel.config import ParallelConfig
 from osucaffe.parallel.data_parallel import DataParallel
 from osucaffe.solvers import Solver
 
-from .equivalence import BATCH, FEW, ROUNDING, SGD, flatten, job_with_data, make_solver, weights
+from .equivalence import (
+    BATCH,
+    FEW,
+    NET,
+    ROUNDING,
+    SGD,
+    SPLIT,
+    flatten,
+    job_with_data,
+    make_solver,
+    weights,
+)
 
 CLIPPED, TWICE = SGD + " clip_gradients: 0.5", SGD + " iter_size: 2"
 BOTH = TWICE + " clip_gradients: 0.5"
@@ -59,6 +70,10 @@ CASES = [
     (ParallelConfig(bucket=512, compression="randomk:1"), CommConfig("mpi"), SGD),
     (ParallelConfig(compression="powersgd:1000"), CommConfig(), SGD),
     (ParallelConfig(local_steps=1), CommConfig(), SGD),
+    (ParallelConfig(split_inner_products="fc6,fc7"), CommConfig("nccl"), BOTH),
+    (ParallelConfig(bucket=512, split_inner_products="fc6,fc7"), CommConfig("nccl"), SGD),
+    (ParallelConfig(bucket=512, split_inner_products="fc6,fc7"), CommConfig("mpi"), CLIPPED),
+    (ParallelConfig(split_inner_products="fc6,fc7"), GROUPS, SGD),
     (ParallelConfig(local_steps=1, compression="topk:1"), CommConfig("mpi"), TWICE),
 ]
 
@@ -82,9 +97,11 @@ def train(
 
 
 @functools.cache
-def reference(source: Path, batch: int, settings: str, gpu: int, iterations: int) -> Any:
+def reference(
+    source: Path, batch: int, settings: str, gpu: int, iterations: int, net: str = NET
+) -> Any:
     """The weights that one GPU comes to with the whole batch."""
-    return weights(train(source, batch, settings, gpu, iterations))
+    return weights(train(source, batch, settings, gpu, iterations, net=net))
 
 
 def compare(job: Job, solver: Solver, bits: str, wanted: Any, case: str) -> list[str]:
@@ -117,9 +134,10 @@ def main() -> None:
         wrong = []
         for config, comm_config, settings in cases:
             iterations = 20 if comm_config.gradient_dtype == "float32" else FEW
-            alone = reference(source, BATCH * job.size, settings, gpu, iterations)
+            net = NET if config.split_inner_products == "none" else SPLIT
+            alone = reference(source, BATCH * job.size, settings, gpu, iterations, net)
             group = DataParallel(job, topology, comm_config, config)
-            solver = train(source, BATCH, settings, gpu, iterations, group=group)
+            solver = train(source, BATCH, settings, gpu, iterations, net=net, group=group)
             wrong += compare(
                 job, solver, comm_config.gradient_dtype, alone, f"{config} {comm_config} {settings}"
             )

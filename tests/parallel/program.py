@@ -10,10 +10,10 @@ from tests.comm.ranks import mpiexec
 from .equivalence import NET, make_data
 
 
-def write_run(folder: Path, solver: str, batch: int = 12) -> None:
+def write_run(folder: Path, solver: str, batch: int = 12, net: str = NET) -> None:
     """Data, net.prototxt, and solver.prototxt with this text."""
     source = make_data(folder)
-    (folder / "net.prototxt").write_text(NET.format(source=source, batch=batch))
+    (folder / "net.prototxt").write_text(net.format(source=source, batch=batch))
     (folder / "solver.prototxt").write_text(solver)
 
 

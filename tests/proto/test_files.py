@@ -133,16 +133,6 @@ def test_what_is_no_mean(tmp_path: Path, content: bytes, message: str) -> None:
         read_mean(tmp_path / "m.binaryproto")
 
 
-@pytest.mark.parametrize("name", ["mnist200_lmdb", "jpeg6_lmdb", "raw6_lmdb"])
-def test_datum_has_all_fields_that_caffe_wrote(tmp_path: Path, formats: Path, name: str) -> None:
-    for value in read_values(formats / name, tmp_path / "copy"):
-        datum = Datum.FromString(value)
-        assert datum.SerializeToString() == value
-        assert datum.encoded == (name == "jpeg6_lmdb")
-        size = datum.channels * datum.height * datum.width
-        assert datum.encoded or len(datum.data) == size
-
-
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_file_is_replaced_whole_or_not_at_all(
     tmp_path: Path, full_disk: FullDisk, name: str

@@ -99,16 +99,6 @@ def test_what_is_no_state(tmp_path: Path, formats: Path) -> None:
         read_state(tmp_path / "none")
 
 
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("share", [0.0, 0.0001, 0.5, 0.99])
-def test_a_state_that_is_cut_short(tmp_path: Path, formats: Path, name: str, share: float) -> None:
-    content = (formats / name).read_bytes()
-    path = tmp_path / name
-    path.write_bytes(content[: int(len(content) * share)])
-    with pytest.raises(UserError, match=rf"{name}: .*(empty|cut short|damaged|no iteration)"):
-        read_state(path)
-
-
 VALUES = np.arange(12, dtype=np.float32).reshape(3, 4)
 MODELS = ("net.caffemodel", "net.caffemodel.h5")
 STATES = ("net.solverstate", "net.solverstate.h5")

@@ -21,13 +21,6 @@ from osucaffe.proto import (
     write_weights,
 )
 
-SHAPES = {
-    "conv1": [(20, 1, 5, 5), (20,)],
-    "conv2": [(50, 20, 5, 5), (50,)],
-    "ip1": [(500, 800), (500,)],
-    "ip2": [(10, 500), (10,)],
-}
-
 
 def arrays(net: NetParameter) -> dict[str, list[np.ndarray]]:
     return {layer.name: [blob_to_array(b) for b in layer.blobs] for layer in net.layer}
@@ -44,18 +37,6 @@ def hdf5_items(path: Path) -> dict[str, tuple]:
     with h5py.File(path) as file:
         file.visititems(visit)
     return found
-
-
-def test_both_forms_of_the_reference(formats: Path) -> None:
-    binary = arrays(read_weights(formats / "lenet_iter_200.caffemodel"))
-    hdf5 = arrays(read_weights(formats / "h5lenet_iter_200.caffemodel.h5"))
-    assert sorted(binary) == sorted(hdf5)
-    for name, blobs in binary.items():
-        assert [blob.shape for blob in blobs] == SHAPES.get(name, [])
-        assert all(blob.std() > 1e-4 for blob in blobs)
-        # Two trainings with one seed: the same to rounding.
-        for one, other in zip(blobs, hdf5[name], strict=True):
-            assert np.allclose(one, other, rtol=1e-3, atol=1e-5)
 
 
 def test_files_are_written_as_caffe_writes_them(tmp_path: Path, formats: Path) -> None:

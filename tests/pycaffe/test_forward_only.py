@@ -35,132 +35,6 @@ def test_a_net_that_samples_computes_all_its_blobs_by_the_same_draws(tmp_path: P
     assert np.abs(samples[0] - samples[1]).max() > 0.01
 
 
-def test_outputs_then_other_blobs(nets: tuple[caffe.Net, caffe.Net]) -> None:
-    net, plain = nets
-    feed(1, net, plain)
-    outputs = net.forward()
-    np.testing.assert_allclose(outputs["prob"], plain.forward()["prob"], rtol=1e-5)
-    assert net._forward_only.is_stale
-    feed(2, net)  # blobs are those of the pass before
-    same(net, plain, ["conv", "pool", "prob"])
-    assert not net._forward_only.is_stale
-    same(net, plain, list(net.blobs)[1:])
-    feed(2, plain)
-    same(net, plain, ["data"])
-    net.forward(), plain.forward()
-    same(net, plain, ["conv"])  # it has been looked at: now it is there
-    assert net._forward_only.is_stale
-    same(net, plain, list(net.blobs))
-
-
-def test_named_blobs_come_with_the_outputs(nets: tuple[caffe.Net, caffe.Net]) -> None:
-    net, plain = nets
-    feed(1, net, plain)
-    found, wanted = (each.forward(blobs=["pool", "scaled"]) for each in nets)
-    assert net._forward_only.is_stale
-    assert found.keys() == wanted.keys()
-    for name, values in wanted.items():
-        np.testing.assert_allclose(found[name], values, rtol=1e-5, atol=1e-5)
-
-
-def test_parameters_may_change_at_any_time(
-    nets: tuple[caffe.Net, caffe.Net], tmp_path: Path
-) -> None:
-    net, plain = nets
-    held = [each.params["conv"][0].data for each in nets]
-    for step in range(3):
-        feed(step, net, plain)
-        net.forward(), plain.forward()
-        same(net, plain, ["prob"])
-        for each, array in zip(nets, held, strict=True):
-            array[0, 0] += 1
-            each.params["scale"][1].data[...] -= 0.25
-    plain.save(str(tmp_path / "w.caffemodel"))
-    for each in nets:
-        each.params["ip"][0].data[...] = 0
-        each.forward()
-        each.copy_from(str(tmp_path / "w.caffemodel"))
-        each.forward()
-    same(net, plain, ["prob", "ip"])
-
-
-def test_arrays_that_a_script_holds_follow(nets: tuple[caffe.Net, caffe.Net]) -> None:
-    held = [[each.blobs["scaled"].data, each.blobs["pool"].data[1:3, 0]] for each in nets]
-    for step in range(3):
-        feed(step, *nets)
-        for each in nets:
-            each.forward()
-        assert nets[0]._forward_only.is_stale
-        for mine, other in zip(*held, strict=True):
-            np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-5)
-
-
-def test_what_a_script_writes_to_a_blob_stays(nets: tuple[caffe.Net, caffe.Net]) -> None:
-    net, plain = nets
-    feed(1, net, plain)
-    for each in nets:
-        each.forward(blobs=["pool"])
-        each.blobs["pool"].data[0] = 1
-        each.blobs["prob"].data[1] = 2
-        assert each.blobs["conv"].data.shape == (4, 5, 4, 5)
-        np.testing.assert_array_equal(each.blobs["prob"].data[1], 2)
-        each.forward(start="ip")
-    same(net, plain, list(net.blobs))
-
-
-@pytest.mark.parametrize("is_held", [False, True])
-def test_a_blob_looked_at_late_is_of_the_parameters_that_the_pass_had(
-    nets: tuple[caffe.Net, caffe.Net], tmp_path: Path, is_held: bool
-) -> None:
-    net, plain = nets
-    plain.save(str(tmp_path / "weights"))
-    held = [each.params["conv"][0].data for each in nets] if is_held else []
-    feed(1, net, plain)
-    for each in nets:
-        each.forward()
-        each.params["conv"][0].data[...] *= 2
-    same(net, plain, ["conv", "pool"])
-    feed(2, net, plain)
-    for each in nets:
-        each.forward()
-        each.copy_from(str(tmp_path / "weights"))
-        each.blobs["prob"].diff[...] = np.arange(12).reshape(4, 3)
-        each.backward()
-    same(net, plain, list(net.blobs))
-    for mine, other in zip(net.params["conv"], plain.params["conv"], strict=True):
-        np.testing.assert_allclose(mine.diff, other.diff, rtol=1e-4, atol=1e-4)
-    assert len(held) == 2 * is_held
-
-
-def test_what_is_left_to_compute_survives_other_parameters_and_other_inputs(
-    nets: tuple[caffe.Net, caffe.Net], tmp_path: Path
-) -> None:
-    other = caffe.Net(write(tmp_path, NET), caffe.TEST)
-    feed(1, *nets)
-    for each in nets:
-        each.forward()
-        each.share_with(other)
-    feed(2, *nets)
-    other.params["conv"][0].data[...] = 1
-    same(*nets, list(nets[0].blobs)[1:])
-    assert (other.params["conv"][0].data == 1).all()
-
-
-def test_a_small_change_beside_a_large_number_counts(tmp_path: Path) -> None:
-    nets = two_nets(tmp_path, TOWERS)
-    held = [each.params["ip"][0].data for each in nets]
-    assert held[0].size == 4096
-    for array in held:
-        array[0] = 1e5
-    for value in 0, 0.01:
-        for each, array in zip(nets, held, strict=True):
-            each.blobs["data"].data[...] = 1
-            array[1, 5] += value
-            each.forward()
-        found, wanted = (each.blobs["ip"].data[:, 1:] for each in nets)  # not what 1e5 rounds to
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("is_first", [False, True])
 def test_nets_that_share_parameters_know_of_each_others_changes(
     nets: tuple[caffe.Net, caffe.Net], tmp_path: Path, is_first: bool
@@ -189,23 +63,6 @@ def test_nets_that_share_parameters_know_of_each_others_changes(
         plain_like.copy_from(str(tmp_path / "now"))
         net.forward(), plain_like.forward()
         same(net, plain_like, ["prob"])
-
-
-def test_arrays_of_one_net_change_the_other_that_shares_its_parameters(
-    nets: tuple[caffe.Net, caffe.Net], tmp_path: Path
-) -> None:
-    net, plain = nets
-    sharing = caffe.Net(write(tmp_path, NET), caffe.TEST)
-    sharing.share_with(net)
-    for size in 2, 3:
-        for each in net, plain:
-            each.blobs["data"].reshape(size, 3, 6, 7)
-        feed(1, net, plain, sharing)
-        net.forward(), sharing.forward()
-        for each in sharing, plain:
-            each.params["ip"][0].data[0] += size
-        net.forward(), plain.forward()
-        same(net, plain, ["prob"])
 
 
 def test_a_solver_trains_what_a_net_shares(tmp_path: Path) -> None:
@@ -293,30 +150,6 @@ def test_who_is_called_back_sees_the_blobs_of_the_pass_before(
     np.testing.assert_allclose(seen[0], seen[len(seen) // 2], rtol=1e-5, atol=1e-5)
 
 
-def test_parts_of_a_pass_and_backward(nets: tuple[caffe.Net, caffe.Net]) -> None:
-    net, plain = nets
-    for each in nets:
-        feed(1, each)
-        each.forward()
-        feed(2, each)
-        each.forward(start="pool")  # from what conv made of the first
-        each.blobs["prob"].diff[...] = np.arange(12).reshape(4, 3)
-        each.backward()
-    same(net, plain, list(net.blobs))
-    for name in net.params:
-        for mine, other in zip(net.params[name], plain.params[name], strict=True):
-            np.testing.assert_allclose(mine.diff, other.diff, rtol=1e-4, atol=1e-4)
-    feed(3, net, plain)
-    net.forward(), plain.forward()
-    for each in nets:
-        each.blobs["prob"].diff[...] = 1 / 3
-        each.blobs["prob"].diff[:, 0] = 2
-        each.backward()
-    np.testing.assert_allclose(
-        net.params["ip"][0].diff, plain.params["ip"][0].diff, rtol=1e-4, atol=1e-4
-    )
-
-
 def test_a_script_that_calls_back_or_looks_at_everything_gets_the_net_as_it_is(
     nets: tuple[caffe.Net, caffe.Net],
 ) -> None:
@@ -332,17 +165,6 @@ def test_a_script_that_calls_back_or_looks_at_everything_gets_the_net_as_it_is(
     net.forward()
     assert not net._forward_only.is_stale
     same(net, plain, list(net.blobs))
-
-
-def test_parameters_of_another_net(nets: tuple[caffe.Net, caffe.Net]) -> None:
-    net, plain = nets
-    net.forward()
-    net.share_with(plain)
-    for change in 0.5, 1.5:
-        plain.params["conv"][1].data[...] += change
-        feed(1, net, plain)
-        net.forward(), plain.forward()
-        same(net, plain, ["prob"])
 
 
 def test_an_unknown_precision_is_refused():

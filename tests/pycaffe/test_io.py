@@ -78,9 +78,9 @@ def test_images_are_rgb_from_0_to_1(tmp_path):
     found = caffe.io.load_image(str(tmp_path / "red.png"))
     np.testing.assert_array_equal(found, pixels / np.float32(255))
     path.write_bytes(b"no image")
-    with pytest.raises(UserError, match=r"red\.jpg: cannot read it"):
+    with pytest.raises(UserError, match=r"cannot read image .*red\.jpg"):
         caffe.io.load_image(str(path))
-    with pytest.raises(UserError, match=r"none\.jpg: cannot read it"):
+    with pytest.raises(UserError, match=r"cannot read image .*none\.jpg"):
         caffe.io.load_image(str(tmp_path / "none.jpg"))
 
 

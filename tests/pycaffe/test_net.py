@@ -290,29 +290,6 @@ def test_levels_and_stages(tmp_path, level, stages, names):
         assert [name for name in net.blobs if "data" not in name] == names
 
 
-def test_train_test_and_deployment_in_one_file(tmp_path):
-    data = "dummy_data_param { shape { dim: 1 dim: 4 } shape { dim: 1 dim: 1 } }"
-    path = write(
-        tmp_path,
-        f"""
-        layer {{ name: "data" type: "DummyData" top: "data" top: "label" {data}
-          include {{ phase: TRAIN }} include {{ phase: TEST stage: "val" }} }}
-        layer {{ name: "data" type: "Input" top: "data" include {{ phase: TEST stage: "deploy" }}
-          input_param {{ shape {{ dim: 1 dim: 4 }} }} }}
-        layer {{ name: "ip" type: "InnerProduct" bottom: "data" top: "ip"
-          inner_product_param {{ num_output: 2 }} }}
-        layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss"
-          include {{ phase: TRAIN }} include {{ phase: TEST stage: "val" }} }}
-        layer {{ name: "pred" type: "Softmax" bottom: "ip" top: "pred"
-          include {{ phase: TEST stage: "deploy" }} }}
-        """,
-    )
-    assert caffe.Net(path, caffe.TRAIN).outputs == ["loss"]
-    assert caffe.Net(path, caffe.TEST, stages=["val"]).outputs == ["loss"]
-    deploy = caffe.Net(path, caffe.TEST, stages=["deploy"])
-    assert (deploy.inputs, deploy.outputs) == (["data"], ["pred"])
-
-
 def test_arrays_for_memory_data(tmp_path):
     text = """
     layer { name: "memory" type: "MemoryData" top: "data" top: "label"

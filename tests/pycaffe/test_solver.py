@@ -42,22 +42,6 @@ def test_an_update_takes_the_gradients_that_a_script_set(tmp_path):
     assert solver.iter == 0
 
 
-def test_training_by_hand_is_training(tmp_path):
-    solver, other = make(tmp_path), make(tmp_path)
-    other.net.params["conv"][0].data[...] = solver.net.params["conv"][0].data
-    other.net.params["ip"][0].data[...] = solver.net.params["ip"][0].data
-    data = solver.net.blobs["data"].data.copy()
-    for each in (solver, other):
-        each.net.forward(end="data")
-        each.net.blobs["data"].data[...] = data
-        each.net.clear_param_diffs()
-        each.net.forward(start="conv")
-        each.net.backward()
-        each.apply_update()
-    for ours, theirs in zip(solver.net.params["ip"], other.net.params["ip"], strict=True):
-        np.testing.assert_array_equal(ours.data, theirs.data)
-
-
 def test_nets_outlive_their_solver(tmp_path):
     solver = make(tmp_path)
     nets = [solver.net, *solver.test_nets]

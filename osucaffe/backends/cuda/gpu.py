@@ -234,7 +234,7 @@ class Gpu(Backend):
 
     def follow(self, tensors: Iterable[Tensor]) -> None:
         """Renew the 16-bit copies of tensors that steps have changed."""
-        changed = {id(each) for tensor in tensors for each in (tensor, tensor.whole)}
+        changed = {id(each) for tensor in tensors for each in (tensor, tensor.whole, *tensor.views)}
         for key in changed & self._copies.keys():
             self._refresh(*self._copies[key])
 

@@ -42,6 +42,7 @@ class Program(Recorder):
     gather_gradient = recorded(movement.GatherGradient)
     positions = recorded(movement.Positions)
     top_k = recorded(movement.TopK)
+    collective = recorded(movement.Collective)
     host = recorded(movement.Host)
 
     transform = recorded(records.Transform)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY
 from itertools import accumulate
+from typing import Any
 
 from ..tensor import Tensor
 from .recording import (
@@ -13,6 +14,7 @@ from .recording import (
     Primitive,
     Read,
     Reads,
+    ReadWrite,
     Write,
     Writes,
 )
@@ -143,6 +145,18 @@ class TopK(Primitive):
     def length(self) -> int:
         """How many of the largest to return."""
         return next(y.shape[self.axis] for y in (self.index, self.value) if y is not None)
+
+
+class Collective(Primitive):
+    """Do an operation of a communicator on x, which several ranks do at this point of their nets.
+
+    operation: called with the flat array and the stream that makes it, it returns a handle to wait
+    for. blocks: the host waits for it, so that it cannot be captured.
+    """
+
+    x: ReadWrite
+    operation: Callable[..., Any]
+    blocks: bool
 
 
 class Host(Primitive):

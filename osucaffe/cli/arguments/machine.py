@@ -104,8 +104,9 @@ def _case(add: Options, default: str) -> None:
     add("--ranks", "numbers of ranks; three dots go on by doubling", "LIST", "1,2,4,...,64")
     add(
         "--designs",
-        "some of SC-B, SC-OB, SC-OBR, all-reduce behind, all-reduce, sharded, Horovod, servers, "
-        f"servers behind, with commas (default: {default}, and with --servers those with these)",
+        "some of SC-B, SC-OB, SC-OBR, all-reduce behind, all-reduce, sharded, split, Horovod, "
+        f"servers, servers behind, with commas (default: {default}, and with --servers those "
+        "with these)",
         "LIST",
     )
     add(

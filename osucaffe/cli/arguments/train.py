@@ -229,6 +229,13 @@ def _design(add: Options) -> None:
         Kind("M", not_negative),
         0.0,
     )
+    add(
+        "--split_inner_products",
+        "divide the weights of these InnerProduct layers among the ranks, and send activations, "
+        "not gradients: names, separated by commas, or auto: those for which that is less",
+        "NAMES",
+        "none",
+    )
 
 
 def _servers(add: Options) -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...errors import UserError
 from ..images import to_image
 
 if TYPE_CHECKING:
@@ -23,10 +22,7 @@ def draw_contact_sheet(
 ) -> Image.Image:
     """A picture of images (channels, height, width), blue first, with their labels, which may have
     several lines, and a title and a note above."""
-    try:
-        from PIL import Image, ImageDraw, ImageFont
-    except ImportError as error:
-        raise UserError("pictures need Pillow: pip install pillow") from error
+    from PIL import Image, ImageDraw, ImageFont
 
     columns = min(len(images), max(4, math.ceil(math.sqrt(1.6 * len(images)))))
     rows = math.ceil(len(images) / columns)

@@ -22,6 +22,7 @@ from ...errors import UserError
 from ...parallel.compression.choose import choose_hook
 from ...parallel.config import ParallelConfig
 from ...parallel.servers.shards import Consistency
+from ...parallel.split import OPTION
 from ...solvers.process_group import ProcessGroup
 from .. import options
 from . import comm_profile, mps, ranks_per_gpu
@@ -59,14 +60,16 @@ def check_communication(args: argparse.Namespace) -> None:
     choose_hook(args.compression)
     config = _parallel_config(args)
     config.check(args.gradient_type)
-    if config.compression != "none" or config.local_steps:
+    split = config.split_inner_products != "none"
+    if config.compression != "none" or config.local_steps or split:
         design = "--local_steps" if config.local_steps else "--compression"
         for other, given in (
             ("--servers", args.servers),
-            ("--comm_profile", args.comm_profile),
+            ("--comm_profile", args.comm_profile and not split),
             ("--bucket_mb auto", options.tunes_bucket(args)),
         ):
             if given:
+                design = OPTION if split else design
                 raise UserError(f"{design} does not go with {other}: leave one of them out")
 
 
@@ -181,6 +184,7 @@ def _parallel_config(args: argparse.Namespace) -> ParallelConfig:
         args.local_after,
         args.outer_lr,
         args.outer_momentum,
+        args.split_inner_products,
     )
 
 

@@ -42,7 +42,9 @@ def flags(design: str, servers: str = "K") -> str:
         return f"--servers {servers} --aggregation {config.aggregation}"
     if config.aggregation == "buckets":
         return ""
-    return f"--aggregation {config.aggregation} --propagation {config.propagation}"
+    split = config.split_inner_products
+    how = "" if split == "none" else f" --split_inner_products {split}"
+    return f"--aggregation {config.aggregation} --propagation {config.propagation}{how}"
 
 
 class LocalRuns:

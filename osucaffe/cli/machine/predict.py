@@ -18,12 +18,16 @@ from ...backends.cpu import Cpu
 from ...comm.tuning.table import Selection
 from ...errors import UserError
 from ...files import write_bytes
+from ...layers.base import Splitter
 from ...net import Net
 from ...parallel.batch import divide_batches, readers
 from ...parallel.config import ParallelConfig
+from ...parallel.split import SplitInnerProducts
 from ...parallel.tuning import candidates, choose_size
 from ...predict.cluster import Cluster, read_cluster
-from ...predict.iteration import DESIGNS, SERVED, Prediction, Simulation
+from ...predict.iteration import DESIGNS, SERVED, SPLIT, Prediction, Simulation
+from ...predict.plan import Planner
+from ...predict.script import Notebook
 from ...predict.sketch import Sketch
 from ...predict.times import (
     Seconds,
@@ -63,6 +67,8 @@ class Case:
             raise UserError(f"--designs {unknown[0]}: choose among {', '.join(DESIGNS)}")
         if not args.servers and (lacking := [design for design in designs if design in SERVED]):
             raise UserError(f"--designs {lacking[0]}: with how many? Add --servers K, or K/host")
+        for design in designs:
+            DESIGNS[design].check(args.gradient_type)
         self._selection = Selection(args.algorithm, file=args.tuning)
         self.solver = read_solver(args.solver)
         self.choice = training_net(self.solver, args.solver, read_net)
@@ -100,25 +106,32 @@ class Case:
 
     def _predict(self, size: int) -> Iterator[tuple[Prediction, str]]:
         """Each design on so many ranks, and which size of buckets was chosen for it."""
-        args, (sketch, seconds) = self.args, self._times(size)
+        args, cluster, passes = self.args, self.cluster, max(self.solver.iter_size, 1)
+        hierarchical = not args.flat
         make = partial(
             Simulation,
-            *(sketch, seconds, self.cluster, size, self._selection),
-            hierarchical=not args.flat,
-            passes=max(self.solver.iter_size, 1),
+            cluster=cluster,
+            size=size,
+            selection=self._selection,
+            hierarchical=hierarchical,
+            passes=passes,
             narrow=args.gradient_type != "float32",
         )
-        plain = served = make()
+        plain = served = split = make(*self._times(size))
         if args.servers:
-            served = make(servers=self.cluster.server_hosts(args.servers, size))
+            served = make(*self._times(size), servers=cluster.server_hosts(args.servers, size))
+        if SPLIT in self.designs and size > 1:
+            planner = Planner(cluster, size, self._selection, hierarchical=hierarchical)
+            comm = Notebook(size, planner.part, [])
+            split = make(*self._times(size, SplitInnerProducts(comm, "auto", passes)))
         alone = ALONE, *(design for design in self.designs if design in SERVED)
         for design in self.designs if size > 1 else alone:
-            simulation = served if design in SERVED else plain
+            simulation = served if design in SERVED else split if design == SPLIT else plain
             config = replace(DESIGNS.get(design, ParallelConfig()), scaling=args.scal)
             if design != "Horovod":
                 config = replace(config, bucket=options.bucket_nbytes(args))
             tunes = options.tunes_bucket(args) and design != "Horovod"
-            sizes = [*candidates(sketch, config)] if tunes else []
+            sizes = [*candidates(simulation.sketch, config)] if tunes else []
             tried = {
                 nbytes: simulation.predict(
                     design, replace(config, bucket=nbytes), args.iterations, args.seed
@@ -181,8 +194,8 @@ class _Times:
                 *(args.cluster, choice.param.name or "this net"),
             )
 
-    def __call__(self, ranks: int) -> tuple[Sketch, Seconds]:
-        sketch = self._sketch(ranks if self._args.scal == "strong" else 1)
+    def __call__(self, ranks: int, splitter: Splitter | None = None) -> tuple[Sketch, Seconds]:
+        sketch = self._sketch(ranks if self._args.scal == "strong" else 1, splitter)
         if self._times is not None:
             return sketch, self._times.of(sketch)
         return sketch, estimate_times(sketch, self._cluster)
@@ -194,9 +207,10 @@ class _Times:
             message.batch_size = self._args.batch
         return divide_batches(param, divisor) if divisor > 1 else param
 
-    def _sketch(self, divisor: int) -> Sketch:
+    def _sketch(self, divisor: int, splitter: Splitter | None = None) -> Sketch:
         choice, param = self._choice, self._param(divisor)
-        return Sketch(param, level=choice.level, stages=choice.stages, sizes=self._sizes)
+        settings: dict[str, Any] = {"level": choice.level, "stages": choice.stages}
+        return Sketch(param, sizes=self._sizes, splitter=splitter, **settings)
 
     def _measure(self) -> str:
         """Measure the layers of one rank's net here, and where its batch is divided, those of the

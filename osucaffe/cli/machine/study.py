@@ -15,7 +15,7 @@ from ...backends.cores import usable_cores
 from ...errors import UserError
 from ...files import write_bytes
 from ...parallel.buckets import ITEM
-from ...predict.iteration import DESIGNS, SERVED, Prediction
+from ...predict.iteration import DESIGNS, SERVED, SPLIT, Prediction
 from .. import options
 from ..arguments.options import names
 from ..reports.report_page import Points, facts, page, panel, table
@@ -33,9 +33,7 @@ def run(args: argparse.Namespace) -> None:
         raise UserError("--bucket_mb auto is only predicted: give a number, or --local_ranks 0")
     log.start()
     log.quieten()
-    designs = names(args.designs) if args.designs else [d for d in DESIGNS if d not in SERVED]
-    if args.servers and not args.designs:
-        designs += SERVED
+    designs = names(args.designs) if args.designs else _designs_for(args)
     case = Case(args, designs)
     predicted = case.predict()
     runs, measured = LocalRuns(case, max(most, 1), args.seconds), list[Prediction]()
@@ -47,6 +45,14 @@ def run(args: argparse.Namespace) -> None:
     rows = [{"source": name, **values(one)} for name, part in parts.items() for one in part]
     write_bytes(out.with_suffix(".csv"), comma_separated(rows).encode())
     print(f"wrote {out} and {out.with_suffix('.csv')}")
+
+
+def _designs_for(args: argparse.Namespace) -> list[str]:
+    """All that go with the other options."""
+    left_out = () if args.servers else SERVED
+    if args.gradient_type != "float32":
+        left_out = *left_out, SPLIT
+    return [design for design in DESIGNS if design not in left_out]
 
 
 def _here(runs: LocalRuns, most: int) -> str:

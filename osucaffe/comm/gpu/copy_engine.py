@@ -52,6 +52,8 @@ class CopyEngine(OnStream):
     arrays. UserError where memory cannot be mapped, or the driver is too old.
     """
 
+    has_all_to_all = False
+
     def __init__(self, comm: Any) -> None:
         super().__init__(comm.rank, comm.size)
         require_flags()

@@ -59,6 +59,8 @@ class Ipc(OnStream):
     UserError where memory cannot be mapped.
     """
 
+    has_all_to_all = False
+
     def __init__(self, comm: Any) -> None:
         super().__init__(comm.rank, comm.size)
         if comm.size > MOST_RANKS:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...backends.cuda.runtime.startup import load_nccl
+from ..algorithms import all_to_all
 from .ipc import Ipc
 from .on_stream import OnStream
 
@@ -43,7 +44,8 @@ class Nccl(OnStream):
     def enqueue(self, operation: str, array: Any, root: int, stream: Any) -> None:
         """Enqueue one of the collective operations on a stream."""
         small = self._small
-        if small is not None and self._takes(operation, array.nbytes):
+        takes = operation != "all_to_all" and self._takes(operation, array.nbytes)
+        if small is not None and takes:
             small.enqueue(operation, array, root, stream)
             return
         pointer, count, kind = array.data.ptr, array.size, _TYPES[array.dtype.name]
@@ -53,6 +55,8 @@ class Nccl(OnStream):
             self._comm.reduce(pointer, pointer, count, kind, _SUM, root, stream.ptr)
         elif operation == "broadcast":
             self._comm.broadcast(pointer, pointer, count, kind, root, stream.ptr)
+        elif operation == "all_to_all":
+            self._send_parts(array, kind, stream)
         elif count % self.size:
             self._by_parts(operation, array, kind, stream)
         else:
@@ -75,6 +79,16 @@ class Nccl(OnStream):
                 self._comm.broadcast(pointer, pointer, count, kind, owner, stream.ptr)
             else:
                 self._comm.reduce(pointer, pointer, count, kind, _SUM, owner, stream.ptr)
+        self._nccl.groupEnd()
+
+    def _send_parts(self, array: Any, kind: int, stream: Any) -> None:
+        """A group of messages to and from each other rank."""
+        step = all_to_all(self.rank, self.size, array.size)
+        self._nccl.groupStart()
+        for method, transfers in (self._comm.send, step.sends), (self._comm.recv, step.receives):
+            for peer, start, stop, _ in transfers:
+                pointer = array.data.ptr + start * array.itemsize
+                method(pointer, stop - start, kind, peer, stream.ptr)
         self._nccl.groupEnd()
 
     def inside(self) -> list[Ipc]:

@@ -57,6 +57,7 @@ class Selection:
             fixed = dict.fromkeys(NATIVE, name)
         else:
             fixed = {} if name == "auto" else algorithms_for(name)
+        fixed["all_to_all"] = "direct"
         self._fixed = {operation: Choice(one, chunk or CHUNK) for operation, one in fixed.items()}
         self._chunk = chunk
         self._table = read_table(find_table() if file is None else Path(file))

@@ -38,10 +38,12 @@ def decode_content(
     content: bytes,
     colour: bool | None = None,
     size: tuple[int, int] | None = None,
+    *,
+    red_first: bool = False,
 ) -> np.ndarray:
-    """The result of `read_image` for a file with this content."""
+    """The result of `read_image` for a file with this content, or with red first."""
     try:
-        image = decode_image(memoryview(content), colour)
+        image = decode_image(memoryview(content), colour, red_first=red_first)
     except (ValueError, UserError) as error:
         raise UserError(f"cannot read image {path}: {error}") from error
     return image if size is None else resize(image, *size)

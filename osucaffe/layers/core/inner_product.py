@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from ..base import Blobs, Flags, Layer, Program, Shapes, Tensor, register
+from ..splitting import SplitProduct
 
 
 @register("InnerProduct")
@@ -29,11 +30,19 @@ class InnerProduct(Layer):
         self.normalize = param.normalize
         if param.normalize and param.transpose:
             self.fail("inner_product_param.normalize", "cannot be given with transpose")
+        if self.splitter is not None:
+            plain = axis == 1 and not (param.transpose or param.normalize)
+            unfit = "" if plain else "it has transpose, normalize, or another axis than 1"
+            self.is_split = self.splitter.splits(self, bottom[0][0], inputs, outputs, unfit)
+            self.split = SplitProduct(self, self.splitter)
         return [(*bottom[0][:axis], outputs)]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         bias = self.parameters[1].data if len(self.parameters) > 1 else None
         weight, x, y = self.parameters[0].data, bottom[0].data, top[0].data
+        if self.is_split:
+            self.split.forward(program, x, y)
+            return
         if not self.normalize:
             program.inner_product(x, weight, bias, y, **self.settings)
             return
@@ -65,6 +74,9 @@ class InnerProduct(Layer):
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         x, dy, dw, db = bottom[0].data, top[0].diff, self.gradient(0), self.gradient(1)
+        if self.is_split:
+            self.split.backward(program, dy, bottom[0].diff if propagate_down[0] else None)
+            return
         if self.normalize:
             if db is not None:
                 outer = tuple(range(len(dy.shape) - 1))

@@ -106,6 +106,8 @@ class Shard:
     ranges: the range of each piece in its arena, by tag.
     """
 
+    splitter = None
+
     def __init__(self, backend: Backend, pieces: dict[int, list[Segment]]) -> None:
         self.ranges: dict[int, tuple[int, int]] = {}
         self.parameters: list[Parameter] = []

@@ -19,6 +19,7 @@ from ...backends.backend import Backend
 from ...backends.primitives import Program
 from ...backends.rows_ahead import RowsAhead
 from ...backends.tensor import Step, Tensor
+from ...layers.base import Splitter
 from ...net import Net
 from .loss_scaling import LossScale
 from .rules import Update
@@ -71,7 +72,7 @@ class Optimizer:
         if "squares" in update.names:
             self.squares = squares = Tensor((1,), name="squares", persistent=True)
             self._place(squares, scalars, memory, update.names.index("squares"))
-            program.sum_of_squares(arena.diff, squares.view(()))
+            self._sum_squares(program, squares, net.splitter)
         if scale:
             values = scale.read()
             self._place(scale.factor, scalars, memory, update.names.index("scale"))
@@ -84,6 +85,18 @@ class Optimizer:
         self.separable = len(self.steps) == 1
         """Whether parameters may be updated separately: no sum over all gradients is needed."""
 
+    def _sum_squares(self, program: Program, squares: Tensor, splitter: Splitter | None) -> None:
+        """Record the sum over all gradients. Where parameters are divided among ranks, it needs a
+        sum over these, of which the first alone counts what all have."""
+        arena, gradients = self._arena, self._arena.diff
+        if splitter is None or not arena.is_split:
+            program.sum_of_squares(gradients, squares.view(()))
+            return
+        if splitter.comm.rank:
+            gradients = gradients.view((arena.learned - arena.shared,), arena.shared)
+        program.sum_of_squares(gradients, squares.view(()))
+        program.collective(squares, splitter.comm.all_reduce, splitter.blocks)
+
     def part(self, start: int, stop: int) -> Step:
         """A step like those of a `separable` update, of the arena's elements start .. stop - 1."""
         program = Program()
@@ -95,9 +108,9 @@ class Optimizer:
         """Record the update of the arena's elements first .. last - 1."""
         data, diff, sums = self._arena.data, self._arena.diff, None
         segments = [
-            (max(start, first), min(stop, last), parameter.lr_mult, parameter.decay_mult)
-            for start, stop, parameter in self._arena.segments
-            if parameter.lr_mult and max(start, first) < min(stop, last)
+            (start, stop, parameter.lr_mult, parameter.decay_mult)
+            for start, stop, parameter in self._arena.owned(first, last)
+            if parameter.lr_mult
         ]
         if self.update.sums:
             if not segments:

@@ -30,6 +30,7 @@ class Given(Tensor):
 
 def prepare(program: Program) -> list[Step | None]:
     """oneDNN's steps, as of a net with a backward pass; None where it leaves a call to NumPy."""
+    DNN._only_forward = False
     return [DNN.prepare(ONEDNN, call) for call in program.calls]
 
 

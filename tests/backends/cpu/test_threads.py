@@ -271,6 +271,19 @@ def test_a_deconvolution_is_no_backward_pass(forward: bool) -> None:
     assert net.backend.onednn._only_forward == forward
 
 
+@NEEDS_ONEDNN
+def test_maxima_of_a_net_that_never_runs_backward_are_noted_nowhere() -> None:
+    """A pooling is prepared for one thread and then for all: a note of the first is in its way."""
+    text = LARGER.replace("pool: AVE global_pooling: true", "kernel_size: 2")
+    found = []
+    for count in 1, 2:
+        net = build(text, Cpu(threads=count))
+        net.write("x", np.random.default_rng(0).standard_normal(net.read("x").shape))
+        net.forward()
+        found.append(net.read("p"))
+    np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-5)
+
+
 def test_workers_are_left_alone_in_a_pass_on_one_thread() -> None:
     workers, ran = Workers(2), list[int]()
     tasks = [lambda: ran.append(threading.get_ident())] * 2

@@ -266,7 +266,7 @@ class FakeProducts:
         return SimpleNamespace(workspace=0, execute=execute)
 
 
-def force(monkeypatch: pytest.MonkeyPatch, provider: str, number: int) -> None:
+def force(monkeypatch: pytest.MonkeyPatch, provider: str | tuple[str, ...], number: int) -> None:
     """Let a candidate be chosen, untimed, wherever there is one: that of this number (from 0,
     around in a circle) of the providers whose names begin so."""
     chosen = Tuner.fastest

@@ -190,9 +190,9 @@ def test_bad_input(cli, classify):
     cli.write("few.txt", "zero\none\n")
     assert "has 2 labels for 10 classes" in classify("digit.jpg", "--labels", "few.txt").err
     assert "cannot read the labels" in classify("digit.jpg", "--labels", "none.txt").err
-    assert "none.jpg: cannot read it as an image: No such file" in classify("none.jpg").err
+    assert "cannot read image none.jpg: No such file" in classify("none.jpg").err
     assert message(classify("labels.txt")) == (
-        "osucaffe: labels.txt: cannot read it as an image: it is no image of a known format; "
+        "osucaffe: cannot read image labels.txt: it is no image of a known format; "
         "--on_bad_record skip goes on without it"
     )
     cli.write("mean.npy", "no array")

@@ -40,6 +40,8 @@ def test_a_rate_for_each_type_of_solver(ready: Cli, kind: str) -> None:
     assert "learning rate: 10 to the power of" in page
     assert "diverged" not in result.err
     assert "in place of 0.1" in result.out
+    if kind != "AdaDelta":  # it stops when the loss grows
+        assert 50 < int(re.findall(r"tried (\d+) ", result.out)[0]) < 200
     # Twenty iterations with it bring more than with a hundredth of it, and than nothing.
     losses = []
     for tried in (rate, rate / 100):
@@ -56,7 +58,7 @@ def test_a_rate_for_each_type_of_solver(ready: Cli, kind: str) -> None:
 def test_it_begins_from_weights_and_names_the_command(ready: Cli) -> None:
     ready.ok(*TRAIN, "--max_iter=1")
     weights = "--weights=run_iter_1.caffemodel"
-    result = ready.ok(*TRAIN, weights, "--find_lr=lr page.html", "--max_iter=120")
+    result = ready.ok(*TRAIN, weights, "--find_lr=lr page.html", "--max_iter=60")
     assert result.out.splitlines()[-1] == (
         "osucaffe train --solver solver.prototxt --weights run_iter_1.caffemodel"
     )
@@ -64,11 +66,6 @@ def test_it_begins_from_weights_and_names_the_command(ready: Cli) -> None:
     assert "none.caffemodel: cannot read it" in (
         ready.fails(*TRAIN, "--weights=none.caffemodel", "--find_lr").err
     )
-
-
-def test_it_stops_when_the_loss_grows(ready: Cli) -> None:
-    tried = int(re.findall(r"tried (\d+) ", ready.ok(*TRAIN, "--find_lr").out)[0])
-    assert 50 < tried < 200
 
 
 @pytest.mark.parametrize(
@@ -98,7 +95,7 @@ def test_where_there_is_no_rate_to_find(ready: Cli) -> None:
         (re.sub(r'layer \{\s+name: "accuracy".*?\n\}', "", lossless, flags=re.S), "no loss"),
     ):
         ready.write("net.prototxt", text)
-        error = ready.fails(*TRAIN, "--find_lr").err
+        error = ready.fails(*TRAIN, "--find_lr", "--max_iter=40").err
         assert expected in error
         assert "solver.prototxt" in error
 

@@ -9,6 +9,9 @@ import pytest
 from osucaffe.comm.job import watchdog
 from osucaffe.comm.job.watchdog import Watchdog
 
+WAKES = 60
+"""Seconds within which a watchdog that works does what it is to do."""
+
 
 class Clock:
     """Stands for `time`: it goes on when the test says so, and then wakes the watchdog up."""
@@ -26,7 +29,7 @@ class Clock:
         self._wakes.acquire()
 
     def advance(self, seconds: float) -> None:
-        self._slept.acquire()  # the watchdog has looked at all that there was
+        assert self._slept.acquire(timeout=WAKES)  # the watchdog has looked at all that there was
         self._now += seconds
         self._wakes.release()
 
@@ -64,7 +67,7 @@ def watching(clock: Clock, told: Told) -> Watchdog:
 def test_a_slow_operation_is_reported_once(clock: Clock, told: Told, watching: Watchdog) -> None:
     with watching.watch(lambda: "waiting for rank 1"):
         clock.advance(11)
-        told.come.wait()
+        assert told.come.wait(WAKES)
     assert told == ["waiting for rank 1"]
 
 
@@ -75,7 +78,7 @@ def test_one_around_another_is_reported_as_well(
         with watching.watch(lambda: "inner"):
             clock.advance(9)
         clock.advance(9)
-        told.come.wait()
+        assert told.come.wait(WAKES)
     assert told == ["outer"]
 
 

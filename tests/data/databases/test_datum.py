@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import simplejpeg
 
-from osucaffe.data.databases.database import open_database
 from osucaffe.data.databases.datum import decode_image, make_datum, parse_datum, pixels
 from osucaffe.proto import caffe_pb2
 from tests.data.records import FORMATS, read_images
@@ -57,16 +56,6 @@ def test_jpegs_are_decoded_as_caffe_decodes_them():
         assert np.abs(mean - half).max() <= 1  # rounding
 
 
-def test_colours():
-    [(_, value)] = open_database(FORMATS / "jpeg6_lmdb").read(0, 1)
-    datum = parse_datum(value)
-    colour = pixels(datum, True).astype(float)
-    gray = pixels(datum, False)
-    assert gray.shape == (1, 64, 96)
-    blue, green, red = colour  # ITU-R BT.601, as JPEG defines its luminance
-    assert np.abs(0.114 * blue + 0.587 * green + 0.299 * red - gray[0]).mean() < 1
-
-
 @pytest.mark.parametrize(
     ("form", "channels"),
     [(".png", 3), (".png", 4), (".bmp", 3), (".ppm", 3), (".tiff", 3), (".tiff", 4)],
@@ -98,21 +87,6 @@ def test_cmyk_jpeg():
     found = decode_image(memoryview(stream.getvalue()))
     assert found.shape == (8, 16, 3)
     assert np.abs(found - np.array([0.0, 0.0, 200.0])).max() < 10
-
-
-def test_png():
-    image = pytest.importorskip("PIL.Image")
-    rgb = np.random.default_rng(1).integers(0, 256, (5, 4, 3), dtype=np.uint8)
-
-    def encoded(array):
-        stream = io.BytesIO()
-        image.fromarray(array).save(stream, "PNG")
-        return memoryview(stream.getvalue())
-
-    assert (decode_image(encoded(rgb)) == rgb[:, :, ::-1]).all()
-    assert decode_image(encoded(rgb), colour=False).shape == (5, 4, 1)
-    assert (decode_image(encoded(rgb[:, :, 0])) == rgb[:, :, :1]).all()
-    assert (decode_image(encoded(rgb[:, :, 0]), colour=True) == rgb[:, :, :1]).all()
 
 
 def test_images_that_pillow_had_better_not_open():

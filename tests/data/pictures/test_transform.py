@@ -33,22 +33,6 @@ def mean_file(tmp_path):
     return str(path)
 
 
-def test_scale_and_mean_value():
-    assert (apply() == IMAGE).all()
-    assert (apply(scale=0.00390625) == IMAGE * np.float32(0.00390625)).all()
-    assert (apply(mean_value=[10.5]) == IMAGE - np.float32(10.5)).all()
-    means = np.array([104, 117, 123.5], np.float32)
-    wanted = (IMAGE - means[:, None, None]) * np.float32(0.1)
-    assert (apply(mean_value=means.tolist(), scale=0.1) == wanted).all()
-
-
-def test_mean_file_is_cropped_with_the_image_and_not_mirrored_before_it(mean_file):
-    wanted = ((IMAGE - MEAN) * np.float32(0.5))[:, 2:7, 3:8]  # (9 - 5) / 2, (11 - 5) / 2
-    settings = {"mean_file": mean_file, "crop_size": 5, "scale": 0.5, "mirror": True}
-    assert (apply(draw=0, **settings) == wanted).all()
-    assert (apply(draw=1, **settings) == wanted[:, :, ::-1]).all()
-
-
 def test_random_crops_reach_every_place_equally_and_mirror_half():
     made, shape = transform("TRAIN", crop_size=7, mirror=True)
     assert made.random
@@ -68,12 +52,6 @@ def test_random_crops_reach_every_place_equally_and_mirror_half():
     assert max(counts.values()) < 270
 
 
-def test_the_test_phase_crops_the_centre():
-    made, _ = transform("TEST", crop_size=7)
-    assert not made.random
-    assert (apply(draw=2**64 - 1, crop_size=7) == IMAGE[:, 1:8, 2:9]).all()
-
-
 def test_draws_depend_on_seed_epoch_and_record_only():
     epochs, records = np.array([0, 0, 1, 1]), np.array([5, 6, 5, 6])
     draws = record_draws(9, epochs, records).tolist()
@@ -81,17 +59,6 @@ def test_draws_depend_on_seed_epoch_and_record_only():
     assert len({*draws, *record_draws(10, epochs, records).tolist()}) == 8
     # The same by Python's numbers, which know no overflow.
     assert draws[3] == mix64(mix64(mix64(1) ^ mix64(9)) ^ 6)
-
-
-def test_a_whole_batch_at_once():
-    made, shape = transform("TEST", crop_size=7, mean_value=[1, 2, 3], scale=0.3)
-    images = np.stack([IMAGE, IMAGE[::-1]])
-    batch = np.empty((2, *shape), np.float32)
-    made.apply(images, batch)
-    for image, found in zip(images, batch, strict=True):
-        one = np.empty(shape, np.float32)
-        made.apply(image, one)
-        assert (one == found).all()
 
 
 def test_bad_settings_name_layer_and_field(mean_file, tmp_path):

@@ -99,24 +99,6 @@ def test_every_image_comes_once_an_epoch_in_another_order(database: Make) -> Non
     assert len({tuple(order) for order in orders.tolist()}) > 1
 
 
-def test_what_is_drawn_depends_on_seed_epoch_and_record_only(database: Make) -> None:
-    high = database("high", [image(number) for number in range(5)])
-    low, large = take(source(high), 0, 15)
-    for position, count in [(0, 4), (4, 7), (11, 4)]:
-        parts = take(source(high), position, count)
-        assert (parts[0] == low[position : position + count]).all()
-        assert (parts[1] == large[position : position + count]).all()
-    assert (take(source(high, seed=4), 0, 15)[1] != large).any()
-
-
-def test_without_chance_the_centres_come_by_key(database: Make) -> None:
-    images = [image(number, 25, 31) for number in range(3)]  # 12 x 15 small pixels
-    low, large = take(source(database("high", images), random=False), 0, 4)
-    for number in range(4):
-        assert (large[number] == images[number % 3][:, 6:18, 8:20]).all()
-        assert (low[number] == shrink(images[number % 3], 2)[:, 3:9, 4:10]).all()
-
-
 def test_encoded_images(database: Make) -> None:
     files = [
         simplejpeg.encode_jpeg(np.ascontiguousarray(image(n).transpose(1, 2, 0)), 95, "BGR")

@@ -9,11 +9,11 @@ import pytest
 from osucaffe.data.ahead.parallel_map import BadRecords
 from osucaffe.data.databases.database import open_database
 from osucaffe.data.databases.datum import make_datum
-from osucaffe.data.streams.order import consecutive, records_at
+from osucaffe.data.streams.order import consecutive
 from osucaffe.data.streams.source import DatumSource
 from osucaffe.errors import UserError
 from osucaffe.proto import caffe_pb2
-from tests.data.records import FORMATS, read_images, transform, write_records
+from tests.data.records import FORMATS, transform, write_records
 
 
 def source(path, phase="TRAIN", *, seed=1, rand_skip=0, **settings):
@@ -33,41 +33,6 @@ def database(tmp_path):
         return write_records(tmp_path / f"{len(list(tmp_path.iterdir()))}_lmdb", values)
 
     return make
-
-
-def test_mnist_batches_hold_the_records_in_key_order_over_and_over():
-    path = FORMATS / "mnist200_lmdb"
-    _, images, wanted = read_images(path)
-    made = source(path, scale=0.00390625)
-    assert made.shape == (1, 28, 28)
-    assert not made.encoded
-    order = np.arange(450) % 200
-    data, labels = take(made, 0, 450)
-    assert (data == images[order] * np.float32(0.00390625)).all()
-    assert (labels == wanted[order]).all()
-    assert (take(made, 333, 9)[1] == wanted[order[333:342]]).all()
-    alone = np.empty((5, 1, 28, 28), np.float32)
-    made.fill(198, [alone])  # without labels
-    assert (alone == data[198:203]).all()
-
-
-def test_records_of_equal_length_but_other_shape_are_noticed(database):
-    path = database([make_datum(np.zeros(s, np.uint8), 1) for s in [(1, 4, 6), (1, 6, 4)]])
-    with pytest.raises(UserError) as caught:
-        take(source(path), 0, 2)
-    for part in ('"00000001"', str(path), "1x6x4", "1x4x6"):
-        assert part in str(caught.value)
-
-
-def test_rand_skip_is_below_its_bound_and_the_seeds_choice():
-    path = FORMATS / "mnist200_lmdb"
-    _, _, wanted = read_images(path)
-    starts = set()
-    for seed in range(40):
-        found = take(source(path, seed=seed, rand_skip=4), 0, 50)[1]
-        assert (found == take(source(path, seed=seed, rand_skip=4), 0, 50)[1]).all()
-        starts |= {start for start in range(4) if (wanted[start : start + 50] == found).all()}
-    assert starts == {0, 1, 2, 3}
 
 
 def test_a_record_of_another_size_names_its_key_and_both_shapes(database):
@@ -138,33 +103,6 @@ with lmdb.open({str(path)!r}, map_size=1 << 20) as environment:
         take(made, 8, 4)
 
 
-def stream(position, wanted, count, **options):
-    epochs, records = records_at(position + np.arange(wanted), count, **options)
-    return list(zip(epochs.tolist(), records.tolist(), strict=True))
-
-
-@pytest.mark.parametrize("block", [0, 1, 4, 7, 23, 50])
-def test_each_epoch_has_each_record_once_and_any_position_goes_on(block):
-    whole = stream(0, 23 * 4, 23, block=block, seed=5)
-    for epoch in range(4):
-        part = whole[23 * epoch : 23 * (epoch + 1)]
-        assert sorted(part) == [(epoch, record) for record in range(23)]
-    for position in range(60):
-        assert stream(position, 17, 23, block=block, seed=5) == whole[position : position + 17]
-
-
-def test_blocks_stay_whole_and_their_order_is_the_seeds_and_the_epochs():
-    orders = set()
-    for seed in range(3):
-        for epoch in range(3):
-            _, records = records_at(epoch * 23 + np.arange(23), 23, block=4, seed=seed)
-            starts = records[records % 4 == 0].tolist()
-            blocks = [range(start, min(start + 4, 23)) for start in starts]
-            assert records.tolist() == [record for block in blocks for record in block]
-            orders.add(tuple(starts))
-    assert len(orders) == 9
-
-
 def test_runs_of_numbers_that_follow_one_another():
     numbers, places = np.array([3, 4, 5, 9, 10, 0]), np.array([0, 2, 4, 6, 7, 9])
     runs = [(each.start, each.stop) for each in consecutive(numbers)]
@@ -172,16 +110,3 @@ def test_runs_of_numbers_that_follow_one_another():
     runs = [(each.start, each.stop) for each in consecutive(numbers, places, step=2)]
     assert runs == [(0, 3), (3, 4), (4, 5), (5, 6)]
     assert not list(consecutive(numbers[:0]))
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 64])
-def test_ranks_together_cover_each_epoch_exactly(ranks):
-    count, batch = 1000, 3
-    steps = -(-3 * count // (batch * ranks))
-    taken = []
-    for step in range(steps):
-        for rank in range(ranks):
-            taken += stream((step * ranks + rank) * batch, batch, count, block=16, seed=1)
-    epochs, records = np.array(taken[: 3 * count]).T
-    for epoch in range(3):
-        assert (np.sort(records[epochs == epoch]) == np.arange(count)).all()

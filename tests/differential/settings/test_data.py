@@ -23,8 +23,26 @@ CASES = 16
         {"coded": "jpg", "mean": "file", "scale": 0.5, "crop": 5, "cache": "host", "stop": 3},
         {"coded": "jpg", "force": "gray", "mirror": True, "raw": True, "before": 2, "ranks": 3},
         {"coded": "float", "mean": "file", "labelled": False, "phase": "TEST", "crop": 5},
+        {"records": 23, "batch": 7, "batches": 14, "block": 4, "cache": "device", "crop": 4},
+        # What other layers read, each with and without chance.
+        {"layer": "ImageData", "coded": "jpg", "root": True, "mean": "one", "scale": 0.5},
+        {"layer": "ImageData", "coded": "png", "resized": (10, 12), "colour": False, "crop": 8,
+         "phase": "TEST"},
+        {"layer": "ImageData", "coded": "jpg", "shuffle": True, "crop": 4, "mirror": True,
+         "batches": 10, "ranks": 3, "raw": True},
+        {"layer": "ImageData", "coded": "png", "shuffle": True, "rand_skip": 3, "varied": True,
+         "crop": 5, "cache": "device", "batches": 10},
+        {"layer": "HDF5Data", "records": 12, "files": 3, "dtype": "int32", "batches": 8},
+        {"layer": "HDF5Data", "records": 12, "files": 3, "shuffle": True, "cache": "device",
+         "batches": 20, "ranks": 3},
+        {"layer": "MemoryData", "records": 6, "batches": 5},
+        {"layer": "MemoryData", "records": 6, "added": True, "scale": 0.5, "mean": "each"},
+        {"layer": "WindowData", "coded": "png", "crop": 8, "batch": 8, "cache_images": True,
+         "mean": "file", "scale": 2.0, "context": 1, "batches": 10},
+        {"layer": "WindowData", "coded": "png", "crop": 8, "batch": 8, "fraction": 1.0,
+         "mirror": True, "square": True, "readers": 3, "batches": 10},
     ],
-)
+)  # fmt: skip
 def test_cases(case: Case) -> None:
     KIND.run(case)
 

@@ -59,30 +59,6 @@ def test_batches_are_the_same(
     assert not net.layers[0]._cached.slots.lacking()
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_ranks_take_their_parts(ranks: int) -> None:
-    transform = "crop_size: 20 mirror: true"
-    for rank in range(ranks):
-
-        def make(rank: int = rank, **options: Any) -> Net:
-            net = read_net(Cpu(), FORMATS / "mnist200_lmdb", transform, **options)
-            net.layers[0].split(rank, ranks)
-            return net
-
-        both(make, shuffle=16)
-
-
-def test_positions_are_where_the_stream_goes_on() -> None:
-    source, transform = FORMATS / "raw6_lmdb", "crop_size: 20 mirror: true"
-    through = taken(read_net(Cpu(), source, transform), 6)
-    net = read_net(Cpu(), source, transform, **keeping())
-    np.testing.assert_equal(taken(net, 2), through[:4])
-    assert net.layers[0].position == 14
-    for position in 3, 0, 4:
-        net.layers[0].position = position * 7
-        np.testing.assert_equal(taken(net, 2), through[2 * position : 2 * position + 4])
-
-
 def test_lists_of_images(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     for number in range(5):

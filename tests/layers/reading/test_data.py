@@ -60,35 +60,6 @@ def test_data_places_the_next_batch_without_a_copy():
     built.layer.close()
 
 
-def test_data_goes_on_from_its_position_and_the_label_is_optional():
-    built = Built(data_layer("rand_skip: 50", "crop_size: 20 mirror: true"))
-    batches = [[array.copy() for array in built.forward()] for _ in range(6)]
-    built.layer.close()
-    again = Built(data_layer("rand_skip: 50", "crop_size: 20 mirror: true", 'top: "data"'))
-    again.layer.position = 4 * 64
-    assert again.shapes == [(64, 1, 20, 20)]
-    for data, _ in batches[4:]:
-        assert (again.forward()[0] == data).all()
-    again.layer.close()
-    other = Built(data_layer("", "crop_size: 20 mirror: true"), seed=2)
-    assert (other.forward()[0] != batches[0][0]).any()
-    other.layer.close()
-
-
-def test_records_are_shuffled_in_each_epoch_where_the_layer_says_so():
-    plain, other = Built(data_layer()), Built(data_layer("shuffle: true"))
-
-    def epoch(built):
-        images = [built.forward()[0].copy() for _ in range(25)]  # 25 x 64 = 8 x 200 records
-        built.layer.close()
-        return np.concatenate(images).reshape(8, 200, -1).sum(axis=2)
-
-    first, again = epoch(plain), epoch(other)
-    assert (np.sort(again) == np.sort(first)).all()
-    assert (again[0] != first[0]).any()
-    assert (again[0] != again[1]).any()
-
-
 def test_two_layers_may_read_one_database():
     train, test = Built(data_layer()), Built(data_layer(), "TEST")
     assert (train.forward()[0] == test.forward()[0]).all()

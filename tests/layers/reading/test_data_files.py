@@ -9,9 +9,7 @@ import simplejpeg
 
 from osucaffe.data.config import DataConfig
 from osucaffe.data.pictures.image import resize
-from osucaffe.data.streams.windows import plan_cut
 from osucaffe.errors import UserError
-from osucaffe.proto import caffe_pb2
 from tests.layers import nets
 
 
@@ -58,48 +56,6 @@ def image_data(folder, settings="", transform=""):
     return f"""type: "ImageData" top: "data" top: "label" transform_param {{ {transform} }}
         image_data_param {{ source: "{folder}/list.txt" root_folder: "{folder}/" batch_size: 3
         {settings} }}"""
-
-
-def test_image_data_follows_the_list_over_and_over(tmp_path, pictures):
-    net = build(image_data(tmp_path, transform="mean_value: 100 scale: 0.5"))
-    assert net.blobs["data"].shape == (3, 3, 24, 32)
-    data, labels = batches(net, 4, "data", "label")
-    order = np.arange(12) % 5
-    assert labels.tolist() == (order * 10).tolist()
-    wanted = np.array(pictures, np.float32).transpose(0, 3, 1, 2)
-    assert np.allclose(data, (wanted[order] - 100) * 0.5)
-
-
-def test_image_data_resizes_and_reads_gray(tmp_path, pictures):
-    net = build(image_data(tmp_path, "new_height: 10 new_width: 12", "crop_size: 8"), "TEST")
-    data, _ = batches(net, 1, "data", "label")
-    wanted = resize(pictures[2], 10, 12)[1:9, 2:10].transpose(2, 0, 1)
-    assert (data[2] == wanted).all()
-    assert build(image_data(tmp_path, "is_color: false")).blobs["data"].shape == (3, 1, 24, 32)
-
-
-def test_image_data_shuffles_anew_in_each_epoch_as_the_seed_says(tmp_path, pictures):
-    text = image_data(tmp_path, "shuffle: true", "crop_size: 20 mirror: true")
-    data, labels = batches(build(text), 10, "data", "label")
-    epochs = labels.reshape(6, 5)
-    assert (np.sort(epochs) == np.arange(5) * 10).all()
-    assert len({tuple(each) for each in epochs.tolist()}) > 1
-    assert (batches(build(text), 10, "data")[0] == data).all()
-    assert (batches(build(text, seed=2), 10, "label")[0] != labels).any()
-    later = build(text)
-    later.layers[0].position = 9
-    assert (batches(later, 2, "data")[0] == data[9:15]).all()
-    parts = [build(text) for _ in range(2)]
-    for rank, net in enumerate(parts):
-        net.layers[0].split(rank, 2)
-    shares = [batches(net, 5, "data")[0].reshape(5, 3, 3, 20, 20) for net in parts]
-    assert (np.stack(shares, 1).reshape(data.shape) == data).all()
-
-
-def test_image_data_skips_what_the_seed_says(tmp_path, pictures):
-    text = image_data(tmp_path, "rand_skip: 3")
-    firsts = {batches(build(text, seed=seed), 1, "label")[0][0] for seed in range(20)}
-    assert firsts == {0, 10, 20}
 
 
 def test_bad_image_lists_name_the_line_or_the_file(tmp_path, pictures):
@@ -163,34 +119,6 @@ def hdf5_data(folder, settings="", tops='top: "data" top: "label"'):
         hdf5_data_param {{ source: "{folder}/files.txt" batch_size: 5 {settings} }}"""
 
 
-def test_hdf5_data_brings_rows_of_file_after_file(tmp_path, rows):
-    net = build(hdf5_data(tmp_path))
-    assert net.blobs["data"].shape == (5, 2, 3)
-    assert net.blobs["label"].shape == (5,)
-    data, labels = batches(net, 7, "data", "label")
-    wanted = np.arange(35) % 12
-    assert (data == wanted[:, None, None]).all()
-    assert (labels == wanted * 10).all()
-    only = build(hdf5_data(tmp_path, tops='top: "label"'))
-    only.layers[0].position = 10
-    assert batches(only, 1, "label")[0].tolist() == [100, 110, 0, 10, 20]
-
-
-def test_hdf5_data_shuffles_files_and_their_rows(tmp_path, rows):
-    text = hdf5_data(tmp_path, "shuffle: true")
-    data, labels = batches(build(text), 36, "data", "label")
-    assert (data[:, 0, 0] * 10 == labels).all()
-    epochs = labels.reshape(15, 12)
-    assert (np.sort(epochs) == np.arange(12) * 10).all()
-    assert len({tuple(each) for each in epochs.tolist()}) == 15
-    for epoch in epochs // 10:  # a file's rows stay together
-        files = np.searchsorted([4, 7], epoch, side="right")
-        assert np.count_nonzero(np.diff(files)) == 2
-    later = build(text)
-    later.layers[0].position = 60
-    assert (batches(later, 4, "label")[0] == labels[60:80]).all()
-
-
 def test_bad_hdf5_files_are_named(tmp_path, rows):
     refuse(hdf5_data(tmp_path, tops='top: "image"'), 'has no data set "image"')
     refuse(hdf5_data(tmp_path) + "transform_param { scale: 2 }", "HDF5Data does not transform")
@@ -226,13 +154,6 @@ def test_memory_data_brings_its_arrays_over_and_over():
     assert batches(net, 2, "label")[0].tolist() == [7, 8, 7, 8]
 
 
-def test_memory_data_transforms_images_that_are_added():
-    net = build(MEMORY + "transform_param { scale: 0.5 }")
-    images = np.random.default_rng(0).integers(0, 256, (2, 3, 4, 5), dtype=np.uint8)
-    net.layers[0].add_images(images, [1, 2])
-    assert (batches(net, 1, "data")[0] == images * np.float32(0.5)).all()
-
-
 def test_bad_memory_data_names_the_layer():
     refuse(MEMORY.replace("height: 4", ""), "memory_data_param.height: is missing")
     layer = build(MEMORY).layers[0]
@@ -261,86 +182,6 @@ def windows(tmp_path, pictures):
         "# 1\na picture 1.jpg\n3\n24\n32\n2\n2 0.5 8 8 31 23\n0 0 16 0 31 15\n"
     )
     return pictures
-
-
-def warp(image, box):
-    x1, y1, x2, y2 = box
-    return resize(image[y1 : y2 + 1, x1 : x2 + 1], 8, 8).transpose(2, 0, 1).astype(np.float32)
-
-
-@pytest.mark.parametrize("cache", ["", "cache_images: true"])
-def test_window_data_warps_windows_background_first(tmp_path, windows, cache):
-    net = build(window_data(tmp_path, cache, "crop_size: 8 mean_value: 50 scale: 2"))
-    assert net.layers[0].records == 4
-    data, labels = batches(net, 10, "data", "label")
-    sets = {
-        0: [warp(windows[0], (0, 0, 7, 7)), warp(windows[1], (16, 0, 31, 15))],
-        1: [warp(windows[0], (2, 3, 17, 18))],
-        2: [warp(windows[1], (8, 8, 31, 23))],
-    }
-    seen = set()
-    assert (labels.reshape(10, 8)[:, :6] == 0).all()  # fg_fraction is 0.25
-    assert (labels.reshape(10, 8)[:, 6:] > 0).all()
-    for image, label in zip(data, labels, strict=True):
-        match = [(image == (each - 50) * 2).all() for each in sets[int(label)]]
-        assert sum(match) == 1
-        seen.add((int(label), match.index(True)))
-    assert seen == {(0, 0), (0, 1), (1, 0), (2, 0)}
-    again = build(window_data(tmp_path, cache, "crop_size: 8 mean_value: 50 scale: 2"))
-    again.layers[0].position = 24
-    assert (batches(again, 7, "data")[0] == data[24:]).all()
-
-
-@pytest.mark.usefixtures("readers_are")
-def test_window_data_mirrors_about_half_of_the_windows(tmp_path, windows):
-    text = window_data(tmp_path, "fg_fraction: 1", "crop_size: 8 mirror: true")
-    data, labels = batches(build(text), 10, "data", "label")
-    wanted = warp(windows[0], (2, 3, 17, 18))
-    ones = data[labels == 1]
-    mirrored = (ones == wanted[:, :, ::-1]).all(axis=(1, 2, 3))
-    assert (mirrored | (ones == wanted).all(axis=(1, 2, 3))).all()
-    assert 0.2 < mirrored.mean() < 0.8
-
-
-def test_context_shows_the_surroundings_and_leaves_out_what_is_not_in_the_image():
-    # A box of 16 pixels, context 2 of 8: the box takes 4 of the 8, so 32 pixels are shown.
-    cut = plan_cut((8, 8, 23, 23), (100, 100), 8, context=2)
-    assert cut.source == (slice(0, 33), slice(0, 33))
-    assert cut.target == (slice(0, 8), slice(0, 8))
-    # At the left edge, a quarter of the square would show what is left of the image.
-    edge = plan_cut((0, 40, 15, 55), (100, 100), 8, context=2)
-    assert edge.source == (slice(40 - 8, 65), slice(0, 25))
-    assert edge.target == (slice(0, 8), slice(2, 8))
-    flipped = plan_cut((0, 40, 15, 55), (100, 100), 8, context=2, mirror=True)
-    assert flipped.source == edge.source
-    assert flipped.target == (slice(0, 8), slice(0, 6))
-
-
-def test_square_windows_grow_about_their_centre():
-    warped = plan_cut((10, 10, 19, 29), (50, 50), 10)
-    assert warped.source == (slice(10, 30), slice(10, 20))
-    square = plan_cut((10, 10, 19, 29), (50, 50), 10, square=True)
-    assert square.source == (slice(10, 31), slice(5, 26))
-
-
-def test_the_outside_is_zero_and_the_mean_is_that_of_its_place(tmp_path, windows):
-    (tmp_path / "windows.txt").write_text("# 0\na picture 0.jpg\n3\n24\n32\n1\n1 0.9 0 4 7 11\n")
-    mean = np.random.default_rng(0).random((3, 10, 10), np.float32)
-    blob = caffe_pb2.BlobProto(num=1, channels=3, height=10, width=10, data=mean.ravel())
-    (tmp_path / "mean.binaryproto").write_bytes(blob.SerializeToString())
-    text = window_data(
-        tmp_path,
-        "context_pad: 2 fg_fraction: 1",
-        f'crop_size: 8 mean_file: "{tmp_path}/mean.binaryproto"',
-    )
-    data, _ = batches(build(text), 1, "data", "label")
-    cut = plan_cut((0, 4, 7, 11), (24, 32), 8, context=2)
-    assert cut.source[1].start == 0
-    left = cut.target[1].start
-    assert left == 2
-    assert (data[:, :, :, :left] == 0).all()
-    part = resize(windows[0][cut.source], 8, 8 - left).transpose(2, 0, 1).astype(np.float32)
-    assert np.allclose(data[0, :, :, left:], part - mean[:, 1:9, 1:9][:, :, left:])
 
 
 def test_bad_window_files_name_the_line(tmp_path, windows):

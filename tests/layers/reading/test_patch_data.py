@@ -10,7 +10,6 @@ import pytest
 from osucaffe.data.databases.database import record_key, write_database
 from osucaffe.data.databases.datum import make_datum
 from osucaffe.data.pictures.bicubic import shrink
-from osucaffe.errors import UserError
 from osucaffe.net import Net
 
 from .test_data_files import batches as all_batches
@@ -96,11 +95,3 @@ def test_bad_settings_name_the_layer(tmp_path: Path, images: list[np.ndarray]) -
         ("", "mean_value: 1 mean_value: 2", "mean_value: 2 values for 3 channels"),
     ]:
         refuse(patches(tmp_path, text, transform), message)
-
-
-def test_a_bad_image_stops_the_net_with_its_name(tmp_path: Path) -> None:
-    shapes = [(3, 20, 20), (3, 8, 20)]
-    records = [(record_key(i), make_datum(np.ones(s, np.uint8), 0)) for i, s in enumerate(shapes)]
-    write_database(tmp_path / "high", records)
-    with pytest.raises(UserError, match=r'record "00000001" of .*/high is 8x20'):
-        batches(build(patches(tmp_path)), 1)

@@ -83,33 +83,12 @@ def test_every_blob_of_an_inspectable_net_can_be_read() -> None:
     np.testing.assert_array_equal(2 * net.read("data").reshape(flat.shape), flat)
 
 
-def test_a_position_is_where_the_stream_goes_on() -> None:
-    source, transform = FORMATS / "raw6_lmdb", "crop_size: 20 mirror: true"
-    through = batches(read_net(cpu(True), source, transform), 5)
-    net = read_net(cpu(True), source, transform)
-    net.layers[0].position = 3 * 7
-    np.testing.assert_equal(batches(net, 2), through[6:])
-
-
 @pytest.fixture
 def database(tmp_path: Path) -> Any:
     def make(values: list[bytes]) -> Path:
         return write_records(tmp_path / "lmdb", values)
 
     return make
-
-
-@pytest.mark.parametrize("transform", ["crop_size: 6", "crop_size: 6 mirror: true mean_value: 3"])
-@pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
-def test_crops_of_records_that_differ_in_size(database: Any, transform: str, phase: str) -> None:
-    random = np.random.default_rng(0)
-    shapes = [(2, 9, 8), (2, 30, 7), (2, 6, 6), (2, 9, 8), (2, 8, 25)]
-    images = [random.integers(0, 256, shape).astype(np.uint8) for shape in shapes]
-    path = database([make_datum(image, label) for label, image in enumerate(images)])
-    found, wanted = (
-        batches(read_net(cpu(raw), path, transform, phase=phase)) for raw in (True, False)
-    )
-    np.testing.assert_equal(found, wanted)
 
 
 def floats(count: int) -> bytes:
@@ -154,18 +133,6 @@ def listed(tmp_path: Path) -> str:
 def image_net(backend: Any, listed: str, text: str, transform: str, phase: str) -> Net:
     data = f'type: "ImageData" image_data_param {{ {listed} {text} }}'
     return net_of(backend, data, transform, phase=phase)
-
-
-@pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
-@pytest.mark.parametrize(("text", "transform"), IMAGES)
-def test_images_of_a_list_too(listed: str, text: str, transform: str, phase: str) -> None:
-    made = [image_net(cpu(raw), listed, text, transform, phase) for raw in (False, True)]
-    assert [call.name for call in made[1].programs[0][:2]] == ["host", "transform"]
-    assert made[1].layers[0]._raw.dtype == "uint8"
-    found, wanted = batches(made[1]), batches(made[0])
-    np.testing.assert_equal(found, wanted)
-    assert {*found[1].tolist(), *found[3].tolist()} == set(range(5))
-    assert np.ptp(found[0]) > 20  # there is something to see
 
 
 @pytest.mark.gpu

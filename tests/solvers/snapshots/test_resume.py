@@ -40,39 +40,6 @@ def settings(folder: Path, kind: str = "SGD", form: str = "BINARYPROTO", more: s
     )
 
 
-@pytest.mark.parametrize("form", END)
-@pytest.mark.parametrize("kind", TYPES)
-def test_resumed_training_is_identical(tmp_path: Path, kind: str, form: str) -> None:
-    text = settings(tmp_path, kind, form)
-    straight = solver(text)
-    straight.step(10)
-    first = solver(text)
-    first.step(5)
-    event = first.snapshot()
-    assert event.state == f"{tmp_path}/run_iter_5.solverstate{END[form]}"
-    second = solver(text, resume=event.state)
-    assert second.iteration == 5
-    assert_same(second, first)
-    second.step(5)
-    assert_same(second, straight)
-
-
-def test_a_plateau_goes_on(tmp_path: Path) -> None:
-    """The least loss and where it was are part of the state; no display is needed for it."""
-    windows = "plateau_winsize: 1 " * 3
-    more = f'base_lr: 0.5 lr_policy: "plateau" gamma: 0.5 average_loss: 2 {windows}'
-    straight = solver(settings(tmp_path, more=more))
-    straight.step(10)
-    assert straight.policy.current_step > 0
-    assert np.isfinite(straight.policy.best[0])
-    first = solver(settings(tmp_path, more=more))
-    first.step(5)
-    second = solver(settings(tmp_path, more=more), resume=first.snapshot().state)
-    second.step(5)
-    assert second.policy.best == straight.policy.best
-    assert_same(second, straight)
-
-
 def test_data_positions_tests_and_losses_are_resumed(tmp_path: Path) -> None:
     more = (
         "test_iter: 3 test_interval: 2 iter_size: 2 average_loss: 8 display: 1 clip_gradients: 1 "

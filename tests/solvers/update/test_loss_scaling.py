@@ -34,24 +34,6 @@ def overflow(run: Solver) -> None:
     run.backend.write(blob.data, values)
 
 
-@pytest.mark.parametrize("kind", TYPES)
-@pytest.mark.parametrize("more", ["", "iter_size: 2 clip_gradients: 0.05 weight_decay: 0.01"])
-def test_a_power_of_two_changes_no_bit(kind: str, more: str) -> None:
-    text = f'type: "{kind}" {TYPES[kind]} {more}'
-    plain, static, dynamic = (
-        solver(text, loss_scale=scale) for scale in ("none", "1024", "dynamic")
-    )
-    for run in plain, static, dynamic:
-        run.step(4)
-    for run in static, dynamic:
-        for name, value in parameters(plain).items():
-            np.testing.assert_allclose(
-                parameters(run)[name], value, rtol=0, atol=2e-6 * np.abs(value).max()
-            )
-    assert dynamic.loss_scale
-    assert dynamic.loss_scale.read() == [loss_scaling.START, 4, 0]
-
-
 @pytest.mark.parametrize(("net", "scale"), [(NET, 8), (SUMMED, 4)], ids=["a loss", "a sum"])
 def test_the_gradients_are_scaled(net: str, scale: int) -> None:
     plain, scaled = (solver("", net, loss_scale=each) for each in (None, scale))

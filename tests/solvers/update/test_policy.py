@@ -1,77 +1,13 @@
-"""The learning-rate policies: their formulas, and what is refused."""
+"""The learning-rate policies: their steps, and what is refused; their formulas are checked beside
+NumPy's, in tests/differential/settings."""
 
 from __future__ import annotations
-
-import math
 
 import pytest
 
 from osucaffe.errors import UserError
 from osucaffe.proto import SolverParameter, parse_text
-from osucaffe.solvers.update.policy import NEEDS, Policy
-
-CASES = [
-    ('lr_policy: "fixed"', {0: 0.5, 1000: 0.5}),
-    ('lr_policy: "step" gamma: 0.1 stepsize: 10', {0: 0.5, 9: 0.5, 10: 0.05, 25: 0.005}),
-    ('lr_policy: "exp" gamma: 0.5', {0: 0.5, 1: 0.25, 3: 0.0625}),
-    ('lr_policy: "inv" gamma: 0.25 power: 0.5', {0: 0.5, 12: 0.25}),
-    (
-        'lr_policy: "multistep" gamma: 0.1 stepvalue: 5 stepvalue: 8',
-        {0: 0.5, 4: 0.5, 5: 0.05, 7: 0.05, 8: 0.005, 100: 0.005},
-    ),
-    ('lr_policy: "poly" power: 2 max_iter: 10', {0: 0.5, 5: 0.125, 10: 0, 11: 0}),
-    (
-        'lr_policy: "sigmoid" gamma: -0.5 stepsize: 4',
-        {4: 0.25, 6: 0.5 / (1 + math.e), 2: 0.5 / (1 + 1 / math.e)},
-    ),
-    (
-        'lr_policy: "multifixed" stagelr: 0.1 stageiter: 2 stagelr: 0.3 stageiter: 5',
-        {0: 0.1, 2: 0.1, 3: 0.3, 5: 0.3, 100: 0.3},
-    ),
-]
-BEGINNINGS = [
-    (  # Intel Caffe's
-        'lr_policy: "step" gamma: 0.1 stepsize: 8 warmup_iter: 10 warmup_start_lr: 0.1',
-        {0: 0.1, 5: 0.3, 9: 0.46, 10: 0.05, 16: 0.005},
-    ),
-    (  # NVIDIA Caffe's
-        'lr_policy: "fixed" rampup_interval: 4 rampup_lr: 0.1',
-        {0: 0.1, 2: 0.2, 3: 0.325, 4: 0.5},
-    ),
-    (
-        'lr_policy: "fixed" rampup_interval: 4 min_lr: 0.1',
-        {0: 0.1, 1: 0.1, 2: 0.125, 4: 0.5},
-    ),
-    (
-        'lr_policy: "poly" power: 2 max_iter: 10 min_lr: 0.1',
-        {0: 0.5, 5: 0.2, 10: 0.1, 11: 0.1},
-    ),
-    ('lr_policy: "step" gamma: 0.1 stepsize: 1 min_lr: 0.01', {0: 0.5, 1: 0.05, 2: 0.01}),
-]
-"""The first rates, and the least."""
-
-
-@pytest.mark.parametrize(("settings", "rates"), CASES + BEGINNINGS)
-def test_rates(settings: str, rates: dict[int, float]) -> None:
-    policy = Policy(parse_text("base_lr: 0.5 " + settings, SolverParameter))
-    for iteration, rate in rates.items():
-        assert policy.rate(iteration) == pytest.approx(rate, rel=1e-6)
-
-
-def test_every_policy_has_a_case() -> None:
-    assert len(CASES) + len({"plateau"}) == len(NEEDS)
-
-
-def test_a_plateau_of_the_loss_lowers_the_rate() -> None:
-    losses = [math.nan, 5, 4, 4, 4.5, 4, 3, 3, 3, 3, 3, 3]
-    settings = 'base_lr: 1 lr_policy: "plateau" gamma: 0.1 plateau_winsize: 3 plateau_winsize: 2'
-    left = iter(losses)
-    policy = Policy(parse_text(settings, SolverParameter), loss=lambda: next(left))
-    rates = [policy.rate(iteration) for iteration in range(len(losses))]
-    # The least loss at 2: three without a lesser one; then at 6: two; then no step is left.
-    wanted = [1.0] * 5 + [0.1] * 3 + [0.01] * 4
-    assert rates == pytest.approx(wanted)
-    assert policy.best == [3, 8]
+from osucaffe.solvers.update.policy import Policy
 
 
 @pytest.mark.parametrize(
@@ -88,16 +24,6 @@ def test_a_rate_that_is_no_number_ends_training(settings: str) -> None:
     policy = Policy(param)
     with pytest.raises(UserError, match="the rate is no number: correct gamma"):
         list(map(policy.rate, range(20)))
-
-
-def test_steps_are_counted_for_the_state() -> None:
-    settings = 'base_lr: 1 lr_policy: "multistep" gamma: 0.1 stepvalue: 5 stepvalue: 8'
-    policy = Policy(parse_text(settings, SolverParameter))
-    counts = []
-    for iteration in range(10):
-        policy.rate(iteration)
-        counts.append(policy.current_step)
-    assert counts == [0, 0, 0, 0, 0, 1, 1, 1, 2, 2]
 
 
 def test_an_iteration_passes_one_step_at_most() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +12,6 @@ from osucaffe.errors import UserError
 from osucaffe.proto import NetParameter, SolverParameter, parse_text
 from osucaffe.solvers import Solver
 from osucaffe.solvers.update.rules import RULES, update_of
-
-from ..runs import TYPES, parameters, solver
 
 FIXTURES = sorted((Path(__file__).parents[2] / "fixtures" / "caffe").glob("solver_*.npz"))
 
@@ -79,34 +76,3 @@ def test_the_rules_are_those_of_caffe() -> None:
 def test_contradictions_are_named(settings: str, complaint: str) -> None:
     with pytest.raises(UserError, match=f"s.prototxt: {complaint}"):
         update_of(parse_text(settings, SolverParameter), "s.prototxt")
-
-
-def rmsprop(w: np.ndarray, g: np.ndarray, state: dict[str, np.ndarray]) -> np.ndarray:
-    """Tieleman & Hinton 2012: divide by a running average of the gradient's magnitude."""
-    state["mean"] = 0.9 * state.get("mean", np.zeros_like(w)) + 0.1 * g**2
-    return 0.05 * g / (np.sqrt(state["mean"]) + 1e-8)
-
-
-def adadelta(w: np.ndarray, g: np.ndarray, state: dict[str, np.ndarray]) -> np.ndarray:
-    """Zeiler 2012, algorithm 1, lines 4 to 6."""
-    zero = np.zeros_like(w)
-    state["g"] = 0.95 * state.get("g", zero) + 0.05 * g**2
-    root = [np.sqrt(part + 1e-6) for part in (state.get("step", zero), state["g"])]
-    step = root[0] / root[1] * g
-    state["step"] = 0.95 * state.get("step", zero) + 0.05 * step**2
-    return 0.05 * step
-
-
-@pytest.mark.parametrize(("kind", "rule"), [("RMSProp", rmsprop), ("AdaDelta", adadelta)])
-def test_rules_without_a_fixture_follow_their_papers(kind: str, rule: Callable) -> None:
-    run = solver(f'type: "{kind}" {TYPES[kind]}')
-    states: dict[str, dict] = {}
-    for _ in range(4):
-        before = {name: value.astype(float) for name, value in parameters(run).items()}
-        run.step(1)
-        after = parameters(run)
-        for each in run.net.parameters:
-            name = f"{each.layer}:{each.index}"
-            gradient = run.backend.read(each.blob.diff).astype(float)
-            step = each.lr_mult * rule(before[name], gradient, states.setdefault(name, {}))
-            assert error(after[name], before[name] - step) < 1e-5, name

@@ -92,8 +92,9 @@ def _backward(
 
 
 def max_pooling(p: Preparation, a: ops.MaxPooling) -> Step:
-    """The index holds oneDNN's workspace."""
-    return _forward(p, api.MAX, a.x, a.y, a.index, _windows(a.x, a.y, a))
+    """The index holds oneDNN's workspace, if there is a backward pass that reads it."""
+    index = None if p.only_forward and a.index is not None and a.index.is_open else a.index
+    return _forward(p, api.MAX, a.x, a.y, index, _windows(a.x, a.y, a))
 
 
 def max_pooling_backward(p: Preparation, a: ops.MaxPoolingBackward) -> Step | None:

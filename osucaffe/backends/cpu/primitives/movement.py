@@ -157,6 +157,11 @@ def top_k(call: CpuCall, a: ops.TopK) -> Step:
     return step
 
 
+@direct()
+def collective(call: CpuCall, a: ops.Collective) -> None:
+    a.operation(a.x.array.reshape(-1)).wait()
+
+
 @primitive()
 def host(call: CpuCall, a: ops.Host) -> Step:
     if a.feed:  # it places the tensors

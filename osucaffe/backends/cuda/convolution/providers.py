@@ -73,7 +73,11 @@ def _by_space_to_depth(call: CudaCall, problem: Problem) -> list[Provider]:
     forms = space_to_depth.forms(call.backend.dtype, problem)
     kernels = implicit_gemm_tf32 if "y" in call.writes else wgrad_tf32
     own = [forms[0].around(each) for each in kernels(call, forms[0].folded)]
-    plans = [form.around(_plans(call, "cudnn", _convolution(call, form.folded))) for form in forms]
+    plans = [
+        form.around(plans)
+        for form in forms
+        for plans in _by_cudnn(call, _convolution(call, form.folded))
+    ]
     others = _unless_good_enough(call, problem, own, plans)
     return [*others, *spares(_cudnn(call, problem))]
 
@@ -117,13 +121,7 @@ def _plans(call: CudaCall, name: str, convolution: Convolution, *, fused: bool =
 def _cudnn(call: CudaCall, problem: Problem, *, own: bool = False) -> list[Provider]:
     """cuDNN in its variants, and cuBLASLt where it is a product. own: a kernel of ours does it,
     too."""
-    plain = _convolution(call, problem)
-    providers: list[Provider] = [_plans(call, "cudnn alone", plain)]
-    if fused := _fused(call, plain, own=own):
-        # All that fuses in 16 bits has to be compiled; where that takes longest, it is the fastest.
-        if call.backend.dtype != "float32" and plain.work > HEAVY:
-            spares(providers)
-        providers.insert(0, _plans(call, "cudnn fused", fused, fused=True))
+    providers: list[Provider] = [*_by_cudnn(call, _convolution(call, problem), own=own)]
     if problem.is_product:
         light = operation(call) == "forward" or problem.work < LIGHT
         return [_gemm(call, problem), *(spares(providers) if light else providers)]
@@ -132,6 +130,18 @@ def _cudnn(call: CudaCall, problem: Problem, *, own: bool = False) -> list[Provi
         if part.w.nbytes % ALIGNMENT == 0:  # each group's filters begin where cuDNN wants operands
             providers.append(PackedGroups(call, part, problem.group))
     return providers
+
+
+def _by_cudnn(call: CudaCall, plain: Convolution, *, own: bool = False) -> list[Cudnn]:
+    """cuDNN's plans for a convolution, and those for it with what is fused into it: first."""
+    alone = _plans(call, "cudnn alone", plain)
+    fused = _fused(call, plain, own=own)
+    if not fused:
+        return [alone]
+    # All that fuses in 16 bits has to be compiled; where that takes longest, it is the fastest.
+    if call.backend.dtype != "float32" and plain.work > HEAVY:
+        spares([alone])
+    return [_plans(call, "cudnn fused", fused, fused=True), alone]
 
 
 def _fused(call: CudaCall, plain: Convolution, *, own: bool) -> Convolution | None:

@@ -19,6 +19,7 @@ import numpy as np
 from ...tensor import Shape, Step, Tensor, sequence
 from ..call import CudaCall, Kernels, Provider
 from ..layout import C_TYPES, ITEM_BYTES, dtype_of, strides
+from ..passes.convert import copy_columns
 from ..runtime.compile import Kernel, kernel
 from ..runtime.launch import blocks_for, launch
 from .cudnn import Cudnn
@@ -97,6 +98,14 @@ class SpaceToDepth:
         function = self._kernel("unfold_filters", self.dtype, "float32")
         return launch(function, blocks_for(dw.size), [*arguments, np.int32(accumulate)])
 
+    def _repeat(self, call: CudaCall, b: Tensor, steps: list[Step]) -> Tensor:
+        """The bias for each of the pixels, as it is added to what is folded."""
+        repeated = call.temporary((self.pixels * b.size,))
+        steps.append(
+            copy_columns(b, repeated, self.pixels, b.size, pitch=(0, b.size), offset=(0, 0))
+        )
+        return repeated
+
     def around(self, provider: Kernels | Cudnn) -> Provider:
         """A provider for the folded convolution as one for this: its steps bring the operands into
         this form, and the gradient of the filters back."""
@@ -111,7 +120,10 @@ class SpaceToDepth:
         reads = call.reads | {"x": folded_x}
         if operation(call) == "forward":
             steps = [self.fold_filters(call.needed("w"), folded_w), *steps]
-            return sequence([*steps, make(chosen, replace(call, reads=reads | {"w": folded_w}))])
+            reads["w"] = folded_w
+            if call["b"] is not None and self.pixels > 1:
+                reads["b"] = self._repeat(call, call["b"], steps)
+            return sequence([*steps, make(chosen, replace(call, reads=reads))])
         dw, add = call.needed("dw"), "dw" in call.accumulates
         inner = replace(
             call, reads=reads, writes=call.writes | {"dw": folded_w},

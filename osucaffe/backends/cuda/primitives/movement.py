@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ...primitives.movement import (
+    Collective,
     Concat,
     Copy,
     Fill,
@@ -92,6 +93,15 @@ def positions(call: CudaCall, a: Positions) -> Step:
     call.backend.choose_layout(a.y)
     place = row_major_place(a.y) if is_channels_last(a.y) else "at"
     return element_step([Operand("y", a.y, stored=True, loaded=False)], f"y = (float)({place});")
+
+
+@primitive("row")
+def collective(call: CudaCall, a: Collective) -> Step:
+    def step() -> None:
+        stream = call.backend.current
+        a.operation(a.x.array.reshape(-1), stream=stream).wait(stream)
+
+    return step
 
 
 @primitive("own")

@@ -86,13 +86,17 @@ class PlansOnCpu(FakeCudnn):
 
 LAYERS = {
     **{f"packed: {name}": (layer, None) for name, layer in (PACKED | NARROW).items()},
-    "AlexNet": (square((2, 3, 43, 43), (8, 3, 11, 11), 4, 0), 0),
+    "AlexNet, fused": (square((2, 3, 43, 43), (8, 3, 11, 11), 4, 0), 0),
+    "AlexNet": (square((2, 3, 43, 43), (8, 3, 11, 11), 4, 0), 1),
     "GoogLeNet": (square((2, 3, 16, 16), (8, 3, 7, 7), 2, 3), 0),
-    "GoogLeNet, 4 pixels": (square((1, 3, 16, 16), (8, 3, 7, 7), 2, 3), 1),
+    "GoogLeNet, 4 pixels, fused": (square((1, 3, 16, 16), (8, 3, 7, 7), 2, 3), 2),
+    "GoogLeNet, 4 pixels": (square((1, 3, 16, 16), (8, 3, 7, 7), 2, 3), 3),
     "uneven": (Layer((2, 1, 19, 14), (8, 1, 4, 5), (3, 2), (0, 1)), 0),
-    "uneven, 2 pixels": (Layer((2, 3, 23, 28), (8, 3, 7, 7), (2, 2), (2, 1)), 1),
+    "uneven, 2 pixels, fused": (Layer((2, 3, 23, 28), (8, 3, 7, 7), (2, 2), (2, 1)), 2),
+    "uneven, 2 pixels": (Layer((2, 3, 23, 28), (8, 3, 7, 7), (2, 2), (2, 1)), 3),
 }
-"""Layers, and which form of space to depth (None: packed groups)."""
+"""Layers, and which candidate by space to depth (None: packed groups): for outputs those of one
+pixel come first, and of each form the one with what is fused into it."""
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
@@ -100,21 +104,22 @@ LAYERS = {
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_on_the_cpu(name: str, slope: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Images lie in either order where blocks of their pixels become channels."""
-    layer, form = LAYERS[name]
+    layer, number = LAYERS[name]
+    packed = number is None
     simulate(monkeypatch)
     execute(monkeypatch)
     monkeypatch.setattr(cudnn, "MOST_COPYING", math.inf)
     monkeypatch.setattr(providers, "WORTH_FUSING", 0)
-    provider = "cudnn on packed groups" if form is None else "cudnn by space to depth"
-    operations = ("forward", "data", "filter") if form is None else ("forward", "filter")
-    force(monkeypatch, provider, form or 0)
+    by_space_to_depth = tuple(f"cudnn {each} by space to depth" for each in ("fused", "alone"))
+    operations = ("forward", "data", "filter") if packed else ("forward", "filter")
+    force(monkeypatch, "cudnn on packed groups" if packed else by_space_to_depth, number or 0)
     plans = PlansOnCpu()
     wanted = run(Cpu(), layer, operations, relu=slope, integers=True)
-    for flexible in (True,) if form is None else (True, False):
+    for flexible in (True,) if packed else (True, False):
         backend = with_libraries(Cuda(precision="fp32"), plans)
         found = run(backend, layer, operations, relu=slope, flexible=flexible, integers=True)
         np.testing.assert_equal(found, wanted)
-    assert plans.executed == (2 * 6 if form is None else 4 * 4) * layer.group
+    assert plans.executed == (2 * 6 if packed else 4 * 4) * layer.group
 
 
 @pytest.mark.parametrize(("taken", "searched"), [(1e-3, 0), (1.0, 3)])

@@ -129,5 +129,5 @@ def test_space_to_depth_compiles(
     flexible: bool, backend: Cuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(2):
-        force(monkeypatch, "cudnn by space to depth", number)
+        force(monkeypatch, "cudnn alone by space to depth", number)
         run_layer(backend, IMAGE["image"], ("forward", "filter"), flexible=flexible)
