@@ -7,6 +7,7 @@ of its name in its folder, which may return an exit code. It is imported once op
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import itertools
 import os
@@ -111,7 +112,13 @@ def _run(arguments: Sequence[str] | None) -> int:
             raise
         code = _code(error)
         if code != 141:
-            print(f"osucaffe: {messages.explain(error)}", file=sys.stderr)
+            print(f"osucaffe: {messages.explain(error)}", file=sys.stderr, flush=True)
+        if code == 130 and arguments is None:
+            # Python would wait for threads, for ever for one that was starting when Ctrl-C came.
+            _leave(code)
+            with contextlib.suppress(OSError):
+                sys.stdout.flush()
+            os._exit(code)
     return code
 
 

@@ -10,27 +10,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..data.pictures.image import decode_content, read_content
-from ..data.sets.folder import orientation, turned
+from ..data.sets.folder import images_in, orientation, turned
 from ..errors import UserError
 from ..files import replacing
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
-"""The suffixes of image files in a folder."""
-
 
 def find_files(given: list[str]) -> Iterator[str]:
-    """The named files, and those in the named folders."""
+    """The named files, and those in the named folders (`images_in`)."""
     for name in given:
-        if not Path(name).is_dir():
-            yield name
-            continue
-        inside = [path for path in Path(name).rglob("*") if path.suffix.lower() in SUFFIXES]
-        if not inside:
-            raise UserError(f"{name}: there is no image in this folder ({', '.join(SUFFIXES)})")
-        yield from map(str, sorted(inside))
+        yield from map(str, images_in(Path(name))) if Path(name).is_dir() else [name]
 
 
 def load_upright(path: str) -> np.ndarray:

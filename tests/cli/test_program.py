@@ -113,6 +113,23 @@ def test_an_interrupt_while_the_command_line_is_read(
     assert capsys.readouterr().err == "osucaffe: interrupted\n"
 
 
+def test_an_interrupted_program_waits_for_no_thread() -> None:
+    """Ctrl-C while a pool starts a thread leaves one that no pool knows and that never ends."""
+    script = """
+import sys, threading, osucaffe.cli, osucaffe.cli.nets.layers as layers
+def run(args):
+    threading.Thread(target=threading.Event().wait).start()
+    print("some")
+    raise KeyboardInterrupt
+layers.run, sys.argv[1:] = run, ["layers"]
+sys.exit(osucaffe.cli.main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "some\n", "osucaffe: interrupted\n")
+
+
 def test_memory_that_the_system_refuses(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

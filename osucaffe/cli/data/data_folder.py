@@ -21,7 +21,7 @@ from ...errors import UserError
 from ...files import write_bytes
 from ...proto import write_mean
 from .. import options
-from ..images import SUFFIXES, save_image
+from ..images import save_image
 from ..output import make_folder, progress, short, table
 from .contact_sheet import draw_contact_sheet
 
@@ -33,7 +33,7 @@ _LONGEST = 15
 def run(args: argparse.Namespace) -> None:
     """Make the databases, the lists, the names of the labels, the mean and the contact sheet."""
     log.start()
-    entries, classes = find_photos(args.photos, SUFFIXES)
+    entries, classes = find_photos(args.photos)
     parts = split(entries, args.val_share)
     out = Path(args.out)
     if out.resolve().is_relative_to(Path(args.photos).resolve()):

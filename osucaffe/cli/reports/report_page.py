@@ -19,7 +19,7 @@ h1 { font-size: 1.6em; margin-bottom: 0; } h2 { font-size: 1.15em; margin: 2em 0
 figure { margin: 0 1em 1em 0; display: inline-block; width: 460px; max-width: 100%; }
 svg { width: 100%; height: auto; } svg text { font-size: 13px; fill: currentColor; }
 .grid { stroke: var(--line); } polyline { fill: none; stroke-width: 2; }
-polyline.raw { opacity: .3; stroke-width: 1; }
+polyline.raw { opacity: .5; stroke-width: 1; }
 .legend { color: var(--quiet); font-size: .9em; } .legend span { margin-left: 1em;
   display: inline-block; }
 .legend i { display: inline-block; width: 14px; border-top-width: 3px; vertical-align: middle;
@@ -32,14 +32,14 @@ th:first-child, td:first-child { text-align: left; } .confusion td { text-align:
   border: 0; font-weight: normal; white-space: nowrap; }
 .facts td { text-align: left; border: 0; vertical-align: top; } th, td { overflow-wrap: normal; }
 .facts td + td { overflow-wrap: anywhere; }
-@media (max-width: 600px) { th, td { padding: 3px 4px; font-size: 12px; }
-  .card, .card img { width: 104px; } .card img { height: 104px; } }
 .cards { display: flex; flex-wrap: wrap; gap: 14px; }
 .card { width: 128px; font-size: .82em; line-height: 1.35; overflow-wrap: anywhere; }
 .card img { width: 128px; height: 128px; object-fit: contain; background: #8882;
   image-rendering: pixelated; display: block; margin-bottom: 4px; }
 .big { font-size: 2em; font-weight: 600; margin-right: .3em; }
 pre { background: #8881; padding: 1em; overflow-x: auto; font-size: .85em; }
+@media (max-width: 600px) { th, td { padding: 3px 4px; font-size: 12px; }
+  .card, .card img { width: 104px; } .card img { height: 104px; } }
 """
 
 
@@ -137,10 +137,16 @@ _SMOOTHED = 20
 
 
 def panel(
-    title: str, series: Mapping[str, Points], x_name: str = "iteration", *, log: str = ""
+    title: str,
+    series: Mapping[str, Points],
+    x_name: str = "iteration",
+    *,
+    log: str = "",
+    decades: bool = False,
 ) -> str:
     """A panel with a line for each series (x, y), a legend and axes, that of x with this name. ""
-    without a finite point. log: which axes are logarithmic, "x" (in powers of two) or "xy"."""
+    without a finite point. log: which axes are logarithmic, "x" (in powers of two) or "xy";
+    decades: x are decimal logarithms."""
     shown = {
         name: [(x, y) for x, y in points if math.isfinite(y) and (y > 0 or "y" not in log)]
         for name, points in series.items()
@@ -174,7 +180,8 @@ def panel(
     for x in across:
         left, _ = position(x, up[0])
         parts.append(
-            f'<text x="{left:.1f}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">{x:g}</text>'
+            f'<text x="{left:.1f}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">'
+            f"{10**x if decades else x:g}</text>"
         )
     parts.append(
         f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 4}" text-anchor="end">{escape(x_name)}</text>'

@@ -230,12 +230,14 @@ class ImageFiles:
     def _record_bytes(self, extents: tuple[int, int], batch: int) -> int:
         """The bytes of a record: enough for photos that are half as large again as the largest of
         some, if a batch of these is no more than _BATCH_BYTES."""
+        from PIL import Image
+
         least = packed_bytes(*extents, extents)
         wanted = least
         for path in self._paths[:: -(-len(self._paths) // _SAMPLED)]:
-            with contextlib.suppress(UserError):  # it is named when it is read
-                height, width, _ = load_upright(path).shape
-                wanted = max(wanted, packed_bytes(height, width, extents) * 3 // 2)
+            # Only the head is read here; a bad file is named when its pixels are.
+            with contextlib.suppress(Exception), Image.open(path) as image:
+                wanted = max(wanted, packed_bytes(*image.size[::-1], extents) * 3 // 2)
         return -(-max(least, min(wanted, _BATCH_BYTES // batch)) // 16) * 16
 
 

@@ -93,7 +93,7 @@ def run(args: argparse.Namespace, param: SolverParameter) -> None:
     curves = {"train loss": points}
     if rate:
         curves[f"proposed: {rate:g}"] = [min(points, key=lambda p: abs(p[0] - math.log10(rate)))]
-    figure = panel("Loss", curves, "learning rate: 10 to the power of")
+    figure = panel("Loss", curves, "learning rate", decades=True)
     title = f"{args.solver}: learning rates"
     write_bytes(args.find_lr, page(title, f"osucaffe {__version__}", [("Sweep", figure)]).encode())
     tried = f"{len(sweep.points)} learning rates from {least:.3g} on, one an iteration"

@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 
 from ... import log
-from ...data.sets.folder import find_photos
+from ...data.sets.folder import images_in
 from ...errors import UserError
 from ...proto import read_solver
-from ...solvers.snapshots.snapshot import best_model, named
+from ...solvers.snapshots.snapshot import best_model, listed, named
 from ..arguments.options import names
-from ..images import SUFFIXES
 from ..nets.new import find_start
+from .snapshot_options import resuming
 
 _SMALL_NET, _LARGE_NET = "cifar10_quick", "resnet50"
 _MANY = 20_000
@@ -35,11 +35,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the commands, each of which is printed. Returns the exit code of the first that fails."""
     log.start()
     solver = Path(args.out) / "solver.prototxt"
-    if solver.exists():
-        resume = shlex.join(["osucaffe", "train", "--solver", str(solver), "--snapshot=auto"])
-        raise UserError(f"--out {args.out}: has a run: give another folder, or go on with {resume}")
-    entries, _ = find_photos(args.photos, SUFFIXES)
-    photos = [str(Path(args.photos, entry.name)) for entry in entries]
+    photos = images_in(Path(args.photos))
     many = args.gpu is not None and len(photos) >= _MANY
     args.what = "finetune" if args.weights else args.model or (_SMALL_NET, _LARGE_NET)[many]
     extent = find_start(args).extent
@@ -60,6 +56,10 @@ def run(args: argparse.Namespace) -> int:
     choose = len(photos) * args.val_share >= _CHOOSE
     steps[2] += ["--best", "accuracy", "--patience", "5"] if choose else []
     steps[2] += ["--keep", "1"]
+    if solver.exists():
+        there = listed(read_solver(str(solver)).snapshot_prefix)
+        resume = shlex.join(["osucaffe", *(resuming(steps[2]) if there else steps[2])])
+        raise UserError(f"--out {args.out}: has a run: give another folder, or go on with {resume}")
     if code := _run(steps):
         return code
     param = read_solver(str(solver))
@@ -99,7 +99,7 @@ def _call(words: list[str]) -> int:
             return code if code >= 0 else 128 - code
 
 
-def _fitting(photos: list[str]) -> int:
+def _fitting(photos: list[Path]) -> int:
     """The shorter side of most photographs, within what is worth while for the small net."""
     from PIL import Image
 

@@ -204,7 +204,7 @@ class MpiJob(Job):
         try:
             yield
         except BaseException as error:
-            if isinstance(error, UserError):
+            if isinstance(error, UserError | KeyboardInterrupt):
                 time.sleep(_TURN * min(self.rank, 4))
             if isinstance(error, SystemExit):
                 text = f"it was left by sys.exit({error.code!r}), while the others go on"
@@ -213,10 +213,9 @@ class MpiJob(Job):
                 text = messages.tidy(repr(error))
             else:
                 text = messages.explain(error)
-            given = isinstance(error, UserError | KeyboardInterrupt) and not isinstance(
-                error, Fault
-            )
-            self.abort(text, 1 if given else FAULT)
+            given = isinstance(error, UserError) and not isinstance(error, Fault)
+            interrupted = isinstance(error, KeyboardInterrupt)
+            self.abort(text, 130 if interrupted else 1 if given else FAULT)
             raise
         finally:
             os._exit = leave

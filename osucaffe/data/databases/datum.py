@@ -7,6 +7,7 @@ would copy the pixels twice. Unusual ones are left to protobuf.
 from __future__ import annotations
 
 import io
+import warnings
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -145,6 +146,7 @@ def decode_image(
 
 _MOST_PIXELS = 178_956_970
 """Of an image: Pillow's limit, as a few bytes can claim 12 GB."""
+warnings.filterwarnings("ignore", "Image size .* exceeds limit")  # Pillow's, from half of it on
 _LARGE, _PIXELS_A_BYTE = 1 << 24, 10_000
 """A blank page may have as many pixels, and a compressed one as many per byte."""
 _FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "SUN", "TIFF", "WEBP")

@@ -34,7 +34,8 @@ class Transform:
         self.random_crop = phase == "TRAIN" and self.crop > 0
         self.mirror = parameter.mirror
         augmentation = parameter.augmentation_param if phase == "TRAIN" else None
-        self.augmentation = augmentation if augmentation and augmentation.ListFields() else None
+        varies = augmentation and any(value for _, value in augmentation.ListFields())
+        self.augmentation = augmentation if varies else None
         """What varies images before all else: only those that `apply` transforms."""
         self.random = self.random_crop or self.mirror or self.augmentation is not None
         self.colour: bool | None = None

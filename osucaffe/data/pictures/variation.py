@@ -65,10 +65,12 @@ def _coloured(
     image: np.ndarray, brightness: float, contrast: float, saturation: float
 ) -> np.ndarray:
     """With these factors of its values, their distances to the mean, and to the pixel's grey."""
-    values = image.astype(np.float32) * np.float32(brightness)
-    middle = values.mean(dtype=np.float32)
-    values = middle + (values - middle) * np.float32(contrast)
+    # All three are linear: one factor, one of the grey and one addend, for few passes over memory.
+    values = image.astype(np.float32)
+    factor, addend = brightness * contrast, brightness * (1 - contrast) * values.mean()
     if len(image) == 3:
-        grey = np.tensordot(_LUMA, values, 1)
-        values = grey + (values - grey) * np.float32(saturation)
-    return values.round().clip(0, 255).astype(np.uint8)
+        addend = addend + np.tensordot(_LUMA, values, 1) * np.float32(factor * (1 - saturation))
+        factor *= saturation
+    values *= np.float32(factor)
+    values += addend.astype(np.float32)
+    return np.rint(values, out=values).clip(0, 255, out=values).astype(np.uint8)

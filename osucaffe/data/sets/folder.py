@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import logging
-from collections.abc import Collection
+import os
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,8 @@ from ..streams.image_list import Entry
 logger = logging.getLogger("osucaffe")
 
 FITS = ("crop", "squash")
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+"""Of the image files in a folder."""
 _ORIENTATION = 0x0112  # the tag of EXIF
 _UPRIGHT = {
     2: lambda image: image[:, ::-1],
@@ -31,12 +33,24 @@ _UPRIGHT = {
 """How an image of each orientation but 1, which is upright, becomes so (EXIF 2.3, 4.6.4)."""
 
 
-def find_photos(folder: str, suffixes: Collection[str]) -> tuple[list[Entry], list[str]]:
+def images_in(folder: Path) -> list[Path]:
+    """The image files anywhere in a folder, in order, but for hidden ones and what is in hidden
+    folders (macOS adds a ._NAME to each NAME). UserError if there are none, OSError if it cannot be
+    read."""
+    os.scandir(folder).close()
+    inside = [path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES]
+    shown = [path for path in inside if "/." not in f"/{path.relative_to(folder).as_posix()}"]
+    if not shown:
+        raise UserError(f"{folder}: there is no image in this folder ({', '.join(SUFFIXES)})")
+    return sorted(shown)
+
+
+def find_photos(folder: str) -> tuple[list[Entry], list[str]]:
     """The photographs below the class folders of a folder, and the classes' names, by label.
 
     Names are relative to the folder. Labels count the class folders in the order of their names.
-    Hidden files and those with other suffixes do not count. Folders without photographs are left
-    out, with a warning. UserError without two classes, and for names that no list can hold.
+    Folders without images (`images_in`) are left out, with a warning. UserError without two
+    classes, and for names that no list can hold.
     """
     root = Path(folder)
     try:
@@ -46,17 +60,17 @@ def find_photos(folder: str, suffixes: Collection[str]) -> tuple[list[Entry], li
     entries: list[Entry] = []
     classes: list[str] = []
     for name in sorted(folder.name for folder in folders):
-        paths = [path for path in (root / name).rglob("*") if path.suffix.lower() in suffixes]
-        if not (paths := [path for path in paths if path.name[0] != "."]):
-            text = "%s: is no class: there is no image in this folder (%s)"
-            logger.warning(text, root / name, ", ".join(suffixes))
+        try:
+            paths = images_in(root / name)
+        except UserError as error:
+            logger.warning("%s: it is no class", error)
             continue
         entries += [Entry(path.relative_to(root).as_posix(), len(classes)) for path in paths]
         classes.append(name)
     if len(classes) < 2:
         raise UserError(
-            f"{folder}: has {len(classes)} folders with images, but needs one for each class: "
-            f"{folder}/cat, {folder}/dog ..."
+            f"{folder}: needs a folder of images for each of two or more classes ({folder}/cat, "
+            f"{folder}/dog ...), but there {'is one' if classes else 'is none'}"
         )
     for name in (*classes, *(entry.name for entry in entries)):
         if name.lstrip() != name or len(name.splitlines()) > 1:

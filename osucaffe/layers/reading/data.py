@@ -45,14 +45,15 @@ class Data(Images):
             bad=self.bad_records,
             raw=self.takes_raw,
         )
+        # A few threads copy raw records as fast as the memory can; what takes long, all cores do.
+        slow = source.encoded or transform.augmentation is not None
         return self.images(
             source,
             transform,
             batch=param.batch_size,
-            # A few threads copy raw records as fast as the memory can; decoding is worth all cores.
-            threads=usable_cores() if source.encoded else min(_COPYING, usable_cores()),
+            threads=usable_cores() if slow else min(_COPYING, usable_cores()),
             depth=param.prefetch,
-            decodes=source.encoded and database.shared,
+            decodes=slow and database.shared,
         )
 
 

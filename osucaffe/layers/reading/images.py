@@ -51,13 +51,17 @@ class Images(Stream):
         """Start the stream. Returns the shapes of the tops. decodes: see `pipeline`."""
         self._source, self.records = source, len(source)
         self.record_shape = source.record_shape
+        config = self.data_config
+        if transform.augmentation and (config.cache == "device" or config.decode == "gpu"):
+            text = "the CPU varies images: leave out --cache device and --decode gpu"
+            self.fail("transform_param.augmentation_param", text)
         nbytes = len(source) * math.prod(source.raw_shape) if source.raw else 0
         spreads = nbytes > 0 and self.spreads(nbytes)
         stays = nbytes > 0 and (spreads or self.stays_on_device(nbytes))
-        here = self.data_config.cache in ("auto", "host") and self.data_config.decode != "gpu"
+        here = config.cache in ("auto", "host") and config.decode != "gpu"
         if not stays and source.encoded and here:
             size = len(source) * math.prod(source.record_shape)
-            room = available_memory() // self.data_config.sharers
+            room = available_memory() // config.sharers
             if may_stay(size, room, self.stream_title):
                 log_stay(self.stream_title, len(source), size, room, ", decoded")
                 source.decoded = DecodedCache(len(source), source.record_shape, interleaved=True)
@@ -86,7 +90,7 @@ class Images(Stream):
                 width=5,
                 fed=list(zip(fed, dtypes, strict=True)),
                 pipeline=readers,
-                neighbours=self.data_config.neighbours if spreads else None,
+                neighbours=config.neighbours if spreads else None,
             )
             return shapes
         if isinstance(source, DatumSource) and depth and (decoder := self._image_decoder(source)):

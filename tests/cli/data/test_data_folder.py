@@ -112,16 +112,19 @@ def test_the_split_stays_when_photos_come() -> None:
 
 def test_folders_that_will_not_do(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(UserError, match=r"nowhere: cannot read this folder: No such file"):
-        find_photos(str(tmp_path / "nowhere"), {".jpg"})
+        find_photos(str(tmp_path / "nowhere"))
     (tmp_path / "cat").mkdir()
     (tmp_path / ".hidden").mkdir()
-    with pytest.raises(UserError, match=r"has 0 folders with images, but needs one for each"):
-        find_photos(str(tmp_path), {".jpg"})
-    assert "cat: is no class: there is no image in this folder (.jpg)" in caplog.text
+    with pytest.raises(
+        UserError, match=r"images for each of two or more classes .* but there is none"
+    ):
+        find_photos(str(tmp_path))
+    assert "cat: there is no image in this folder (.jpg, .jpeg, " in caplog.text
     for name in "ant", "dog":
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "1.jpg").touch()
-    found = find_photos(str(tmp_path), {".jpg"})
+        (tmp_path / name / ".trash").mkdir(parents=True)
+        for file in "1.jpg", "._1.jpg", ".trash/2.jpg":
+            (tmp_path / name / file).touch()
+    found = find_photos(str(tmp_path))
     assert found == ([Entry("ant/1.jpg", 0), Entry("dog/1.jpg", 1)], ["ant", "dog"])
 
 
@@ -131,7 +134,7 @@ def test_names_that_no_list_can_hold(name: str, tmp_path: Path) -> None:
         (tmp_path / each).parent.mkdir()
         (tmp_path / each).touch()
     with pytest.raises(UserError, match=r"rename .*lists, a name a line, cannot hold it"):
-        find_photos(str(tmp_path), {".jpg"})
+        find_photos(str(tmp_path))
 
 
 def test_nothing_is_written_among_the_photographs(cli: Cli, photos: Path) -> None:

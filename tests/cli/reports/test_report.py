@@ -118,7 +118,12 @@ def test_a_card_says_what_was_taken_for_what() -> None:
     text = cards([Prediction(0, 1, 0.9, 0.05)], ["cat", "<dog>"])
     assert "<b>cat</b> 5.0%" in text
     assert "predicted: <b>&lt;dog&gt;</b> 90.0%" in text
-    check_alone(page("a & b", "", [("none", ""), ("one", text)]))
+    whole = page("a & b", "", [("none", ""), ("one", text)])
+    check_alone(whole)
+    usual, _, narrow = whole.partition("@media")  # of rules for the same thing the last one counts
+    assert ".card img {" in usual
+    assert ".card img {" in narrow
+    assert ".card {" not in narrow
 
 
 def test_curves_lie_within_their_panel() -> None:

@@ -213,7 +213,8 @@ def test_a_folder_of_images_and_one_by_one_are_the_same(cli, classify, digits):
     for name in names:
         (cli.folder / name).rename(folder / f"{int(name[:-4]):02}.jpg")
     (folder / "notes.txt").write_text("no image")
-    paths = [str(path) for path in sorted(folder.glob("*.jpg"))]
+    (folder / "._00.jpg").write_text("what macOS adds to 00.jpg")
+    paths = [str(path) for path in sorted(folder.glob("[0-9]*.jpg"))]
     whole = classify("--top", "2", str(folder.parent)).out
     assert whole.splitlines()[::3] == paths
     parts = [classify("--top", "2", "--threads", "1", *paths[i : i + 9]).out for i in (0, 9, 18)]

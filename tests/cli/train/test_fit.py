@@ -32,7 +32,10 @@ def test_from_a_folder_to_a_report(cli: Cli, capfd: pytest.CaptureFixture[str]) 
     page = (cli.folder / "run" / "report.html").read_text()
     assert all(name in page for name in COLOURS)
     again = cli.fails("fit", "photos", "--out=run")
-    assert "has a run: give another folder, or go on with osucaffe train" in again.err
+    resume = "train --solver run/solver.prototxt --log_dir run/log --keep 1 --snapshot=auto"
+    assert f"has a run: give another folder, or go on with osucaffe {resume}\n" in again.err
+    (cli.folder / last.replace("caffemodel", "solverstate")).unlink()
+    assert "--keep 1\n" in cli.fails("fit", "photos", "--out=run").err  # there is no snapshot
     # Fine-tuned from what it made; the printed commands are in their order.
     result = cli.ok("fit", "photos", "--out=tuned", "--epochs=1",
                     f"--from={last}")  # fmt: skip
@@ -74,7 +77,7 @@ def test_it_ends_with_the_first_command_that_fails(cli: Cli) -> None:
     assert result.code == 1
     assert re.findall(r"^\$ osucaffe (\w+)", result.out, re.MULTILINE) == ["data"]
     for words, expected in (
-        (("nowhere",), "nowhere: cannot read this folder"),
+        (("nowhere",), "nowhere: No such file"),
         (("photos", "--model=nonet"), "there is no model 'nonet'"),
         (("photos", "--from=none.caffemodel"), "none.caffemodel: cannot read it"),
     ):
@@ -83,6 +86,6 @@ def test_it_ends_with_the_first_command_that_fails(cli: Cli) -> None:
 
 def test_photographs_are_as_large_as_they_are(tmp_path: Path) -> None:
     make_photos(tmp_path, 3)
-    photos = sorted(map(str, tmp_path.rglob("a photo*")))
+    photos = sorted(tmp_path.rglob("a photo*"))
     assert fit._fitting(photos) == 64
-    assert fit._fitting([str(tmp_path / "none.jpg")]) == 48
+    assert fit._fitting([tmp_path / "none.jpg"]) == 48

@@ -274,28 +274,28 @@ def test_no_memory_to_share(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("readers", "sharers", "encoded", "expected"),
+    ("readers", "sharers", "kind", "expected"),
     [
-        (4, 1, True, Threads),
-        (5, 2, True, Processes),
-        (None, 1, True, Processes),
-        (None, 4, True, Threads),  # of 16 cores that four ranks share
-        (64, 1, False, Threads),
+        (4, 1, "encoded", Threads),
+        (5, 2, "encoded", Processes),
+        (None, 1, "encoded", Processes),
+        (None, 4, "encoded", Threads),  # of 16 cores that four ranks share
+        (64, 1, "raw", Threads),
+        (None, 1, "varied", Processes),
     ],
 )
-def test_which_layers_read_with_processes(
-    tmp_path, monkeypatch, readers, sharers, encoded, expected
-):
+def test_which_layers_read_with_processes(tmp_path, monkeypatch, readers, sharers, kind, expected):
     monkeypatch.setattr(data, "usable_cores", lambda: 16)
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
     path = tmp_path / "lmdb"
-    if encoded:
+    if kind == "encoded":
         write(path)
     else:
         image = images()[0].transpose(2, 0, 1)
         write_records(path, [make_datum(image, 1)])
     param = caffe_pb2.LayerParameter(name="data", type="Data", top=["data", "label"])
     param.data_param.source, param.data_param.batch_size = str(path), 2
+    param.transform_param.augmentation_param.rotation = 9 if kind == "varied" else 0
     layer = create_layer(param, "TRAIN")
     layer.data_config = DataConfig(readers=readers, sharers=sharers)
     layer.setup([])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import colorsys
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +72,20 @@ def test_a_few_bytes_that_ask_for_many_pixels(root: Path) -> None:
     content = (root / "tests/fuzz/regressions/image-bomb_tiff").read_bytes()
     with pytest.raises(ValueError, match=r"pixels in \d+ bytes: it is damaged"):
         decode_image(memoryview(content))
+
+
+def test_a_large_image_brings_no_warning_of_python(tmp_path: Path) -> None:
+    """pytest has its own filters of warnings: so in another process."""
+    script = """
+import sys, numpy as np, osucaffe.data.databases.datum as datum
+from PIL import Image
+Image.MAX_IMAGE_PIXELS = 8
+Image.new("L", (3, 4)).save(sys.argv[1])
+print(datum.decode_image(memoryview(open(sys.argv[1], "rb").read())).shape)
+"""
+    command = [sys.executable, "-c", script, str(tmp_path / "a.png")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("(4, 3, 1)\n", "")
 
 
 random = np.random.default_rng(0)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
 
 from osucaffe.backends.cpu import Cpu
+from osucaffe.data.config import DataConfig
 from osucaffe.data.pictures.variation import vary
 from osucaffe.errors import UserError
 from osucaffe.net import Net
@@ -77,9 +79,12 @@ DATA = """layer {{ name: "d" type: "{kind}" top: "data" top: "label" transform_p
   augmentation_param {{ {fields} }} }} {reader} {{ source: "{source}" batch_size: 6 }} }}"""
 
 
-def data(source: object, fields: str, phase: str = "TRAIN", seed: int = 1) -> np.ndarray:
+def data(
+    source: object, fields: str, phase: str = "TRAIN", seed: int = 1, **config: Any
+) -> np.ndarray:
     text = DATA.format(kind="Data", fields=fields, reader="data_param", source=source)
-    net = Net(parse_text(text, NetParameter), backend=Cpu(), phase=phase, seed=seed)
+    options: Any = {"phase": phase, "seed": seed, "data_config": DataConfig(**config)}
+    net = Net(parse_text(text, NetParameter), backend=Cpu(), **options)
     net.forward()
     return np.array(net.read("data"))
 
@@ -91,9 +96,14 @@ def test_data_varies_in_training_only(fixtures) -> None:
     assert (plain == data(source, "rotation: 30", "TEST")).all()
     assert (varied != plain).any(axis=(1, 2, 3)).all()
     assert (varied == data(source, "rotation: 30")).all()
+    assert (varied == data(source, "rotation: 30", readers=6)).all()  # by processes
     assert (varied != data(source, "rotation: 30", seed=2)).any()
     with pytest.raises(UserError, match=r"augmentation_param\.colour: 2: 0 to 1"):
         data(source, "colour: 2")
+    for config in {"cache": "device"}, {"decode": "gpu"}:
+        assert (plain == data(source, "rotation: 0", **config)).all()
+        with pytest.raises(UserError, match=r"the CPU varies images: leave out --cache device"):
+            data(source, "zoom: 1", **config)
     text = DATA.format(kind="WindowData", fields="zoom: 1", reader="window_data_param", source="x")
     with pytest.raises(UserError, match=r"augmentation_param: is not supported yet"):
         Net(parse_text(text, NetParameter), backend=Cpu())

@@ -43,6 +43,8 @@ def fail(mode: str, solver: Solver, folder: Path) -> None:
     if rank == 0 and mode == "full":
         disk = SimpleNamespace(f_bavail=1, f_frsize=16, f_blocks=9)
         os.statvfs = lambda folder: disk  # type: ignore[assignment]
+    if mode == "interrupt":
+        raise KeyboardInterrupt
     if rank != 1:
         return
     if mode == "kill":

@@ -25,6 +25,7 @@ MESSAGES = {
     "kill": ("signal 9",),
     "leave": ("rank 1 of 3", "it was left by sys.exit(0), while the others go on"),
     "exit 0": ("rank 1 of 3", "it was left by os._exit(0), while the others go on"),
+    "interrupt": ("rank 0 of 3", "interrupted"),
     "exit 7": ("rank 1 of 3", "it was left by os._exit(7), while the others go on"),
 }
 
@@ -40,7 +41,9 @@ def test_all_ranks_end_with_the_reason(mode: str, tmp_path: Path) -> None:
     told = done.stdout + done.stderr
     for part in MESSAGES[mode]:
         assert part in told, told
-    if mode in ("refuse", "memory"):
+    if mode == "interrupt":  # all are, by Ctrl-C
+        assert (done.returncode, told.count("interrupted")) == (130, 1)
+    if mode in ("refuse", "memory", "interrupt"):
         assert "Traceback" not in told
 
 
