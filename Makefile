@@ -191,6 +191,7 @@ grpc-peer:
 
 bench-servers: $(VENV)/dev.stamp
 	$(BIN)/python -m benchmarks.bench_servers
+	$(BIN)/python -m benchmarks.bench_registration
 
 bench-designs: $(VENV)/dev.stamp data/mnist/mnist_train_lmdb/data.mdb
 	$(BIN)/python -m benchmarks.bench_designs

@@ -60,7 +60,7 @@ def turns(job: Any, topology: Topology, param: caffe_pb2.NetParameter) -> list[l
     """Milliseconds of processor time of an iteration in each turn, without and with a profile."""
 
     given = job, topology, CommConfig("mpi"), CONFIG
-    groups = DataParallel(*given), Profiled(*given, lambda records: None)
+    groups = DataParallel(*given), Profiled(lambda records: None, *given)
     solvers = [solver_of(param, group) for group in groups]
     found: list[list[float]] = []
     for turn in range(TURNS):

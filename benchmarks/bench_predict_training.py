@@ -175,7 +175,7 @@ def train(
         told.append(computed([replace(rank, passes=[rank.passes[at]]) for rank in records]))
 
     config = config_of(DESIGNS[design], BUCKET)
-    group = kind(job, topology, CommConfig("mpi"), config, report)
+    group = kind(report, job, topology, CommConfig("mpi"), config)
     param.display = param.test_interval = param.snapshot = 0
     param.ClearField("test_iter")
     param.snapshot_after_train = False

@@ -143,7 +143,7 @@ def googlenet() -> tuple[str, list[list[Any]]]:
     for design, batch, half, supply in (
         ("SC-B", 1280, 3.3, 0), ("SC-OB", 1280, 3.3, 0), ("SC-OBR", 1280, 3.3, 0),
         ("SC-OBR", 1280, 0, 0), ("SC-OBR", 1280, 10, 0), ("SC-OBR", 640, 3.3, 0),
-        ("SC-OBR", 640, 5, 0), ("SC-OBR", 1280, 3.3, 90),
+        ("SC-OBR", 640, 5, 0), ("SC-OBR", 1280, 3.3, 75.8), ("SC-OBR", 1280, 3.3, 86),
     ):  # fmt: skip
         changes = [f"device.half_batch={half}"]
         if supply:

@@ -30,8 +30,8 @@ FOLDERS = {
         *("new", "models", "summary", "draw", "layers", "net_spec"),
         *("upgrade", "export", "snapshot"),
     ),
-    "reports": ("parse_log", "report"),
-    "machine": ("device_query", "tune", "bench", "predict", "version", "completion"),
+    "reports": ("parse_log", "report", "profile"),
+    "machine": ("device_query", "tune", "bench", "predict", "study", "version", "completion"),
 }
 """The folders, and those of their modules that are commands."""
 GROUPS = {
@@ -46,7 +46,7 @@ COMMANDS = {name: folder for folder, names in FOLDERS.items() for name in names}
 
 _WITH_NETS = (
     *("train", "test", "time", "classify", "upscale", "extract_features", "net_spec", "export"),
-    "report",
+    *("report", "study"),
 )
 """The commands that instantiate the layers of a net."""
 

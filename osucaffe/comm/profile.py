@@ -94,7 +94,34 @@ class _Waited(Handle):
         self._operation.waits.append((begun, self._clock.mark(stream)))
 
 
-class Profile:
+class Recorder:
+    """Operations that are noted while `recording` is true, and the clock that times them."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.operations: list[Operation] = []
+        self.recording = False
+
+    def read(self) -> list[Operation]:
+        """All operations that have ended, with their marks as seconds."""
+        at = self.clock.seconds
+        return [
+            Operation(
+                record.name,
+                record.nbytes,
+                record.address,
+                at(record.posted),
+                at(record.begun),
+                at(record.ended),
+                [(at(begun), at(ended)) for begun, ended in record.waits],
+                [m._replace(begun=at(m.begun), ended=at(m.ended)) for m in record.messages],
+            )
+            for record in self.operations
+            if record.ended is not None
+        ]
+
+
+class Profile(Recorder):
     """Records the operations of a communicator, from now on, while `recording` is true.
 
     Operations are those of one caller, who posts them in one thread; they run in their
@@ -102,14 +129,12 @@ class Profile:
     """
 
     def __init__(self, comm: Communicator) -> None:
-        self.operations: list[Operation] = []
-        self.recording = False
+        super().__init__(self.make_clock(comm))
         self._queue: deque[Operation | None] = deque()
         self._depth = 0
         self._now: Operation | None = None
         self._on_stream = isinstance(comm, OnStream)
         self._waits = not (comm.background or self._on_stream)
-        self.clock = self.make_clock(comm)
         self._begin_inside = comm._begin
         # Methods of these objects, not of their classes: mypy takes no assignment to a method.
         setattr(comm, "_begin", self._begin)  # noqa: B010
@@ -173,24 +198,6 @@ class Profile:
             carry(*arguments)
         finally:
             self._depth -= 1
-
-    def read(self) -> list[Operation]:
-        """All recorded operations, with their marks as seconds."""
-        at = self.clock.seconds
-        return [
-            Operation(
-                record.name,
-                record.nbytes,
-                record.address,
-                at(record.posted),
-                at(record.begun),
-                at(record.ended),
-                [(at(begun), at(ended)) for begun, ended in record.waits],
-                [m._replace(begun=at(m.begun), ended=at(m.ended)) for m in record.messages],
-            )
-            for record in self.operations
-            if record.ended is not None
-        ]
 
 
 def composed(comm: Communicator) -> Iterator[Communicator]:

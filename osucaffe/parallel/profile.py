@@ -17,14 +17,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from ..backends.tensor import Step
-from ..comm.create import CommConfig
-from ..comm.job.job import Job
-from ..comm.job.topology import Topology
-from ..comm.profile import Mark, Operation, Profile, address
+from ..comm.profile import Mark, Message, Operation, Profile, Recorder, address
 from ..solvers.process_group import Trained
 from .buckets import ITEM, lowest_layers
-from .config import ParallelConfig
 from .data_parallel import DataParallel
 from .exchange import Hooks, add_hook
 
@@ -67,7 +65,8 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Records:
-    """The records of one rank. offset: of its host's clock from rank 0's, in seconds."""
+    """The records of one rank. operations: those before the passes, too, which may be waited for in
+    them. offset: of its host's clock from rank 0's, in seconds."""
 
     rank: int
     host: str
@@ -76,23 +75,26 @@ class Records:
     gradients: list[Gradient]
     offset: float = 0.0
 
+    @property
+    def counted(self) -> list[Operation]:
+        """The operations that were posted in its passes."""
+        first = self.passes[0].begin
+        return [operation for operation in self.operations if operation.posted >= first]
+
 
 class Profiled(DataParallel):
     """The ranks of a job as a solver's group; at the end rank 0 hands all records to `report`."""
 
-    def __init__(
-        self,
-        job: Job,
-        topology: Topology,
-        comm_config: CommConfig,
-        config: ParallelConfig,
-        report: Callable[[list[Records]], None],
-    ) -> None:
-        super().__init__(job, topology, comm_config, config)
-        self._profile = Profile(self.comm)
+    def __init__(self, report: Callable[[list[Records]], None], *group: Any) -> None:
+        """group: as of the class that is profiled."""
+        super().__init__(*group)
+        self._profile = self._make_profile()
         self._report = report
         self._passes: list[Pass] = []
         self._iterations = 0
+
+    def _make_profile(self) -> Recorder:
+        return Profile(self.comm)
 
     def step(self, solver: Trained, *, accumulate: bool, update: bool) -> Step:
         """Notes when the pass begins and ends."""
@@ -160,10 +162,8 @@ class Profiled(DataParallel):
         updates = [index for index, one in enumerate(passes) if one.update]
         if len(updates) > WARM_UP:
             passes = passes[updates[WARM_UP - 1] + 1 :]
-        first = passes[0].begin if passes else 0.0
-        operations = [operation for operation in self._profile.read() if operation.posted >= first]
         host = self._topology.local.hostname
-        return Records(self.rank, host, passes, operations, self._gradients())
+        return Records(self.rank, host, passes, self._profile.read(), self._gradients())
 
     def _gradients(self) -> list[Gradient]:
         net = self._solver.net
@@ -200,7 +200,9 @@ class Profiled(DataParallel):
 SIZES = (4 << 10, 128 << 10, 1 << 20, 16 << 20, 32 << 20, 64 << 20)
 """The upper ends of the buckets of message sizes, but for the last: hvprof's, and two below."""
 PARTS = ("data", "forward", "backward", "update", "waiting", "between")
-REDUCTIONS = ("reduce", "all_reduce", "reduce_scatter")
+PUSH = "push and pull"
+"""The operation of a bucket whose gradients go to servers, and whose weights come from them."""
+REDUCTIONS = ("reduce", "all_reduce", "reduce_scatter", PUSH)
 
 Span = tuple[float, float]
 
@@ -214,6 +216,9 @@ def summarize(records: Sequence[Records]) -> dict[str, Any]:
     parts = [_parts(record) for record in records]
     scale = 1e3 / iterations / len(records)
     summary["wall_ms"] = scale * sum(r.passes[-1].end - r.passes[0].begin for r in records)
+    ends = [records[0].passes[0].begin, *(one.end for one in records[0].passes if one.update)]
+    spread = np.percentile(1e3 * np.diff(ends), (10, 50, 90))
+    summary |= dict(zip(("low_ms", "median_ms", "high_ms"), map(float, spread), strict=True))
     summary["parts_ms"] = {name: scale * sum(part[name] for part in parts) for name in PARTS}
     summary["operations"] = _operations(records, iterations)
     summary["layers"] = [_layer(records[0], gradient) for gradient in records[0].gradients]
@@ -243,6 +248,16 @@ def waits_of(rank: Records) -> list[Span]:
     return sorted(wait for operation in rank.operations for wait in operation.waits)
 
 
+def lanes(messages: Iterable[Message]) -> Iterator[tuple[int, Message]]:
+    """Messages in the order in which they begin, each with the first lane that is free then."""
+    ends: list[float] = []
+    for message in sorted(messages, key=lambda message: message.begun):
+        free = (lane for lane, end in enumerate(ends) if end <= message.begun)
+        lane = next(free, len(ends))
+        ends[lane : lane + 1] = [message.ended]
+        yield lane, message
+
+
 def _near(spans: Sequence[Span], begin: float, end: float) -> Sequence[Span]:
     """Those of sorted, disjoint spans that may overlap with a span."""
     first = bisect.bisect_right(spans, (begin, begin)) - 1
@@ -267,11 +282,11 @@ def _operations(records: Sequence[Records], iterations: int) -> list[dict[str, A
     rows: dict[tuple[str, ...], list[float]] = defaultdict(lambda: [0.0] * 6)
     last = [  # when the slowest rank reached each operation
         max(message.begun - rank.offset for rank, message in zip(records, same, strict=True))
-        for same in zip(*(rank.operations for rank in records), strict=False)
+        for same in zip(*(rank.counted for rank in records), strict=False)
     ]
     for rank in records:
         waits = waits_of(rank)
-        for operation, slowest in zip(rank.operations, last, strict=False):
+        for operation, slowest in zip(rank.counted, last, strict=False):
             for message in operation.messages:
                 span = message.begun, message.ended
                 exposed = overlap(span, _near(waits, *span))

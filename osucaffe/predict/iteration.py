@@ -51,7 +51,8 @@ WARM_UP = 2
 class Prediction:
     """Milliseconds of iterations: the median, a tenth are below `low`, a tenth above `high`.
 
-    computing: of the computation alone. images: per second, of all ranks.
+    computing: of the computation alone. exposed: what a rank only waits for others, the mean of the
+    ranks. images: per second, of all ranks.
     """
 
     design: str
@@ -60,6 +61,7 @@ class Prediction:
     low: float
     high: float
     computing: float
+    exposed: float
     images: float
 
     @property
@@ -119,14 +121,15 @@ class Simulation:
         count = (iterations if sigma else 1) + WARM_UP
         # The mean of what is drawn is one.
         factors = np.exp(draw.normal(-(sigma**2) / 2, sigma, (count, self._size)))
-        ends = np.array([run.iterate(script, factor) for factor in factors])
+        ends, waited = np.array([(run.iterate(script, f), run.waited) for f in factors]).T
         durations = np.diff(ends)[WARM_UP - 1 :] * 1e3
+        exposed = float(waited[WARM_UP:].mean() * 1e3)
         low, median, high = np.percentile(durations, [10, 50, 90])
         computing = self._passes * sum(self._seconds.values()) * 1e3 + run.updating(
             len(self.sketch.arena)
         )
         images = self.sketch.batch * self._passes * self._size / median * 1e3
-        return Prediction(design, self._size, median, low, high, computing, images)
+        return Prediction(design, self._size, median, low, high, computing, exposed, images)
 
 
 @dataclass
@@ -162,6 +165,8 @@ class Run:
         if cluster.reading:
             self._reading = cluster.reading.seconds(records, planner.size)
         self._now = np.zeros(planner.size)
+        self.waited = 0.0
+        """Seconds that a rank only waited for others in the last iteration, the mean of all."""
         self._last = Span(np.zeros(planner.size), np.zeros(planner.size))
         self._spans: list[Span] = []
         """Communication that overlaps with computation, in order."""
@@ -182,6 +187,7 @@ class Run:
     def iterate(self, script: Script, factors: np.ndarray) -> float:
         """Simulate the next iteration; returns when the last rank has ended it."""
         posted: dict[int, Span] = {}
+        self.waited = 0.0
         self._read += self._reading
         self._now = np.maximum(self._now, self._read)
         for event in script:
@@ -200,16 +206,22 @@ class Run:
                 if self._overlapped:
                     self._spans.append(self._last)
                 else:
-                    self._now = self._last.end
+                    self._wait(self._last.end)
             elif isinstance(event, Wait):
-                self._now = np.maximum(self._now, posted[event.number].end)
+                self._wait(posted[event.number].end)
             elif isinstance(event, Push):
                 self._push(event.bucket, event.pieces)
             else:
                 self._pull(np.inf)
                 if event.bucket in self._pulled:
-                    self._now = np.maximum(self._now, self._pulled[event.bucket])
+                    self._wait(self._pulled[event.bucket])
         return float(self._now.max())
+
+    def _wait(self, until: np.ndarray) -> None:
+        """Each rank does nothing until then."""
+        until = np.maximum(self._now, until)
+        self.waited += float((until - self._now).mean())
+        self._now = until
 
     def _compute(self, seconds: np.ndarray) -> None:
         """Ranks compute for these times; overlapping communication slows both."""

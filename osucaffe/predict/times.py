@@ -76,6 +76,14 @@ def read_times(path: str | Path) -> Times:
         raise UserError(f"{path}: not times of layers ({error!r}): see --measure") from None
 
 
+def find_half_batch(large: int, whole: float, small: int, part: float) -> float:
+    """The images that take as long as what is fixed, from the times of two batches; 0 where the
+    small one takes no less time, as then nothing tells how much is fixed."""
+    if whole <= part:
+        return 0.0
+    return max(round((part * large - whole * small) / (whole - part), 2), 0.0)
+
+
 def sizes_of(net: Net) -> dict[str, int]:
     """What a sketch takes as sizes: those of a net."""
     return {parameter.name: parameter.blob.data.size for parameter in net.parameters}

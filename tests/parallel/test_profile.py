@@ -17,14 +17,17 @@ from osucaffe.comm.create import CommConfig
 from osucaffe.comm.job.job import Job
 from osucaffe.comm.job.topology import discover
 from osucaffe.comm.profile import Clock, Message, Operation, Profile
+from osucaffe.errors import UserError
 from osucaffe.parallel import data_parallel
 from osucaffe.parallel.config import ParallelConfig
 from osucaffe.parallel.profile import (
+    PUSH,
     WARM_UP,
     Gradient,
     Pass,
     Profiled,
     Records,
+    lanes,
     size_bucket,
     summarize,
 )
@@ -118,7 +121,7 @@ def test_parts_and_iterations_are_by_one_clock(
     monkeypatch.setattr(data_parallel, "make_communicator", lambda *_, **__: Silent(2, "node"))
     config = ParallelConfig(propagation=propagation, bucket=0)
     job = Job()
-    group = Profiled(job, discover(job), CommConfig(), config, reports.append)
+    group = Profiled(reports.append, job, discover(job), CommConfig(), config)
     param = parse_text(
         f'base_lr: 0.1 lr_policy: "fixed" iter_size: {iter_size} net_param {{ {LAYERS} }}',
         SolverParameter,
@@ -139,10 +142,10 @@ def test_parts_and_iterations_are_by_one_clock(
     passes = iterations * iter_size
     assert parts["between"] == pytest.approx(passes - 1)  # from an end to the next begin
     # Each wait is two looks, one second apart; nothing else happens while a rank waits.
-    waits = [end - begin for each in rank.operations for begin, end in each.waits]
+    waits = [end - begin for each in rank.counted for begin, end in each.waits]
     assert parts["waiting"] == pytest.approx(sum(waits))
     sent = iterations * (4 if propagation == "none" else 8)  # four parameters, and their weights
-    assert len(rank.operations) == sent
+    assert len(rank.counted) == sent
 
 
 def test_options_are_left_as_they_were(tmp_path: Path) -> None:
@@ -152,6 +155,8 @@ def test_options_are_left_as_they_were(tmp_path: Path) -> None:
         args = Namespace(**given, gpu=gpu)
         assert comm_profile.prepare(args, job).no_graph == without
         assert vars(args) == given | {"gpu": gpu}
+    with pytest.raises(UserError, match="leave out --gpu, or --servers"):
+        comm_profile.prepare(Namespace(**given | {"servers": 1}, gpu="0"), job)
 
 
 @needs_mpi
@@ -191,3 +196,52 @@ def test_one_rank_is_refused(tmp_path: Path) -> None:
     done = mpiexec(1, *command, "--comm_profile", "out.json", cwd=tmp_path)
     assert done.returncode == 1
     assert "--comm_profile: one rank sends nothing: give --ranks, too" in done.stderr
+
+
+@needs_mpi
+@pytest.mark.parametrize("channel", ["mpi", "adaptive"])
+def test_a_run_with_servers(tmp_path: Path, channel: str) -> None:
+    """Each of two workers pushes and pulls each bucket once an iteration; all that it waits for is
+    for what is recorded; weights are those without a profile."""
+    design = ["--ranks", "3", "--servers", "1", "--bucket_mb", "0", "--channel", channel]
+    for prefix, more in (("plain", []), ("noted", ["--comm_profile", "out.json"])):
+        write_run(tmp_path, SOLVER.format(prefix=prefix))
+        train(tmp_path, 3, *design, *more)
+    assert saved(tmp_path / "plain_iter_7.caffemodel") == saved(
+        tmp_path / "noted_iter_7.caffemodel"
+    )
+    found: dict[str, Any] = json.loads((tmp_path / "out.json").read_text())
+    assert (found["ranks"], found["iterations"]) == (2, 4)
+    assert found["low_ms"] <= found["median_ms"] <= found["high_ms"]
+    assert sum(found["parts_ms"].values()) == pytest.approx(found["wall_ms"], rel=0.02)
+    calls, nbytes = Counter[str](), Counter[str]()
+    for row in found["operations"]:
+        assert (row["algorithm"], row["level"]) == (channel, "node")
+        assert row["ms"] == pytest.approx(row["hidden_ms"] + row["exposed_ms"])
+        calls[row["operation"]] += row["calls"]
+        nbytes[row["operation"]] += row["bytes"]
+    assert calls["push"] == calls["pull"] >= 4
+    assert nbytes["push"] == nbytes["pull"] > 0
+    assert found["parts_ms"]["waiting"] > 0
+    assert len(found["layers"]) == 4
+    for layer in found["layers"]:
+        assert layer["ready_ms"] <= layer["sent_ms"] <= layer["arrived_ms"]
+
+
+def test_waits_for_what_was_pushed_before_count() -> None:
+    """Weights of the pass before the first that counts are waited for in it, and not its own."""
+    pushed = Message("push", "mpi", "node", 8, -2.0, -1.0)
+    before = Operation(PUSH, 8, 0, -2.0, -2.0, 2.0, [(1.0, 2.0)], [pushed])
+    within = Operation(PUSH, 8, 0, 4.0, 4.0, 7.0, [(6.5, 7.0)], [pushed._replace(begun=4, ended=6)])
+    one = Pass(True, 0.0, 0.5, 3.0, 5.0, 6.0, {})
+    found = summarize([Records(0, "host", [one], [before, within], [])])
+    assert found["parts_ms"]["waiting"] == pytest.approx(1e3)
+    assert [row["calls"] for row in found["operations"]] == [1]
+
+
+def test_messages_that_overlap_have_lanes() -> None:
+    spans = [(0, 3), (1, 2), (2, 5), (3, 4), (6, 7)]
+    messages = [Message("push", "", "", 1, *span) for span in spans]
+    assert [(lane, m.begun) for lane, m in lanes(reversed(messages))] == [
+        (0, 0), (1, 1), (1, 2), (0, 3), (0, 6),
+    ]  # fmt: skip

@@ -230,6 +230,20 @@ def test_iterations_add_up() -> None:
     assert (found.low, found.efficiency) == (pytest.approx(found.ms), 0.0)
 
 
+def test_what_is_not_hidden_is_exposed() -> None:
+    """What ranks only wait for, in the mean: of two, one may wait for the other."""
+    for name in ("SC-B", "all-reduce behind", "all-reduce", "SC-OBR"):
+        found = simulate(name, cluster())
+        assert found.exposed == pytest.approx(found.ms - 80, abs=1e-9)
+    served = Simulation(sketch(), seconds(0.0), cluster(), 2, Selection(), servers=[2])
+    found = served.predict("servers", DESIGNS["servers"])
+    assert 0 < found.exposed == pytest.approx(found.ms, rel=0.05)
+    run = served.prepare(DESIGNS["servers"])[1]
+    run._now = np.array([0.0, 2.0])
+    run._wait(np.array([3.0, 1.0]))
+    assert (run.waited, *run._now) == (1.5, 3, 2)
+
+
 def test_stragglers_widen_the_band_and_slow_all() -> None:
     made = Cluster("", 1, Device(), Link(10, 1), Link(10, 1), sigma=0.1)
     found = simulate("all-reduce", made, size=8)

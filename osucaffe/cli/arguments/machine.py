@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .options import COUNT, INTEGER, MEGABYTES, SECONDS, Kind, Options, names, positive
+from .options import COUNT, EXTENT, INTEGER, MEGABYTES, SECONDS, Kind, Options, names, positive
 
 
 def device_query(add: Options) -> None:
@@ -49,7 +49,7 @@ def tune(add: Options) -> None:
 def predict(add: Options) -> None:
     """Predict how long training takes on a cluster that is not at hand, and which design wins.
 
-      osucaffe predict --solver solver.prototxt --cluster clusters/lassen.toml --ranks 1,2,4,...,512
+      osucaffe predict --solver solver.prototxt --cluster clusters/dgx-h100.toml --ranks 1,2,...,512
       osucaffe predict --solver solver.prototxt --cluster here.toml --ranks 2,4 --measure 20
       osucaffe predict --solver solver.prototxt --cluster here.toml --ranks 2,4 --times times.json
 
@@ -62,6 +62,36 @@ def predict(add: Options) -> None:
     An iteration's time is a median, with what a tenth of all iterations are below and above, where
     the cluster's file says how much ranks differ (stragglers). Efficiency: of ranks that need not
     communicate."""
+    _case(add, "four of them")
+    add("--out", "write the numbers (JSON, or FILE.csv), and a picture beside it (.png)", "FILE")
+
+
+def study(add: Options) -> None:
+    """Compare all designs by numbers of ranks: predicted for a cluster, measured on this machine.
+
+      osucaffe study --solver solver.prototxt --cluster clusters/dgx-h100.toml --ranks 1,2,...,512
+      osucaffe study --solver solver.prototxt --cluster here.toml --servers 1 --measure 20
+
+    Writes one HTML page without external resources: the fastest design for each number of ranks,
+    curves of images a second, of efficiency and of exposed communication (what of an iteration a
+    rank only waits for others), the options of osucaffe train for each design, and all numbers,
+    which stand in a CSV beside it, too.
+
+    Predictions are those of osucaffe predict. Measured is what fits here: ranks of this machine,
+    with servers, up to --local_ranks processes, which train for a moment by each design and write
+    nothing. Records are made up where layers say crop_size, and read elsewhere."""
+    _case(add, "all of them")
+    add("--out", "the page to write", "FILE", "study.html")
+    add(
+        "--local_ranks",
+        "measure with at most N processes (default: one for each core; 0: predict only)",
+        EXTENT,
+    )
+    add("--seconds", "how long each design trains here, about", SECONDS, 3.0)
+
+
+def _case(add: Options, default: str) -> None:
+    """What is predicted. default: in words, which designs are."""
     add("--solver", "the solver's prototxt", "FILE", required=True)
     add("--cluster", "the cluster's file (TOML)", "FILE", required=True)
     add(
@@ -75,7 +105,7 @@ def predict(add: Options) -> None:
     add(
         "--designs",
         "some of SC-B, SC-OB, SC-OBR, all-reduce behind, all-reduce, sharded, split, Horovod, "
-        "servers, servers behind, with commas (default: four of them, and with --servers those "
+        f"servers, servers behind, with commas (default: {default}, and with --servers those "
         "with these)",
         "LIST",
     )
@@ -108,10 +138,9 @@ def predict(add: Options) -> None:
     times("--times", "measured times of the layers (JSON)", "FILE")
     times("--measure", "measure them here, N times", COUNT)
     add("--save_times", "where --measure writes them", "FILE")
-    add("--out", "write the numbers (JSON, or FILE.csv), and a picture beside it (.png)", "FILE")
     add(
         "--threads",
-        "of --measure (default: a rank's share of the cores here, with as many ranks as the "
+        "of what is measured here (default: a rank's share of the cores, with as many ranks as the "
         "cluster has on a host, as in training)",
         COUNT,
     )

@@ -44,3 +44,16 @@ def report(add: Options) -> None:
     add("--pictures", "how many best and worst predictions to show", COUNT, 12)
     add("--passes", "how many passes to time (default: %(default)s; 0: no times)", EXTENT, 5)
     add.device()
+
+
+def profile(add: Options) -> None:
+    """Show what train --comm_profile recorded, or two such profiles side by side.
+
+      osucaffe profile ring.json
+      osucaffe profile ring.json tree.json --plot both.png
+
+    Of two: the parts of an iteration, and what travelled by operation, algorithm, level and size,
+    with the second's time over the first's."""
+    add("profile", "a profile (JSON)", "FILE")
+    add("other", "another one, to be compared", "FILE", nargs="?")
+    add("--plot", "draw it: .png, .svg or .pdf", "FILE")

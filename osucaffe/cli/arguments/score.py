@@ -71,6 +71,12 @@ def time(add: Options) -> None:
     add("--passes", "print what each compiler pass did, and nothing else")
     add.common("--json")
     add("--verify", "with --passes: verify the programs behind each pass")
+    add(
+        "--cluster",
+        "measure this device for osucaffe predict and study, write that into a cluster file, and "
+        "nothing else: its rates, images a second of this net, and what is fixed (half_batch)",
+        "FILE",
+    )
     add.common("--log_dir")
     add.state()
     add.device()

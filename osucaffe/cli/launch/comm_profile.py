@@ -34,10 +34,10 @@ def prepare(args: argparse.Namespace, job: Job) -> argparse.Namespace:
         return args
     if job.size == 1:
         raise UserError("--comm_profile: one rank sends nothing: give --ranks, too")
-    if args.servers:
+    if args.servers and args.gpu is not None:
         raise UserError(
-            "--comm_profile notes collective operations: leave out --servers (osucaffe bench rpc "
-            "measures their channels)"
+            "--comm_profile does not time the streams on which a GPU's gradients go to servers: "
+            "leave out --gpu, or --servers"
         )
     if job.rank == 0:
         write_bytes(args.comm_profile, b"{}")
@@ -75,6 +75,10 @@ def table(summary: dict[str, Any]) -> Iterator[str]:
         f"Communication of {summary['iterations']} iterations on {summary['ranks']} ranks; all "
         f"times are of an iteration, the ranks' mean: {wall:.3f} ms"
     )
+    yield (
+        f"The median is {summary['median_ms']:.3f} ms; a tenth of them take less than "
+        f"{summary['low_ms']:.3f}, a tenth more than {summary['high_ms']:.3f}"
+    )
     yield ", ".join(
         f"{name} {ms:.3f} ms ({ms / wall:.1%})" for name, ms in summary["parts_ms"].items()
     )
@@ -109,9 +113,9 @@ def table(summary: dict[str, Any]) -> Iterator[str]:
 
 def _events(records: Sequence[Records]) -> Iterator[dict[str, Any]]:
     """The last iterations of all ranks as a Chrome trace, on rank 0's clock."""
-    from ...parallel.profile import operations_in
+    from ...parallel.profile import lanes, operations_in
 
-    tracks = ("passes", "communication", "waiting")
+    tracks = ("passes", "waiting", "communication")
     start = records[0].passes[-_TRACED:][0].begin
     for rank in records:
         named = f"osucaffe, rank {rank.rank}, {rank.host}"
@@ -126,19 +130,21 @@ def _events(records: Sequence[Records]) -> Iterator[dict[str, Any]]:
         ) -> dict[str, Any]:
             at = (begin - rank.offset - start) * 1e6
             return {
-                "name": name, "cat": tracks[track], "ph": "X", "ts": at,
+                "name": name, "cat": tracks[min(track, 2)], "ph": "X", "ts": at,
                 "dur": (end - begin) * 1e6, "pid": rank.rank, "tid": track, "args": more,
             }  # fmt: skip
 
         for one in rank.passes[-_TRACED:]:
             for name, begin, end in one.spans():
                 yield event(name, 0, begin, end)
-            for operation in operations_in(rank, one):
+            posted = operations_in(rank, one)
+            for operation in posted:
                 for wait in operation.waits:
-                    yield event(f"{operation.name} {operation.nbytes:,} B", 2, *wait)
-                for m in operation.messages:
-                    name = f"{m.operation} {m.nbytes:,} B"
-                    yield event(name, 1, m.begun, m.ended, algorithm=m.algorithm, level=m.level)
+                    yield event(f"{operation.name} {operation.nbytes:,} B", 1, *wait)
+            for lane, m in lanes(m for operation in posted for m in operation.messages):
+                name = f"{m.operation} {m.nbytes:,} B"
+                begun, ended = m.begun, m.ended
+                yield event(name, 2 + lane, begun, ended, algorithm=m.algorithm, level=m.level)
 
 
 def draw(summary: dict[str, Any], rank: Records, path: str) -> None:
@@ -148,12 +154,12 @@ def draw(summary: dict[str, Any], rank: Records, path: str) -> None:
         *(2, 1), figsize=(10, 4.5 + 0.5 * rows), height_ratios=(1 + 0.5 * rows, 3),
         layout="constrained",
     )  # fmt: skip
-    _draw_sizes(bars, summary)
+    draw_sizes(bars, summary)
     _draw_timeline(line, rank)
     save(figure, path)
 
 
-def _draw_sizes(axes: Any, summary: dict[str, Any]) -> None:
+def draw_sizes(axes: Any, summary: dict[str, Any]) -> None:
     """A bar for each operation and size: hidden and exposed, and the slowest rank's share."""
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0] * 3)
     for row in summary["operations"]:
@@ -175,15 +181,16 @@ def _draw_sizes(axes: Any, summary: dict[str, Any]) -> None:
 
 
 def _draw_timeline(axes: Any, rank: Records) -> None:
-    """The last iteration of a rank: its passes but for waits, and communication, of which what the
-    rank only waited for is exposed."""
-    from ...parallel.profile import format_size, operations_in, waits_of
+    """The last iteration of a rank: its passes but for waits, and what travelled then, of which
+    what the rank only waited for is exposed."""
+    from ...parallel.profile import format_size, lanes, waits_of
 
     last = next(one for one in reversed(rank.passes) if one.update)
 
     def bar(
         track: int, begin: float, end: float, colour: str, label: str = "", ink: str = "black"
     ) -> None:
+        begin, end = max(begin, last.begin), min(end, last.end)
         start, width = (begin - last.begin) * 1e3, (end - begin) * 1e3
         axes.broken_barh([(start, width)], (track - 0.4, 0.8), color=colour, edgecolor="white")
         if label and end - begin > 0.09 * (last.end - last.begin):
@@ -196,13 +203,16 @@ def _draw_timeline(axes: Any, rank: Records) -> None:
     waits = [span for span in waits_of(rank) if span[1] > last.begin and span[0] < last.end]
     for wait in waits:
         bar(1, *wait, "white")  # a pass that waits does nothing
-    for operation in operations_in(rank, last):
-        for message in operation.messages:
-            label = f"{message.operation}\n{format_size(message.nbytes)}"
-            bar(0, message.begun, message.ended, COLOURS[2])
-            for begin, end in waits:
-                if begin < message.ended and message.begun < end:
-                    bar(0, max(begin, message.begun), min(end, message.ended), COLOURS[1])
-            bar(0, message.begun, message.ended, "none", label, "white")
-    axes.set_yticks(range(2), ["travelling,\nhidden or exposed", "passes"])
+    messages = (m for operation in rank.operations for m in operation.messages)
+    least = 0
+    for lane, message in lanes(m for m in messages if m.ended > last.begin and m.begun < last.end):
+        label = f"{message.operation}\n{format_size(message.nbytes)}"
+        least = min(least, -lane)
+        bar(-lane, message.begun, message.ended, COLOURS[2])
+        for begin, end in waits:
+            if begin < message.ended and message.begun < end:
+                bar(-lane, max(begin, message.begun), min(end, message.ended), COLOURS[1])
+        bar(-lane, message.begun, message.ended, "none", label, "white")
+    axes.set_ylim(least - 0.6, 1.6)
+    axes.set_yticks((0, 1), ["travelling,\nhidden or exposed", "passes"])
     axes.set_xlabel(f"ms of the last iteration of rank {rank.rank}")

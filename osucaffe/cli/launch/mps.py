@@ -35,7 +35,7 @@ def served() -> Iterator[Service]:
     if shutil.which(CONTROL) is None:
         yield Service(f"without MPS, as there is no {CONTROL}")
         return
-    if _ask("get_server_list", {}):
+    if running():
         yield Service("under MPS, which was running")
         return
     with tempfile.TemporaryDirectory(prefix="osucaffe-mps-", dir=_SHORT) as folder:
@@ -50,6 +50,11 @@ def served() -> Iterator[Service]:
             yield Service("under MPS, started for this run", variables)
         finally:
             _ask(f"quit -t {_PATIENCE / 2:.0f}", variables)
+
+
+def running() -> bool:
+    """Whether a daemon answers that processes started as this one would use."""
+    return shutil.which(CONTROL) is not None and _ask("get_server_list", {})
 
 
 def _start(variables: Mapping[str, str]) -> str | None:

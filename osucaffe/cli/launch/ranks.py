@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import os
 import platform
 import sys
@@ -24,11 +25,13 @@ from ...parallel.servers.shards import Consistency
 from ...parallel.split import OPTION
 from ...solvers.process_group import ProcessGroup
 from .. import options
-from . import comm_profile
+from . import comm_profile, mps, ranks_per_gpu
 from .start import TERMINAL, gpu_numbers
 
 if TYPE_CHECKING:
     from ...parallel.servers.training import Roles
+
+logger = logging.getLogger("osucaffe")
 
 
 def check_size(args: argparse.Namespace, job: Job) -> None:
@@ -90,7 +93,13 @@ def assign_devices(args: argparse.Namespace, job: Job) -> tuple[argparse.Namespa
     chosen_here = {"gpu": gpu}
     if getattr(args, "decode", None) == "auto":  # not measured during an exchange
         chosen_here["decode"] = "host"
-    return config(**chosen_here), discover(job, *identify(int(gpu)))
+    topology = discover(job, *identify(int(gpu)))
+    if job.rank == 0 and topology.shares_gpu and not ranks_per_gpu.started() and not mps.running():
+        logger.warning(
+            "Ranks share a GPU, and MPS is off: it computes for one at a time. --ranks_per_gpu N "
+            "in place of --ranks starts them under MPS, and --ranks_per_gpu auto finds N"
+        )
+    return config(**chosen_here), topology
 
 
 def watch_links(args: argparse.Namespace, job: Job, topology: Topology) -> None:
@@ -119,6 +128,12 @@ def make_process_group(
             other = "--servers" if roles is not None else "--comm_profile"
             raise UserError(f"--bucket_mb auto does not go with {other}: give it a number")
         return Tuned(job, topology, _comm_config(args), config)
+    report = partial(comm_profile.write, args.comm_profile)
+    if roles is not None and args.comm_profile:
+        from ...parallel.servers.profile import ProfiledServed
+
+        how = topology, _comm_config(args), config
+        return ProfiledServed(report, args.channel, roles, *how)
     if roles is not None:
         from ...parallel.servers.training import Served
 
@@ -126,8 +141,7 @@ def make_process_group(
     if args.comm_profile:
         from ...parallel.profile import Profiled
 
-        report = partial(comm_profile.write, args.comm_profile)
-        return Profiled(job, topology, _comm_config(args), config, report)
+        return Profiled(report, job, topology, _comm_config(args), config)
     from ...parallel.data_parallel import DataParallel
 
     return DataParallel(job, topology, _comm_config(args), config)

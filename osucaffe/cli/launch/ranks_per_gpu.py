@@ -140,10 +140,14 @@ def attempt(command: Sequence[str], count: int, service: mps.Service) -> Trial:
         if code == 0 and result.exists():
             measured = json.loads(result.read_text())
             return Trial(count, measured["rate"], measured["unit"])
-        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-        named = [line for line in lines if line.startswith("osucaffe: ")] or lines[-1:]
-        why = named[0].removeprefix("osucaffe: ") if named else f"exit code {code}"
-        return Trial(count, why=f"does not run ({why[:200]})")
+        return Trial(count, why=f"does not run ({reason(log.read_text(errors='replace'), code)})")
+
+
+def reason(said: str, code: int) -> str:
+    """Why a training failed, from what it wrote to its error stream and its exit code."""
+    lines = [line for line in said.splitlines() if line.strip()]
+    named = [line for line in lines if line.startswith("osucaffe: ")] or lines[-1:]
+    return named[0].removeprefix("osucaffe: ")[:200] if named else f"exit code {code}"
 
 
 def _finish(

@@ -33,6 +33,7 @@ from ...predict.times import (
     Seconds,
     describe_times,
     estimate_times,
+    find_half_batch,
     read_times,
     sizes_of,
 )
@@ -45,48 +46,86 @@ from ..score.time import Layer, measure
 
 def run(args: argparse.Namespace) -> None:
     """Predict, print a table, and write the requested files."""
-    cluster = read_cluster(args.cluster, args.set)
-    ranks = parse_ranks(args.ranks)
     designs = [*_DEFAULT, *(SERVED if args.servers else ())]
-    if args.designs:
-        designs = names(args.designs)
+    case = Case(args, names(args.designs) if args.designs else designs)
+    predictions = case.predict()
+    if args.out:
+        _write(args, case.cluster, predictions)
+
+
+class Case:
+    """A net on a cluster, by these designs, for some numbers of ranks: what the options ask for.
+
+    choice: the solver's training net. UserError.
+    """
+
+    def __init__(self, args: argparse.Namespace, designs: Sequence[str]) -> None:
+        self.args, self.designs = args, designs
+        self.cluster = read_cluster(args.cluster, args.set)
+        self.ranks = parse_ranks(args.ranks)
         if unknown := [design for design in designs if design not in DESIGNS]:
             raise UserError(f"--designs {unknown[0]}: choose among {', '.join(DESIGNS)}")
         if not args.servers and (lacking := [design for design in designs if design in SERVED]):
             raise UserError(f"--designs {lacking[0]}: with how many? Add --servers K, or K/host")
-    selection = Selection(args.algorithm, file=args.tuning)
-    solver = read_solver(args.solver)
-    passes = max(solver.iter_size, 1)
-    for design in designs:
-        DESIGNS[design].check(args.gradient_type)
-    choice = training_net(solver, args.solver, read_net)
-    seconds_of = _Times(args, choice, cluster, ranks[-1])
-    predictions: list[Prediction] = []
-    print(
-        f"{cluster.name}: {choice.param.name or args.solver}, {cluster.ranks_per_host} ranks a host"
-        + "".join(f", {change}" for change in args.set)
-    )
-    print(_HEADING)
-    for size in ranks:
+        for design in designs:
+            DESIGNS[design].check(args.gradient_type)
+        self._selection = Selection(args.algorithm, file=args.tuning)
+        self.solver = read_solver(args.solver)
+        self.choice = training_net(self.solver, args.solver, read_net)
+        self._times = _Times(args, self.choice, self.cluster, self.ranks[-1])
+
+    @property
+    def title(self) -> str:
+        """The cluster and the net, and what is not as the cluster's file says."""
+        return (
+            f"{self.cluster.name}: {self.choice.param.name or self.args.solver}, "
+            f"{self.cluster.ranks_per_host} ranks a host"
+            + "".join(f", {change}" for change in self.args.set)
+        )
+
+    def sketch(self, size: int) -> Sketch:
+        """What one of so many ranks trains."""
+        return self._times(size)[0]
+
+    def predict(self) -> list[Prediction]:
+        """Predict all, and print a table."""
+        print(self.title)
+        print(HEADING)
+        predictions: list[Prediction] = []
+        for size in self.ranks:
+            here = []
+            for prediction, chosen in self._predict(size):
+                here.append(prediction)
+                print(row(prediction) + chosen, flush=True)
+            if len(here) > 1:
+                best, *alike = [one.design for one in fastest(here)]
+                also = f"; as fast: {', '.join(alike)}" if alike else ""
+                print(f"        {best} wins{also}")
+            predictions += here
+        return predictions
+
+    def _predict(self, size: int) -> Iterator[tuple[Prediction, str]]:
+        """Each design on so many ranks, and which size of buckets was chosen for it."""
+        args, cluster, passes = self.args, self.cluster, max(self.solver.iter_size, 1)
+        hierarchical = not args.flat
         make = partial(
             Simulation,
             cluster=cluster,
             size=size,
-            selection=selection,
-            hierarchical=not args.flat,
+            selection=self._selection,
+            hierarchical=hierarchical,
             passes=passes,
             narrow=args.gradient_type != "float32",
         )
-        plain = served = split = make(*seconds_of(size))
+        plain = served = split = make(*self._times(size))
         if args.servers:
-            served = make(*seconds_of(size), servers=cluster.server_hosts(args.servers, size))
-        if SPLIT in designs and size > 1:
-            planner = Planner(cluster, size, selection, hierarchical=not args.flat)
+            served = make(*self._times(size), servers=cluster.server_hosts(args.servers, size))
+        if SPLIT in self.designs and size > 1:
+            planner = Planner(cluster, size, self._selection, hierarchical=hierarchical)
             comm = Notebook(size, planner.part, [])
-            split = make(*seconds_of(size, SplitInnerProducts(comm, "auto", passes)))
-        here = []
-        alone = "one rank", *(design for design in designs if design in SERVED)
-        for design in designs if size > 1 else alone:
+            split = make(*self._times(size, SplitInnerProducts(comm, "auto", passes)))
+        alone = ALONE, *(design for design in self.designs if design in SERVED)
+        for design in self.designs if size > 1 else alone:
             simulation = served if design in SERVED else split if design == SPLIT else plain
             config = replace(DESIGNS.get(design, ParallelConfig()), scaling=args.scal)
             if design != "Horovod":
@@ -100,23 +139,18 @@ def run(args: argparse.Namespace) -> None:
                 for nbytes in sizes or [config.bucket]
             }
             best = choose_size({each: result.ms for each, result in tried.items()}, config.bucket)
-            here.append(tried[best])
-            chosen = f"  --bucket_mb {best / 2**20:g}" if len(sizes) > 1 else ""
-            print(_row(here[-1]) + chosen, flush=True)
-        if len(here) > 1:
-            print(_verdict(here))
-        predictions += here
-    if args.out:
-        _write(args, cluster, predictions)
+            yield tried[best], f"  --bucket_mb {best / 2**20:g}" if len(sizes) > 1 else ""
 
 
 logger = logging.getLogger("osucaffe")
+ALONE = "one rank"
+"""The design of a rank that has nobody to talk to."""
 _DEFAULT = ("SC-B", "SC-OBR", "all-reduce", "sharded")
-_HEADING = "".join(
+HEADING = "".join(
     f"{word:>{width}}"
     for word, width in (
         *(("ranks", 7), ("design", 19), ("ms", 11), ("tenth", 10), ("9/10", 10)),
-        *(("images/s", 11), ("efficiency", 12)),
+        *(("exposed", 10), ("images/s", 11), ("efficiency", 12)),
     )
 )
 
@@ -186,10 +220,7 @@ class _Times:
         if self._args.scal == "strong" and self._most > 1:
             part = self._sketch(self._most)
             whole, little = _total(layers), _total(self._time(part)[1])
-            # Where a part takes no less than the whole, nothing tells how much is fixed.
-            if whole > little:
-                left = (little * sketch.batch - whole * part.batch) / (whole - little)
-                half_batch = max(round(left, 2), 0.0)
+            half_batch = find_half_batch(sketch.batch, whole, part.batch, little)
             batches = f"batches of {part.batch} and {sketch.batch}"
             print(f"half_batch = {half_batch:g} on this machine, by {batches}")
         path = self._args.save_times or tempfile.mkstemp(suffix=".json")[1]
@@ -215,34 +246,44 @@ def _total(layers: Sequence[Layer]) -> float:
     return sum(layer.forward.milliseconds + layer.backward.milliseconds for layer in layers)
 
 
-def _verdict(predictions: Sequence[Prediction]) -> str:
-    """The fastest design; those that take at most 1 % longer are reported as equal."""
+def fastest(predictions: Sequence[Prediction]) -> list[Prediction]:
+    """The fastest, and behind it those that take at most 1 % longer, which count as equal."""
     best = min(predictions, key=lambda one: one.ms)
-    alike = [one.design for one in predictions if one is not best and one.ms <= 1.01 * best.ms]
-    return f"        {best.design} wins" + (f"; as fast: {', '.join(alike)}" if alike else "")
+    return [best, *(one for one in predictions if one is not best and one.ms <= 1.01 * best.ms)]
 
 
-def _row(row: Prediction) -> str:
+def row(one: Prediction) -> str:
+    """A line of the table."""
     return (
-        f"{row.ranks:7} {row.design:>18}{row.ms:11.3f}{row.low:10.3f}{row.high:10.3f}"
-        f"{row.images:11.1f}{row.efficiency:12.1%}"
+        f"{one.ranks:7} {one.design:>18}{one.ms:11.3f}{one.low:10.3f}{one.high:10.3f}"
+        f"{one.exposed:10.3f}{one.images:11.1f}{one.efficiency:12.1%}"
     )
 
 
 def _write(args: argparse.Namespace, cluster: Cluster, predictions: Sequence[Prediction]) -> None:
-    rows: list[dict[str, Any]] = [asdict(p) | {"efficiency": p.efficiency} for p in predictions]
+    rows = [values(prediction) for prediction in predictions]
     content = {"cluster": cluster.name, "set": args.set, "solver": args.solver}
     content["predictions"] = rows
     text = json.dumps(content, indent=1)
     if args.out.endswith(".csv"):
-        table = io.StringIO()
-        writer = csv.DictWriter(table, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
-        text = table.getvalue()
+        text = comma_separated(rows)
     write_bytes(args.out, text.encode())
     print(f"wrote {args.out}")
     print(plots.draw_next_to(args.out, lambda picture: _draw(cluster, predictions, picture)))
+
+
+def values(prediction: Prediction) -> dict[str, Any]:
+    """All of its numbers, by name."""
+    return asdict(prediction) | {"efficiency": prediction.efficiency}
+
+
+def comma_separated(rows: Sequence[dict[str, Any]]) -> str:
+    """Rows as CSV."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, rows[0])
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 WIDTHS = 7.0, 4.5, 2.8, 1.6
@@ -255,7 +296,7 @@ def _draw(cluster: Cluster, predictions: Sequence[Prediction], path: str) -> Non
         1, 2, figsize=(11, 4.5), layout="constrained"
     )
     ranks = sorted({one.ranks for one in predictions})
-    lines = sorted(_lines(predictions), key=lambda line: -line[1][-1].images)
+    lines = sorted(curves(predictions), key=lambda line: -line[1][-1].images)
     for number, (design, points) in enumerate(lines):
         colour = plots.COLOURS[number % len(plots.COLOURS)]
         width = WIDTHS[min(number, len(WIDTHS) - 1)]
@@ -292,7 +333,9 @@ def _draw(cluster: Cluster, predictions: Sequence[Prediction], path: str) -> Non
     plots.save(figure, path)
 
 
-def _lines(predictions: Sequence[Prediction]) -> Iterator[tuple[str, list[Prediction]]]:
-    alone = [one for one in predictions if one.ranks == 1]
-    for design in dict.fromkeys(one.design for one in predictions if one.ranks > 1):
-        yield design, alone + [one for one in predictions if one.design == design]
+def curves(predictions: Sequence[Prediction]) -> Iterator[tuple[str, list[Prediction]]]:
+    """Each design with its points by ranks, of which the first is one rank alone."""
+    alone = [one for one in predictions if one.design == ALONE]
+    for design in dict.fromkeys(one.design for one in predictions if one.design != ALONE):
+        own = [one for one in predictions if one.design == design]
+        yield design, own if own[0].ranks == 1 else alone + own

@@ -20,8 +20,9 @@ figure { margin: 0 1em 1em 0; display: inline-block; width: 460px; max-width: 10
 svg { width: 100%; height: auto; } svg text { font-size: 13px; fill: currentColor; }
 .grid { stroke: var(--line); } polyline { fill: none; stroke-width: 2; }
 polyline.raw { opacity: .5; stroke-width: 1; }
-.legend { color: var(--quiet); font-size: .9em; } .legend span { margin-left: 1em; }
-.legend i { display: inline-block; width: 12px; height: 3px; vertical-align: middle;
+.legend { color: var(--quiet); font-size: .9em; } .legend span { margin-left: 1em;
+  display: inline-block; }
+.legend i { display: inline-block; width: 14px; border-top-width: 3px; vertical-align: middle;
   margin-right: 5px; }
 table { border-collapse: collapse; font-size: .92em; } .wide { overflow-x: auto; }
 th, td { padding: 3px 9px; text-align: right; border-bottom: 1px solid var(--line); }
@@ -136,25 +137,37 @@ _SMOOTHED = 20
 
 
 def panel(
-    title: str, series: Mapping[str, Points], x_name: str = "iteration", *, decades: bool = False
+    title: str,
+    series: Mapping[str, Points],
+    x_name: str = "iteration",
+    *,
+    log: str = "",
+    decades: bool = False,
 ) -> str:
     """A panel with a line for each series (x, y), a legend and axes, that of x with this name. ""
-    without a finite point. decades: x are decimal logarithms."""
+    without a finite point. log: which axes are logarithmic, "x" (in powers of two) or "xy";
+    decades: x are decimal logarithms."""
     shown = {
-        name: [(x, y) for x, y in points if math.isfinite(y)] for name, points in series.items()
+        name: [(x, y) for x, y in points if math.isfinite(y) and (y > 0 or "y" not in log)]
+        for name, points in series.items()
     }
-    shown = {name: points for name, points in shown.items() if points}
-    if not shown:
-        return ""
     every = [point for points in shown.values() for point in points]
-    across, up = _ticks([x for x, _ in every]), _ticks([y for _, y in every])
+    if not every:
+        return ""
+    xs, ys = zip(*every, strict=True)
+    across = _log_ticks(xs, 2) if log else _ticks(xs)
+    up = _log_ticks(ys, 10) if "y" in log else _ticks(ys)
+
+    def place(value: float, ticks: Sequence[float], logarithmic: bool) -> float:
+        """Where an axis has a value: 0 at its begin, 1 at its end."""
+        scale = math.log if logarithmic else float
+        first, last = scale(ticks[0]), scale(ticks[-1])
+        return (scale(value) - first) / (last - first)
 
     def position(x: float, y: float) -> tuple[float, float]:
-        left, right = across[0], across[-1]
-        low, high = up[0], up[-1]
         return (
-            _LEFT + (x - left) / (right - left) * (_WIDTH - _LEFT - _RIGHT),
-            _HEIGHT - _BOTTOM - (y - low) / (high - low) * (_HEIGHT - _TOP - _BOTTOM),
+            _LEFT + place(x, across, bool(log)) * (_WIDTH - _LEFT - _RIGHT),
+            _HEIGHT - _BOTTOM - place(y, up, "y" in log) * (_HEIGHT - _TOP - _BOTTOM),
         )
 
     parts = []
@@ -162,7 +175,7 @@ def panel(
         _, height = position(across[0], y)
         parts.append(
             f'<path class="grid" d="M{_LEFT} {height:.1f}H{_WIDTH - _RIGHT}"/>'
-            f'<text x="{_LEFT - 8}" y="{height + 4:.1f}" text-anchor="end">{y:g}</text>'
+            f'<text x="{_LEFT - 8}" y="{height + 4:.1f}" text-anchor="end">{_short(y)}</text>'
         )
     for x in across:
         left, _ = position(x, up[0])
@@ -174,20 +187,26 @@ def panel(
         f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 4}" text-anchor="end">{escape(x_name)}</text>'
     )
     legend = []
+    colours = COLOURS[:-1]  # the last, black, is no colour on black
     for index, (name, points) in enumerate(shown.items()):
-        colour = COLOURS[index % (len(COLOURS) - 1)]  # the last, black, is no colour on black
+        if not points:
+            continue
+        colour = colours[index % len(colours)]
+        dashes = ' stroke-dasharray="6 4"' if index >= len(colours) else ""
         lines: dict[str, Points] = {"": points}
         if name.startswith("train") and len(points) >= _SMOOTHED:
             lines = {' class="raw"': points, "": smooth(points)}
         for kind, line in lines.items():
             corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in (position(*point) for point in line))
-            parts.append(f'<polyline{kind} points="{corners}" stroke="{colour}"/>')
+            parts.append(f'<polyline{kind} points="{corners}" stroke="{colour}"{dashes}/>')
         if lines[""] is points and len(points) < 40:
             parts.extend(
                 f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour}"/>'
                 for x, y in (position(*point) for point in points)
             )
-        legend.append(f'<span><i style="background:{colour}"></i>{escape(name)}</span>')
+        kind = "dashed" if dashes else "solid"
+        mark = f'<i style="border-top-style:{kind};border-color:{colour}"></i>'
+        legend.append(f"<span>{mark}{escape(name)}</span>")
     return (
         f'<figure><figcaption>{escape(title)} <span class="legend">{"".join(legend)}</span>'
         f'</figcaption><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
@@ -213,3 +232,24 @@ def _ticks(values: Sequence[float]) -> list[float]:
     step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= raw * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [round(number * step, 12) for number in range(first, last + 1)]
+
+
+def _log_ticks(values: Sequence[float], base: int) -> list[float]:
+    """Of a logarithmic axis: powers of the base (2), or of 10 also two and five times these where
+    few do; the first not above the values, the last not below them."""
+    low, high = min(values), max(max(values), min(values) * 1.01)
+    powers = range(math.floor(math.log(low, base) - 1), math.ceil(math.log(high, base)) + 2)
+    ticks: list[float] = []
+    for steps in ((1, 2, 5), (1,)) if base == 10 else ((1,),):
+        every = [step * float(base) ** power for power in powers for step in steps]
+        first = max(tick for tick in every if tick <= low * 1.001)
+        last = min(tick for tick in every if tick >= high * 0.999)
+        ticks = [tick for tick in every if first <= tick <= last]
+        if len(ticks) < 8:
+            break
+    return ticks
+
+
+def _short(value: float) -> str:
+    """A tick of an axis: 0.5, 2000, 20k."""
+    return f"{value / 1e3:g}k" if value >= 1e4 else f"{value:g}"

@@ -7,7 +7,7 @@ layer by layer.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -192,6 +192,7 @@ class Served(DataParallel):
     """
 
     _exchange: ServerExchange
+    _make_pushing: Callable[..., Pushing] = Pushing
 
     def __init__(
         self, roles: Roles, topology: Topology, comm_config: CommConfig, config: ParallelConfig
@@ -235,11 +236,9 @@ class Served(DataParallel):
         if self._pushing is not None:
             self._pushing.stop()
         data, diff = net.arena.data, net.arena.diff
+        made = roles.channel, roles.servers, buckets, self._pieces, data, diff
         backups = roles.consistency.backups
-        self._pushing = Pushing(
-            roles.channel, roles.servers, buckets, self._pieces, data, diff,
-            backups=backups is not None,
-        )  # fmt: skip
+        self._pushing = self._make_pushing(*made, backups=backups is not None)
         layerwise = self._config.aggregation == "layerwise"
         return ServerExchange(
             self._job, net, optimizer, self._pushing, buckets, roles.servers,

@@ -165,10 +165,14 @@ class Pushing:
                 if self._backups:
                     arrays.append(self.updates[tag])
                 weights = self._channel.receive(arrays, rank, tag)
-                pending.add(weights, partial(self._arrived, bucket))
-                pending.add(self._channel.send([self._slice(self._gradients.host, tag)], rank, tag))
+                pending.add(weights, partial(self._arrived, bucket, tag))
+                gradients = self._channel.send([self._slice(self._gradients.host, tag)], rank, tag)
+                pending.add(gradients, partial(self._pushed, tag))
 
-    def _arrived(self, bucket: int) -> None:
+    def _pushed(self, tag: int) -> None:
+        """A piece's gradients have left: a profile notes it."""
+
+    def _arrived(self, bucket: int, tag: int) -> None:
         self._left[bucket] -= 1
         if not self._left[bucket]:
             self._weights.give(bucket)

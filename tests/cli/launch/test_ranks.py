@@ -20,18 +20,19 @@ def test_a_rank_alone_takes_the_first_of_all_gpus() -> None:
     assert vars(own) == {"gpu": None, "threads": 3}
 
 
+class Two(Job):
+    size = 2
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value, value]
+
+
 @pytest.mark.parametrize(
     ("given", "own"), [({"decode": "auto"}, "host"), ({"decode": "gpu"}, "gpu"), ({}, None)]
 )
 def test_cores_decode_beside_an_exchange(
     given: dict[str, str], own: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Two(Job):
-        size = 2
-
-        def gather(self, value: Any) -> list[Any]:
-            return [value, value]
-
     monkeypatch.setattr(ranks, "gpu_numbers", lambda wanted: ["5", "6"])
     monkeypatch.setattr(ranks, "identify", lambda number: (f"id {number}", "a GPU"))
     options = argparse.Namespace(gpu="all", threads=None, servers=0, **given)
@@ -47,3 +48,22 @@ def test_ranks_of_one_machine_listen_on_the_loopback(
     monkeypatch.setattr(start.os, "environ", environment)
     start._stay_on_loopback()
     assert environment.get("UCX_NET_DEVICES") == device
+
+
+@pytest.mark.parametrize(
+    ("started", "running", "told"),
+    [(False, False, True), (True, False, False), (False, True, False)],
+)
+def test_ranks_that_share_a_gpu_are_told_of_mps(
+    started: bool,
+    running: bool,
+    told: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(ranks, "identify", lambda number: ("one id", "a GPU"))
+    monkeypatch.setattr(ranks.mps, "running", lambda: running)
+    monkeypatch.setattr(ranks.ranks_per_gpu, "started", lambda: started)
+    monkeypatch.setattr(ranks.logger, "propagate", True)
+    ranks.assign_devices(argparse.Namespace(gpu="0", threads=None, servers=0), Two())
+    assert ("--ranks_per_gpu N in place of --ranks" in caplog.text) == told

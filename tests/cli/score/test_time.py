@@ -1,0 +1,25 @@
+"""`osucaffe time --cluster`: a device measured for predictions."""
+
+from __future__ import annotations
+
+from osucaffe.predict.cluster import read_cluster
+
+from ..conftest import Cli
+from ..machine.test_study import CLUSTER
+
+
+def test_time_measures_a_device(cli: Cli) -> None:
+    cli.write_net()
+    cli.write("c.toml", CLUSTER)
+    command = "time", "--model=net.prototxt", "--iterations=2", "--threads=1", "--cluster=c.toml"
+    out = cli.ok(*command).out
+    assert "8 images take" in out
+    assert "wrote c.toml" in out
+    found = read_cluster(cli.folder / "c.toml")
+    rate, batch = found.device.images_per_second["tiny"]
+    assert rate > 0
+    assert batch == 8
+    assert found.device.tflops != 0.01
+    assert "--threads 1" in found.sources["device.tflops"]
+    assert "must read batches of one size" in cli.fails(*command, "--phase=TEST").err
+    assert "c.tml" in cli.fails(*command[:-1], "--cluster=c.tml").err
