@@ -3,11 +3,25 @@ NumPy's, in tests/differential/settings."""
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from osucaffe.errors import UserError
 from osucaffe.proto import SolverParameter, parse_text
 from osucaffe.solvers.update.policy import Policy
+
+
+def test_a_plateau_of_the_loss_lowers_the_rate() -> None:
+    losses = [math.nan, 5, 4, 4, 4.5, 4, 3, 3, 3, 3, 3, 3]
+    settings = 'base_lr: 1 lr_policy: "plateau" gamma: 0.1 plateau_winsize: 3 plateau_winsize: 2'
+    left = iter(losses)
+    policy = Policy(parse_text(settings, SolverParameter), loss=lambda: next(left))
+    rates = [policy.rate(iteration) for iteration in range(len(losses))]
+    # The least loss at 2: three without a lesser one; then at 6: two; then no step is left.
+    wanted = [1.0] * 5 + [0.1] * 3 + [0.01] * 4
+    assert rates == pytest.approx(wanted)
+    assert policy.best == [3, 8]
 
 
 @pytest.mark.parametrize(
