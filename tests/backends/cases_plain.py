@@ -15,9 +15,12 @@ from .cases import STATE, Gradients, case, eighths, labels, normal
 from .running import Output
 
 
-def _double(array: Any, stream: Any = None) -> Handle:
-    """Stands for an operation of a communicator."""
-    array *= 2
+def _negate(array: Any, stream: Any = None) -> Handle:
+    """Stands for an operation of a communicator, which gets bfloat16 as bits."""
+    if array.dtype == np.uint16:
+        array ^= 0x8000
+    else:
+        array *= -1
     return DONE
 
 
@@ -26,7 +29,7 @@ def movement_cases() -> None:
     case("zero", "fill", {}, {"value": 0.0}, {"y": np.zeros(x.shape)})
     case("value", "fill", {}, {"value": -1.5}, {"y": np.full(x.shape, -1.5)})
     case("", "copy", {"x": x}, {}, {"y": x})
-    case("", "collective", {"x": x}, {"operation": _double, "blocks": True}, {"x": 2 * x})
+    case("", "collective", {"x": x}, {"operation": _negate, "blocks": True}, {"x": -x})
     together = np.concatenate([x, y, z], axis=1)
     case("channels", "concat", {"xs": [x, y, z]}, {"axis": 1}, {"y": together})
     case("last axis", "concat", {"xs": [x, x]}, {"axis": 3}, {"y": np.concatenate([x, x], axis=3)})

@@ -38,6 +38,7 @@ RULES: list[Case] = [
     {"type": "RMSProp", "rms_decay": 0.9},
     {"type": "AdaDelta", "momentum": 0.95, "delta": 1e-6},
     {"type": "Adam", "momentum": 0.9, "momentum2": 0.999},
+    {"type": "LAMB", "momentum": 0.9, "momentum2": 0.999},
 ]
 
 
