@@ -187,9 +187,7 @@ def draw(record: dict[str, Any], path: Path) -> None:
 def main() -> None:
     """Measure and write."""
     parser = results.parser(__doc__)
-    parser.add_argument(
-        "--rates", default="10mbit,200mbit,1gbit,10gbit", help="of the hosts' links"
-    )
+    parser.add_argument("--rates", default="200mbit,1gbit,10gbit", help="of the hosts' links")
     parser.add_argument("--at", default="200mbit", help="the rate at which designs are compared")
     parser.add_argument("--accuracy", type=float, default=0.985, help="of the test images (0.985)")
     parser.add_argument("--every", type=int, default=64, help="iterations between tests (64)")
