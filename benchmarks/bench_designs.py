@@ -41,6 +41,8 @@ LOCAL = 64
 SETTINGS = "base_lr: 0.03"
 ALONE = "no exchange"
 PEER = "bf16 all-reduce"
+COLOURS = 10
+"""Lines from which on colours come again."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,8 @@ def draw(record: dict[str, Any], path: Path) -> None:
     for name in [*record["iterations"], ALONE]:
         took = [seconds_of(record, name, rate) for rate in record["ms"]]
         if None not in took:
-            axes.plot(list(record["ms"]), took, marker="o", label=name)
+            style = "-" if len(axes.lines) < COLOURS else "--"
+            axes.plot(list(record["ms"]), took, style, marker="o", label=name)
     axes.set(xlabel="the hosts' links", ylabel="seconds to the accuracy", yscale="log")
     axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
     figure.savefig(path, bbox_inches="tight", dpi=120)
