@@ -103,8 +103,7 @@ class DataParallel(ProcessGroup):
                     raise UserError(
                         f"{OPTION}: {text} whole parameters, which no rank has: leave it out"
                     )
-            self._config = replace(self._config, propagation="none")
-        if self._config.hooked:
+        if self._config.hooked or solver.net.splitter is not None:
             self._config = replace(self._config, propagation="none")
         if self._config.propagation == "auto":
             chosen = choose_propagation(self.comm, separable=solver.optimizer.separable)

@@ -117,9 +117,10 @@ class Case:
             passes=passes,
             narrow=args.gradient_type != "float32",
         )
-        plain = served = split = make(*self._times(size))
+        taken = self._times(size)
+        plain = served = split = make(*taken)
         if args.servers:
-            served = make(*self._times(size), servers=cluster.server_hosts(args.servers, size))
+            served = make(*taken, servers=cluster.server_hosts(args.servers, size))
         if SPLIT in self.designs and size > 1:
             planner = Planner(cluster, size, self._selection, hierarchical=hierarchical)
             comm = Notebook(size, planner.part, [])

@@ -64,11 +64,9 @@ class NotedPushing(Pushing):
     def _arrived(self, bucket: int, tag: int) -> None:
         if operation := self._now.get(bucket):
             ended = operation.ended = self._recorder.clock.mark()
-            server, nbytes = (
-                self._pieces[tag].server,
-                ITEM * len(self._slice(self._weights.host, tag)),
-            )
-            where = self._carrier, self._levels[server], nbytes
+            piece = self._pieces[tag]
+            nbytes = ITEM * (piece.stop - piece.start)
+            where = self._carrier, self._levels[piece.server], nbytes
             # Where one look finds both, the gradients are taken to have left only now.
             sent = max(self._sent.pop(tag, ended), operation.begun)
             operation.messages += [
