@@ -29,11 +29,11 @@ Timings = Mapping[str, float]
 
 FAMILIES = {
     "all small_*": ("small_mma", "small_mma_wgrad"),
-    "all in tf32 by Hopper's instructions": ("implicit_gemm_tf32", "wgrad_tf32"),
+    "all in tf32 by Hopper's instructions": ("implicit_gemm", "wgrad_tf32"),
     "all by space to depth": ("by space to depth",),
     "all fused by cuDNN": ("cudnn fused",),
     "all own kernels": (
-        "small_mma", "small_mma_wgrad", "implicit_gemm_tf32", "wgrad_tf32", "few_channels",
+        "small_mma", "small_mma_wgrad", "implicit_gemm", "wgrad_tf32", "few_channels",
         "small product",
     ),
 }  # fmt: skip

@@ -20,7 +20,7 @@ inline float2 make_float2(float x, float y) { return {x, y}; }
 
 inline uint32_t shared_address(const void* at) { return (const char*)at - (const char*)::shared; }
 
-// -- numbers: whole ones are what they are in tf32
+// -- numbers: whole ones are what they are in tf32, and small ones what they are in 16 bits
 
 inline uint32_t round_to_tf32(float value) {
     uint32_t bits;
@@ -28,8 +28,27 @@ inline uint32_t round_to_tf32(float value) {
     return bits;
 }
 inline uint32_t nearest_tf32(float value) { return round_to_tf32(value); }
+inline float __uint_as_float(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+struct bfloat16 { uint16_t bits; };
+inline float to_float(float x) { return x; }
+inline float to_float(bfloat16 x) { return __uint_as_float((uint32_t)x.bits << 16); }
+inline void put(float& to, float value) { to = value; }
+inline void put(bfloat16& to, float value) {
+    uint32_t bits = round_to_tf32(value);
+    to.bits = bits + 0x7fff + (bits >> 16 & 1) >> 16;
+}
+template <typename T, int N> void load(const T* from, float (&to)[N]) {
+    for (int i = 0; i < N; ++i) to[i] = to_float(reinterpret_cast<const Vector<T, N>*>(from)->element[i]);
+}
+template <typename T, int N> void store(T* to, const float (&from)[N]) {
+    for (int i = 0; i < N; ++i) put(reinterpret_cast<Vector<T, N>*>(to)->element[i], from[i]);
+}
 
-// -- products: d (64 x N, of 128 threads) += a b
+// -- products: d (64 x N, of 128 threads) += a b, which are ELEMENTs
 
 struct MatrixDescriptor {
     const uint4* first;
@@ -40,15 +59,14 @@ inline MatrixDescriptor matrix_descriptor(const void* first, int plane, int eigh
     return {static_cast<const uint4*>(first), plane, eights};
 }
 inline float number(const MatrixDescriptor& from, int row, int k) {
-    float result;
-    const uint4* vector = from.first + row / 8 * from.eights + row % 8 + k / 4 * from.plane;
-    memcpy(&result, (const char*)vector + k % 4 * 4, 4);
-    return result;
+    constexpr int length = 16 / sizeof(ELEMENT);
+    const uint4* vector = from.first + row / 8 * from.eights + row % 8 + k / length * from.plane;
+    return to_float(reinterpret_cast<const ELEMENT*>(vector)[k % length]);
 }
 static void multiply(float* d, int count, const MatrixDescriptor& a, const MatrixDescriptor& b) {
     int thread = threadIdx.x % 128, g = thread % 32 / 4, t = thread % 4;
     for (int i = 0; i < count; ++i)
-        for (int k = 0; k < 8; ++k)
+        for (int k = 0; k < 32 / (int)sizeof(ELEMENT); ++k)
             d[i] += number(a, thread / 32 * 16 + i / 2 % 2 * 8 + g, k) *
                     number(b, i / 4 * 8 + 2 * t + i % 2, k);
 }
@@ -167,7 +185,7 @@ inline void sync_warp_group() {
 }
 inline void fence_proxy_async() {}
 inline void fence_mbarrier_init() {}
-inline void cp_async_16_bytes(uint4* to, const float* from, bool there) {
+inline void cp_async_16_bytes(uint4* to, const void* from, bool there) {
     Transfer each = {to, from, 16, there};
     if (LATE_COPIES) copied[threadIdx.x].add(each);
     else perform(each);

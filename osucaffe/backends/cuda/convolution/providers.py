@@ -17,7 +17,7 @@ from .cudnn_graph import ALIGNMENT, Convolution
 from .cudnn_search import HEAVY
 from .few_channels import few_channels
 from .gemm import Bound, Gemm
-from .implicit_gemm_tf32 import implicit_gemm_tf32
+from .implicit_gemm import implicit_gemm
 from .operands import Operands, bias_gradients, bind, channels_last_blob, operation
 from .problem import Problem
 from .small_mma import small_mma, small_mma_wgrad
@@ -71,7 +71,7 @@ def _own_alone_if_odd(
 def _by_space_to_depth(call: CudaCall, problem: Problem) -> list[Provider]:
     """Where images have few channels and the window moves by several pixels."""
     forms = space_to_depth.forms(call.backend.dtype, problem)
-    kernels = implicit_gemm_tf32 if "y" in call.writes else wgrad_tf32
+    kernels = implicit_gemm if "y" in call.writes else wgrad_tf32
     own = [forms[0].around(each) for each in kernels(call, forms[0].folded)]
     plans = [
         form.around(plans)
@@ -85,7 +85,7 @@ def _by_space_to_depth(call: CudaCall, problem: Problem) -> list[Provider]:
 def _by_libraries(call: CudaCall, problem: Problem) -> list[Provider]:
     """Libraries, and the kernel for large convolutions: where there are groups, libraries are slow,
     and asked only if it is, too."""
-    large = implicit_gemm_tf32(call, problem)
+    large = implicit_gemm(call, problem)
     if problem.group > 1:
         return _unless_good_enough(call, problem, large, _cudnn(call, problem))
     return [*_cudnn(call, problem, own=bool(large)), *large]
@@ -96,7 +96,9 @@ def _unless_good_enough(
 ) -> list[Provider]:
     """A kernel of ours, if there is one, and others where it is not good enough: for groups, few
     channels or gradients of filters in tf32 libraries' plans hardly reach a quarter of what tensor
-    cores can do, and take long to search."""
+    cores can do, and take long to search. In 16 bits they are better."""
+    if call.backend.precision != "tf32":
+        return [*own, *others]
     device = call.backend.properties
     rate = device.sm_count * device.clock * TF32_A_CYCLE * GOOD_SHARE
     return [*own, *(only_unless(2e3 * problem.work / rate, others) if own else others)]

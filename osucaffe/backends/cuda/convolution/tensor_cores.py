@@ -14,6 +14,10 @@ INSTRUCTIONS = {
     ("float16", 2): "m16n8k16.row.col.f32.f16.f16.f32",
 }
 """The multiplication of tiles of words, by what is in a word."""
+WGMMA = {
+    "float32": "k8.f32.tf32.tf32", "bfloat16": "k16.f32.bf16.bf16", "float16": "k16.f32.f16.f16",
+}  # fmt: skip
+"""The same of Hopper's."""
 ONES = {
     ("float32", 1): "0x3f800000u",
     ("bfloat16", 2): "0x3f803f80u",
@@ -28,16 +32,17 @@ def mma_macros(dtype: str, pair: int) -> dict[str, Any]:
     return {"PAIR": pair, "MMA": f'"mma.sync.aligned.{INSTRUCTIONS[word]}"', "ONE": ONES[word]}
 
 
-def can_use_wgmma(device: Device, precision: str, problem: Problem) -> bool:
-    """Whether kernels in tf32 by Hopper's instructions may compute a convolution on a device."""
-    return precision == "tf32" and problem.is_dense and device.has_wgmma
+def can_use_wgmma(device: Device, problem: Problem) -> bool:
+    """Whether kernels by Hopper's instructions may compute a convolution on a device."""
+    return problem.is_dense and device.has_wgmma
 
 
-def wgmma(outputs: int, *, from_registers: bool = False) -> str:
-    """The instruction d (64 x outputs, of 128 threads) += a b, in C++.
+def wgmma(dtype: str, outputs: int, *, from_registers: bool = False) -> str:
+    """The instruction d (64 x outputs, of 128 threads) += a b, in C++; of floats in tf32.
 
     d: a thread's sums; b, a: operands in shared memory, or a: four words of each thread's.
     """
+    transposed = "" if dtype == "float32" else ", 0, 0"
     sums, words = outputs // 2, 4 if from_registers else 1
     *places, right = (f"%{i}" for i in range(sums + words + 1))
     left = f"{{{', '.join(places[sums:])}}}" if from_registers else places[sums]
@@ -45,7 +50,7 @@ def wgmma(outputs: int, *, from_registers: bool = False) -> str:
     constraints = ", ".join(f'"+f"((d)[{i}])' for i in range(sums))
     return (
         f'asm volatile("{{.reg .pred add; setp.eq.u32 add, 1, 1; '
-        f"wgmma.mma_async.sync.aligned.m64n{outputs}k8.f32.tf32.tf32 "
+        f"wgmma.mma_async.sync.aligned.m64n{outputs}{WGMMA[dtype]} "
         f"{{{', '.join(places[:sums])}}}, "
-        f'{left}, {right}, add, 1, 1;}}" : {constraints} : {", ".join(given)}, "l"(b))'
+        f'{left}, {right}, add, 1, 1{transposed};}}" : {constraints} : {", ".join(given)}, "l"(b))'
     )

@@ -107,7 +107,7 @@ class TileConfig:
             "MAPS_PITCH": stage.maps_pitch, "STEPS": stage.steps, "LAST_STEPS": stage.last,
             "OUTPUTS": tile.outputs, "PART": tile.part, "KROWS": tile.rows,
             "CONSUMERS": tile.consumers, "REGISTERS": self.registers[0], "FEW": self.registers[1],
-            "MULTIPLY(d, a, b)": wgmma(tile.outputs, from_registers=True),
+            "MULTIPLY(d, a, b)": wgmma("float32", tile.outputs, from_registers=True),
         }  # fmt: skip
 
 
@@ -244,7 +244,7 @@ class WeightGradient(Problem):
 def weight_gradient(device: Device, precision: str, problem: Problem) -> WeightGradient | None:
     """The gradient of a convolution's filters, if this may compute it."""
     gradient = WeightGradient.like(problem)
-    possible = can_use_wgmma(device, precision, problem) and gradient.possible
+    possible = precision == "tf32" and can_use_wgmma(device, problem) and gradient.possible
     return gradient if possible and gradient.work >= LEAST_WORK else None
 
 

@@ -23,7 +23,7 @@ DEFAULT_SHARED = 48 << 10
 """Bytes of shared memory that a block gets without asking."""
 OPTIONS = ("-std=c++17",)
 ARCHITECTURE_SPECIFIC = {
-    "implicit_gemm_tf32": "90a",
+    "implicit_gemm": "90a",
     "wgrad_tf32": "90a",
 }
 """Files of kernels with instructions of one architecture alone, and which."""

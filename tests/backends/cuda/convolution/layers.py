@@ -100,13 +100,20 @@ ODD_OUTPUTS = {
     "1x3": Layer((2, 16, 9, 10), (8, 16, 1, 3), pad=(0, 2)),
     "many outputs": Layer((1, 16, 12, 9), (212, 16, 3, 3), pad=(0, 1)),
 }
+EIGHTS = {
+    "3x3 in eights": Layer((5, 24, 7, 5), (24, 24, 3, 3), pad=(1, 1)),
+    "5x5 in eights": Layer((4, 48, 9, 8), (80, 24, 5, 5), pad=(2, 1), group=2),
+    "1x3 in eights": Layer((2, 32, 9, 10), (8, 32, 1, 3), pad=(0, 2)),
+    "many outputs in eights": Layer((1, 16, 12, 9), (208, 16, 3, 3), pad=(0, 1)),
+}
+"""The same with channels that 16 bits can be loaded of."""
 ODD_GRADIENTS = {
     "3x3 gradient": Layer((5, 16, 7, 5), (24, 16, 3, 3), pad=(1, 1)),
     "groups, gradient": Layer((3, 16, 6, 6), (48, 8, 3, 3), pad=(1, 1), group=2),
     "2x5": Layer((2, 40, 9, 12), (40, 40, 2, 5), pad=(1, 3)),
     "wide": Layer((1, 24, 3, 90), (72, 24, 1, 3)),
 }
-"""What shows the edges of implicit_gemm_tf32 and of wgrad_tf32."""
+"""What shows the edges of implicit_gemm and of wgrad_tf32."""
 IMAGE = {"image": Layer((2, 3, 23, 27), (8, 3, 7, 7), (2, 2), (2, 1))}
 """Its blocks of pixels become channels."""
 PRIMITIVES = {

@@ -14,7 +14,7 @@ from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.autotune.tuner import Tuner
 from osucaffe.backends.cuda.convolution import (
     cudnn,
-    implicit_gemm_tf32,
+    implicit_gemm,
     providers,
     small_mma,
     wgrad_tf32,
@@ -27,6 +27,7 @@ from .layers import (
     LAYERS,
     NARROW,
     ODD_GRADIENTS,
+    EIGHTS,
     ODD_OUTPUTS,
     PACKED,
     TOLERANCES,
@@ -34,7 +35,7 @@ from .layers import (
     run,
 )
 
-ALL = LAYERS | PACKED | HOPPER | ODD_OUTPUTS | ODD_GRADIENTS | IMAGE
+ALL = LAYERS | PACKED | HOPPER | ODD_OUTPUTS | EIGHTS | ODD_GRADIENTS | IMAGE
 LIBRARIES = ("cudnn alone", "cudnn fused", "cublaslt")
 
 
@@ -42,7 +43,7 @@ LIBRARIES = ("cudnn alone", "cudnn fused", "cublaslt")
 def worth_trying(monkeypatch: pytest.MonkeyPatch) -> None:
     """All candidates are, however small the layer is."""
     monkeypatch.setattr(providers, "WORTH_FUSING", 0)
-    monkeypatch.setattr(implicit_gemm_tf32, "LEAST_WORK", 0)
+    monkeypatch.setattr(implicit_gemm, "LEAST_WORK", 0)
     monkeypatch.setattr(wgrad_tf32, "LEAST_WORK", 0)
     monkeypatch.setattr(cudnn, "MOST_COPYING", float("inf"))
 
@@ -89,6 +90,9 @@ def cases() -> Iterator[Any]:
         yield name, precision, 0.1, True
     for name in HOPPER | ODD_OUTPUTS | ODD_GRADIENTS | IMAGE:
         yield name, "tf32", 0.1, True
+    for name in HOPPER | EIGHTS:
+        yield name, "bf16", 0.1, True
+    yield "5x5 in eights", "fp16", 0.1, True
 
 
 @pytest.mark.gpu
@@ -118,9 +122,9 @@ COMPILED: list[tuple[str, int, tuple[str, ...], list[str], tuple[str, ...]]] = [
     # To the compiler, fp16 is bf16 with other instructions: one layer shows it.
     ("small_mma", small_mma.TRIED, ("forward", "data", "filter"), SMALL[:1], ("fp16",)),
     ("few_channels", 4, ("forward",), ["VGG conv1_1"], BOTH),
-    ("implicit_gemm_tf32", implicit_gemm_tf32.TRIED, ("forward", "data"),
+    ("implicit_gemm", implicit_gemm.TRIED, ("forward", "data"),
      ["AlexNet conv2", "AlexNet conv4", "GoogLeNet conv2"], ("tf32",)),
-    ("implicit_gemm_tf32", implicit_gemm_tf32.TRIED, ("forward",), ["AlexNet conv1"], ("tf32",)),
+    ("implicit_gemm", implicit_gemm.TRIED, ("forward",), ["AlexNet conv1"], ("tf32",)),
     ("wgrad_tf32", wgrad_tf32.TRIED, ("filter",),
      ["AlexNet conv1", "AlexNet conv2", "GoogLeNet 4e 3x3"], ("tf32",)),
     ("cudnn on packed groups", 1, ("forward", "data", "filter"), [*PACKED, *NARROW],

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from osucaffe.backends.cuda.convolution.implicit_gemm_tf32 import implicit_gemm
+from osucaffe.backends.cuda.convolution.implicit_gemm import implicit_gemm
 from osucaffe.backends.cuda.convolution.problem import Problem
 from osucaffe.backends.cuda.convolution.wgrad_tf32 import weight_gradient
 

@@ -119,7 +119,7 @@ __device__ __forceinline__ void fence_mbarrier_init() {
 }
 
 // 16 bytes to shared memory, or zeros.
-__device__ __forceinline__ void cp_async_16_bytes(uint4* to, const float* from, bool there) {
+__device__ __forceinline__ void cp_async_16_bytes(uint4* to, const void* from, bool there) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
                  "l"(from), "r"(there ? 16 : 0) : "memory");
 }

@@ -1,4 +1,4 @@
-"""Convolutions in tf32 by Hopper's instructions: on the CPU in lockstep; what is tried."""
+"""Convolutions by Hopper's instructions: on the CPU in lockstep; what is tried."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from osucaffe.backends.cuda.convolution import implicit_gemm_tf32
-from osucaffe.backends.cuda.convolution.implicit_gemm_tf32 import (
+from osucaffe.backends.cuda.convolution import implicit_gemm
+from osucaffe.backends.cuda.convolution.implicit_gemm import (
     LOADING,
     SHAPES,
     ImplicitGemm,
@@ -27,9 +27,9 @@ from osucaffe.backends.cuda.runtime import device
 from ..devices import H200
 from ..lockstep import as_text, compiled, defines
 from ..simulated import simulate
-from .layers import HOPPER, ODD_OUTPUTS, Layer, by_cpu, square
+from .layers import EIGHTS, HOPPER, ODD_OUTPUTS, Layer, by_cpu, square
 
-HEADER = Path(__file__).parent.parent / "implicit_gemm_tf32_lockstep.h"
+HEADER = Path(__file__).parent.parent / "implicit_gemm_lockstep.h"
 CONFIGS = (
     TileConfig(1, 1, 16, 1, 2, 2), TileConfig(2, 1, 24, 1, 5, 3), TileConfig(1, 2, 32, 3, 2, 2),
     TileConfig(2, 2, 40, 1, 4, 3),
@@ -37,15 +37,22 @@ CONFIGS = (
 """groups, deep, outputs, taps, stages, buffers"""
 
 
-def described(layer: Layer) -> ImplicitGemm:
-    return ImplicitGemm.like(layer.problem)
+def described(layer: Layer, dtype: str = "float32") -> ImplicitGemm:
+    return ImplicitGemm.like(layer.problem, dtype=dtype)
 
 
-def memory(values: np.ndarray) -> np.ndarray:
+def rounded(values: np.ndarray) -> np.ndarray:
+    """To bfloat16, as the upper halves of floats."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def memory(values: np.ndarray, dtype: str = "float32") -> np.ndarray:
     """As it lies: channels last, from an address that is a multiple of 16."""
     last = np.moveaxis(values, 1, -1) if values.ndim > 1 else values
-    whole = np.empty(last.size + 4, np.float32)
-    start = -whole.ctypes.data % 16 // 4
+    last = np.float32(last) if dtype == "float32" else rounded(last)
+    whole = np.empty(last.size + 8, last.dtype)
+    start = -whole.ctypes.data % 16 // last.itemsize
     result = whole[start : start + last.size].reshape(last.shape)
     result[...] = last
     return result
@@ -55,11 +62,11 @@ def in_lockstep(macros: Mapping[str, Any], late: bool, folder: Path) -> Any:
     """A function of the CPU that runs the kernels compiled for these macros."""
     macros = {name: value for name, value in macros.items() if not name.startswith("MULTIPLY(")}
     text = f"""#define LATE_COPIES {int(late)}
+#define ELEMENT {macros["T"]}
 #include "{HEADER}"
-{defines(macros)}{as_text("implicit_gemm_tf32")}
-extern "C" void run(const float* x, const float* w, float* filters, const float* b,
-                    const float* relu_output, float* y, int images, int tiles, float slope,
-                    int grid) {{
+{defines(macros)}{as_text("implicit_gemm")}
+extern "C" void run(const T* x, const T* w, float* filters, const float* b, const T* relu_output,
+                    T* y, int images, int tiles, float slope, int grid) {{
     uint4* arranged = reinterpret_cast<uint4*>(filters);
     blockDim = {{64, 1, 1}};
     run_blocks({{2, 1, 1}}, blockDim, [=] {{ arrange_filters(w, arranged); }});
@@ -72,15 +79,18 @@ extern "C" void run(const float* x, const float* w, float* filters, const float*
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
 @pytest.mark.parametrize("number", range(4))
-@pytest.mark.parametrize("name", ODD_OUTPUTS)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [*((name, "float32") for name in ODD_OUTPUTS), *((name, "bfloat16") for name in EIGHTS)],
+)
 def test_kernels_in_lockstep(
-    name: str, number: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    name: str, dtype: str, number: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Sums of small whole numbers are exact, in whatever order."""
-    layer = ODD_OUTPUTS[name]
+    layer = (ODD_OUTPUTS | EIGHTS)[name]
     back = number % 2 == 1
     late = len(name) % 2 == number % 2
-    found = described(layer)
+    found = described(layer, dtype)
     found = found.gradient(masked=number > 1) if back else replace(found, masked=number > 1)
     config = CONFIGS[number]
     if config.taps > 1:
@@ -92,9 +102,9 @@ def test_kernels_in_lockstep(
     )
     compiled: dict[str, Any] = {}
     launched: list[tuple[Any, dict[str, Any]]] = []
-    monkeypatch.setattr(implicit_gemm_tf32, "kernel", lambda *_, **macros: compiled.update(macros))
+    monkeypatch.setattr(implicit_gemm, "kernel", lambda *_, **macros: compiled.update(macros))
     monkeypatch.setattr(
-        implicit_gemm_tf32, "launch", lambda *given, **named: launched.append((given, named))
+        implicit_gemm, "launch", lambda *given, **named: launched.append((given, named))
     )
     monkeypatch.setattr(device, "current", lambda: H200)
     sizes: list[int] = []
@@ -107,11 +117,14 @@ def test_kernels_in_lockstep(
     found.step(config, call)
     (_, grid, arguments), named = launched[1]
     assert named["shared"] <= 16 << 14  # what there is on the CPU
-    given = [memory(each) for each in (x, w, np.zeros(sizes[0]), b, relu_output)]
-    y = memory(np.full(found.y, np.nan))
+    arrays = [
+        *(memory(each, dtype) for each in (x, w)),
+        *(memory(each) for each in (np.zeros(sizes[0]), b)),
+        *(memory(each, dtype) for each in (relu_output, np.full(found.y, np.nan))),
+    ]
     run = in_lockstep(compiled, late, tmp_path)
     run(
-        *(ctypes.c_void_p(each.ctypes.data) for each in (*given, y)),
+        *(ctypes.c_void_p(each.ctypes.data) for each in arrays),
         int(arguments[5]), int(arguments[6]), ctypes.c_float(0.5), min(grid, 2),
     )  # fmt: skip
     wanted = by_cpu(layer, "data", dy=x, w=w) if back else by_cpu(layer, "forward", x=x, w=w)
@@ -119,7 +132,7 @@ def test_kernels_in_lockstep(
     wanted = np.where(wanted > 0, wanted, 0.5 * wanted)
     if found.masked:
         wanted = np.where(relu_output > 0, wanted, 0)
-    np.testing.assert_array_equal(np.moveaxis(y, -1, 1), wanted)
+    np.testing.assert_array_equal(arrays[-1], memory(wanted, dtype))
 
 
 @pytest.mark.parametrize(("groups", "deep"), SHAPES)
@@ -135,10 +148,16 @@ def test_the_most_outputs_that_fit_compile(
         _ = found.function("convolve", most).function
 
 
-@pytest.mark.parametrize("name", ODD_OUTPUTS | HOPPER)
-def test_configs_cover_everything(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        *((name, "float32") for name in ODD_OUTPUTS | HOPPER),
+        *((name, "bfloat16") for name in EIGHTS | HOPPER),
+    ],
+)
+def test_configs_cover_everything(name: str, dtype: str) -> None:
     for batch in 1, 256:
-        found = described((ODD_OUTPUTS | HOPPER)[name].of_batch(batch))
+        found = described((ODD_OUTPUTS | EIGHTS | HOPPER)[name].of_batch(batch), dtype)
         for each in found, found.gradient(masked=True):
             assert each.possible
             configs = each.configs(H200)

@@ -1,7 +1,8 @@
-"""Owns convolutions in tf32 by instructions of Hopper GPUs, as implicit matrix products.
+"""Owns convolutions in tf32 and in 16 bits by instructions of Hopper GPUs, as implicit matrix
+products.
 
 cuDNN is slow on groups of channels and on few channels. The kernel is
-kernels/convolution/implicit_gemm_tf32.cu, for outputs and gradients of images; it takes tensors as
+kernels/convolution/implicit_gemm.cu, for outputs and gradients of images; it takes tensors as
 they lie, adds biases, applies ReLUs, masks gradients on its way. How the work is divided is a
 `TileConfig`: an estimate ranks them, timing decides.
 """
@@ -18,6 +19,7 @@ import numpy as np
 
 from ...tensor import Step, sequence
 from ..call import CudaCall, Kernels
+from ..layout import C_TYPES, ITEM_BYTES
 from ..runtime.compile import Kernel, kernel
 from ..runtime.device import Device
 from ..runtime.launch import blocks_for, launch
@@ -31,10 +33,10 @@ REGISTERS = 1 << 16
 """Of a multiprocessor of sm_90, the one architecture that these kernels are for."""
 MOST_PIXELS = 2**31 - 2**24
 """Numbers of pixels, and of vectors of filters, are of 32 bits."""
-CHUNK = 16
-"""Channels of a part of the image."""
-LOADERS, MOST_LOADED = 24, 32
-"""Vectors of a plane that are loaded at once, and times that this happens, at most."""
+PLANES = (4, 2)
+"""Vectors of 16 bytes that a part of the image has of each pixel: the first that wastes least."""
+LOADERS, MOST_LOADED = 96, 32
+"""Threads that load a part of the image, and vectors that each loads of it at most."""
 LOADING, SPARE = 64, 26
 """Registers of a thread that loads, and of one that multiplies, besides its sums. ptxas asks for
 these besides the sums of one product, too, where threads have even shares."""
@@ -105,20 +107,31 @@ class TileConfig:
             "N": self.outputs, "GROUPS": self.groups, "DEEP": self.deep, "TAPS": self.taps,
             "STAGES": self.stages, "BUFFERS": self.buffers, "LOADING": LOADING,
             "MULTIPLYING": self.registers,
-            "MULTIPLY(d, a, b)": wgmma(self.outputs),
         }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class ImplicitGemm(Problem):
-    """A dense convolution of images, with the channels last. masked: y has a mask."""
+    """A dense convolution of images, with the channels last. dtype: of the elements; masked: y has
+    a mask."""
 
+    dtype: str = "float32"
     masked: bool = False
+
+    @property
+    def vector(self) -> int:
+        """Elements of 16 bytes."""
+        return 16 // ITEM_BYTES[self.dtype]
+
+    @property
+    def planes(self) -> int:
+        """Vectors of a pixel in a part of the image."""
+        return min(PLANES, key=lambda planes: -self.channels % (planes * self.vector))
 
     @property
     def chunks(self) -> int:
         """Parts of the image that are loaded one behind the other."""
-        return -(-self.channels // CHUNK)
+        return -(-self.channels // (self.planes * self.vector))
 
     def gradient(self, *, masked: bool) -> ImplicitGemm:
         """The convolution of y's gradient that gives x's."""
@@ -139,7 +152,7 @@ class ImplicitGemm(Problem):
         """Whether the kernel can compute it, and a library not simply as a product."""
         between = zip(self.pad, self.kernel, strict=True)
         return (
-            self.channels % 4 == 0 and self.outputs % 4 == 0
+            self.channels % self.vector == 0 and self.outputs % self.vector == 0
             and all(0 <= pad < extent for pad, extent in between)
             and max(self.kernel) > 1 and self.pixels < MOST_PIXELS
         )  # fmt: skip
@@ -159,10 +172,11 @@ class ImplicitGemm(Problem):
     def shared(self, config: TileConfig) -> int:
         """Bytes of shared memory of a block."""
         plane = (self._reach(config.pixels) + 5) // 8 * 8 + 2
-        row = config.outputs * 4 + (0 if config.outputs % 16 else 32)
-        patches = config.buffers * (CHUNK * 4 * plane + 16)
-        stages = config.stages * (config.taps * CHUNK * 4 * config.outputs + 16)
-        return patches + stages + config.pixels * row + config.groups * 32
+        vectors = config.outputs // self.vector
+        vectors = vectors + (0 if vectors % 4 else 2) if self.vector == 4 else vectors | 1
+        patches = config.buffers * (self.planes * 16 * plane + 16)
+        stages = config.stages * (config.taps * self.planes * 16 * config.outputs + 16)
+        return patches + stages + config.pixels * vectors * 16 + config.groups * 32
 
     def configs(self, device: Device) -> list[TileConfig]:
         """The most promising tile configs."""
@@ -180,10 +194,11 @@ class ImplicitGemm(Problem):
         fitting = []
         for buffers in BUFFERS:
             bare = TileConfig(groups, deep, outputs, taps, 0, buffers)
-            room = (device.shared_memory - self.shared(bare)) // (taps * CHUNK * 4 * outputs + 16)
+            stage = taps * self.planes * 16 * outputs + 16
+            room = (device.shared_memory - self.shared(bare)) // stage
             fitting.append(replace(bare, stages=min(room, MOST_STAGES)))
         best = next((each for each in fitting if each.stages >= ENOUGH_STAGES), fitting[-1])
-        loaded = -(-self._reach(best.pixels) // LOADERS)
+        loaded = -(-self._reach(best.pixels) // (LOADERS // self.planes))
         possible = best.stages >= LEAST_STAGES and best.fits and loaded <= MOST_LOADED
         return best if possible else None
 
@@ -192,29 +207,33 @@ class ImplicitGemm(Problem):
         steps = self.chunks * math.prod(self.kernel)
         # The instruction multiplies, or reads its operands from shared memory.
         product = max(config.outputs / 2, 16 + config.outputs / 4)
-        multiplied = steps * (CHUNK // 8) * config.groups * config.deep * product
-        filters = steps * config.outputs * CHUNK * 4
-        image = self._reach(config.pixels) * self.chunks * CHUNK * 4
-        results = config.pixels * config.outputs * 4 * (1 + self.masked)
+        multiplied = steps * (self.planes // 2) * config.groups * config.deep * product
+        filters = steps * config.outputs * self.planes * 16
+        image = self._reach(config.pixels) * self.chunks * self.planes * 16
+        results = config.pixels * config.outputs * (16 // self.vector) * (1 + self.masked)
         cached = (filters + image + results) / CACHE_BYTES
         moved = (image * self.group / self.parts(config.outputs) + results) / MEMORY_BYTES
         turns = -(-self.tiles(config) // device.sm_count)
         return turns * (max(multiplied, cached, moved) + EPILOGUE) / device.cycles_a_millisecond
 
     def function(self, name: str, config: TileConfig) -> Kernel:
-        """A kernel of implicit_gemm_tf32.cu, compiled for this."""
-        macros = self.macros | config.macros | {"MASKED": int(self.masked)}
-        return kernel("implicit_gemm_tf32", name, **macros)
+        """A kernel of implicit_gemm.cu, compiled for this."""
+        own = {
+            "T": C_TYPES[self.dtype], "VEC": self.vector, "PLANES": self.planes,
+            "MASKED": int(self.masked),
+            "MULTIPLY(d, a, b)": wgmma(self.dtype, config.outputs),
+        }  # fmt: skip
+        return kernel("implicit_gemm", name, **self.macros, **config.macros, **own)
 
     def step(self, config: TileConfig, call: CudaCall) -> Step:
         """A step that computes it, for a call."""
         x, w, b, relu_output, y, slope = Operands.of(call)
         parts, tiles = self.parts(config.outputs), self.tiles(config)
-        size = parts * self.chunks * CHUNK * math.prod(self.kernel) * config.outputs
-        filters = call.temporary((size,))
+        vectors = parts * self.chunks * self.planes * math.prod(self.kernel) * config.outputs
+        filters = call.temporary((vectors * 4,))
         arguments = [x, filters, b, relu_output, y, np.int32(self.x[0]), np.int32(tiles)]
         return sequence([
-            launch(self.function("arrange_filters", config), blocks_for(size // 4), [w, filters]),
+            launch(self.function("arrange_filters", config), blocks_for(vectors), [w, filters]),
             launch(
                 self.function("convolve", config), min(tiles, call.backend.properties.sm_count),
                 [*arguments, np.float32(slope)],
@@ -223,22 +242,22 @@ class ImplicitGemm(Problem):
         ])  # fmt: skip
 
 
-def implicit_gemm(device: Device, precision: str, problem: Problem) -> ImplicitGemm | None:
+def as_implicit_gemm(device: Device, dtype: str, problem: Problem) -> ImplicitGemm | None:
     """The convolution as one for this kernel, if it is worth trying as such."""
-    gemm = ImplicitGemm.like(problem)
-    possible = can_use_wgmma(device, precision, problem) and gemm.possible
+    gemm = ImplicitGemm.like(problem, dtype=dtype)
+    possible = can_use_wgmma(device, problem) and gemm.possible
     return gemm if possible and gemm.work >= LEAST_WORK else None
 
 
-def implicit_gemm_tf32(call: CudaCall, problem: Problem) -> list[Kernels]:
+def implicit_gemm(call: CudaCall, problem: Problem) -> list[Kernels]:
     """This kernel, for the outputs or for the gradient of the images of a call, where it is worth
     trying."""
     device = call.backend.properties
-    gemm = implicit_gemm(device, call.backend.precision, problem)
-    if gemm is None:
+    gemm = as_implicit_gemm(device, call.backend.dtype, problem)
+    if gemm is None or call.backend.precision == "fp32":
         return []
     if "y" not in call.writes:
         gemm = gemm.gradient(masked=call["relu_output"] is not None)
     configs = functools.partial(gemm.configs, device)
     estimate = functools.partial(gemm.milliseconds, device)
-    return [Kernels("implicit_gemm_tf32", configs, gemm.step, estimate)]
+    return [Kernels("implicit_gemm", configs, gemm.step, estimate)]

@@ -1,22 +1,21 @@
-// Owns large convolutions with stride 1 in tf32 on Hopper GPUs, on images with the channels last.
-// Worth 20 % of an iteration of CaffeNet in tf32 (make bench-kernels).
+// Owns large convolutions with stride 1 in tf32 and in 16 bits on Hopper GPUs, on images with the
+// channels last. Worth 20 % of an iteration of CaffeNet in tf32 (make bench-kernels).
 //
 // Pixels are numbered flat: rows and images lie behind one another, with the padding once between
 // two of them, so that a tap of the kernel lies equally far from every pixel. Shared memory holds,
-// for each plane of 4 channels (16 bytes), what TILE neighbouring pixels need; the instruction takes
+// for each plane of channels (16 bytes), what TILE neighbouring pixels need; the instruction takes
 // vectors of neighbours, from wherever a tap says, and nothing is copied. Of the four warps that
 // load, one fetches filters and three fetch pixels, while groups of four others multiply; results
 // go through shared memory, too, and leave while the next tile is computed.
 //
-// G: groups of channels; CG, H, W: the input, of a group; OG, OH, OW: the output; KH, KW, PH, PW:
+// T: elements; VEC: of 16 bytes; PLANES: of a part of the image. G: groups of channels; CG, H, W: the input, of a group; OG, OH, OW: the output; KH, KW, PH, PW:
 // kernel and padding; FLIPPED: w is (G * CG, KH, KW, OG) and rotated by 180 degrees, as the gradient
 // to the input wants it; N: outputs of a tile; GROUPS: groups of warps that multiply, each DEEP
 // times 64 pixels; STAGES: parts of the filters, of TAPS taps, and BUFFERS: parts of the image that
 // are in flight; LOADING, MULTIPLYING: registers of a thread; MASKED: y becomes 0 where `relu_output`,
 // which lies as y does, is not positive; MULTIPLY(d, a, b): the instruction.
 
-#define PLANES 4
-#define CHUNK (PLANES * 4)
+#define CHUNK (PLANES * VEC)
 #define CHUNKS ((CG + CHUNK - 1) / CHUNK)
 #define STEPS (KH * KW / TAPS)
 #define PITCH (W + PW)
@@ -31,28 +30,31 @@
 #define LOADERS 96
 #define LOADED ((REACH + LOADERS / PLANES - 1) / (LOADERS / PLANES))
 // A pixel's results, in vectors, such that pixels next to each other lie in different banks.
-#define ROW (N / 4 + (N % 16 ? 0 : 2))
+#define ROW (VEC == 4 ? N / 4 + (N % 16 ? 0 : 2) : N / 8 | 1)
 #define ROWS (DEEP * 16)
 #define FETCHES ((ROWS + 31) / 32)
 
-// filters (G, PARTS, CHUNKS, KH, KW, PLANES, N, 4): those of each tile in the order of their use.
-extern "C" __global__ void arrange_filters(const float* w, uint4* filters) {
+// filters (G, PARTS, CHUNKS, KH, KW, PLANES, N, VEC): those of each tile in the order of their use.
+extern "C" __global__ void arrange_filters(const T* w, uint4* filters) {
     PDL_BEGIN;
     FOR_EACH(G * PARTS * CHUNKS * STEPS * STAGE) {
         int n = id % N, plane = id / N % PLANES, tap = id / (N * PLANES) % (KH * KW);
         int chunk = id / (STEPS * STAGE) % CHUNKS, part = id / (STEPS * STAGE * CHUNKS);
-        int group = part / PARTS, o = part % PARTS * N + n, c = chunk * CHUNK + plane * 4;
-        uint32_t v[4];
+        int group = part / PARTS, o = part % PARTS * N + n, c = chunk * CHUNK + plane * VEC;
+        float v[VEC];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
+        for (int i = 0; i < VEC; ++i) {
 #if FLIPPED
             int from = ((group * CG + c + i) * KH * KW + KH * KW - 1 - tap) * OG + o;
 #else
             int from = ((group * OG + o) * KH * KW + tap) * CG + c + i;
 #endif
-            v[i] = o < OG && c + i < CG ? round_to_tf32(w[from]) : 0;
+            v[i] = o < OG && c + i < CG ? to_float(w[from]) : 0.0f;
+#if VEC == 4
+            v[i] = __uint_as_float(round_to_tf32(v[i]));
+#endif
         }
-        filters[id] = make_uint4(v[0], v[1], v[2], v[3]);
+        store(reinterpret_cast<T*>(filters + id), v);
     }
 }
 
@@ -96,8 +98,8 @@ __device__ __forceinline__ int output_pixel(int flat, int images) {
 
 // tiles: in all: those of all groups and parts at a time, then the next pixels.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-convolve(const float* x, const uint4* filters, const float* b, const float* relu_output, float* y,
-         int images, int tiles, float slope) {
+convolve(const T* x, const uint4* filters, const float* b, const T* relu_output, T* y, int images,
+         int tiles, float slope) {
     PDL_BEGIN;
     extern __shared__ uint4 shared[];
     uint4 *patches = shared, *stages = patches + BUFFERS * PLANES * PLANE;
@@ -135,14 +137,14 @@ convolve(const float* x, const uint4* filters, const float* b, const float* relu
             for (int i = 0; i < LOADED; ++i)
                 pixel[i] = input_pixel(tile / (G * PARTS) * TILE + loader / PLANES +
                                        i * (LOADERS / PLANES), images);
-            for (int c = plane * 4; c < CHUNKS * CHUNK; c += CHUNK, patch.advance()) {
+            for (int c = plane * VEC; c < CHUNKS * CHUNK; c += CHUNK, patch.advance()) {
                 uint4* to = patches + (patch.place * PLANES + plane) * PLANE;
                 patch.wait_empty();
 #pragma unroll
                 for (int i = 0; i < LOADED; ++i) {
                     int number = loader / PLANES + i * (LOADERS / PLANES);
                     bool there = pixel[i] >= 0 && c < CG;
-                    const float* from = x + (int64_t)pixel[i] * (G * CG) + channel + c;
+                    const T* from = x + (int64_t)pixel[i] * (G * CG) + channel + c;
                     if (number < REACH) cp_async_16_bytes(to + number, there ? from : x, there);
                 }
                 cp_async_mbarrier_arrive(patch.full());
@@ -156,12 +158,12 @@ convolve(const float* x, const uint4* filters, const float* b, const float* relu
     for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x, ++turn) {
         int part = tile % (G * PARTS), first = tile / (G * PARTS) * TILE + own + warp % 4 * 16;
         int output = part / PARTS * OG + part % PARTS * N;
-        int bytes = min(N, OG - part % PARTS * N) * 4;
+        int bytes = min(N, OG - part % PARTS * N) * (int)sizeof(T);
         float sum[DEEP][N / 2];
 #pragma unroll
         for (int j = 0; j < N / 4; ++j) {
             int o = j / 2 * 8 + lane % 4 * 2 + j % 2;
-            float bias = b && o * 4 < bytes ? b[output + o] : 0.0f;
+            float bias = b && o * (int)sizeof(T) < bytes ? b[output + o] : 0.0f;
 #pragma unroll
             for (int i = 0; i < DEEP * 2; ++i) sum[i / 2][j / 2 * 4 + i % 2 * 2 + j % 2] = bias;
         }
@@ -225,17 +227,18 @@ convolve(const float* x, const uint4* filters, const float* b, const float* relu
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < DEEP * 2; ++i) {
-            float2* to = reinterpret_cast<float2*>(results + (i * 8 + lane / 4) * ROW) + lane % 4;
+            T* to = reinterpret_cast<T*>(results + (i * 8 + lane / 4) * ROW) + lane % 4 * 2;
 #pragma unroll
             for (int j = 0; j < N / 8; ++j) {
                 float* v = &sum[i / 2][j * 4 + i % 2 * 2];
-                float low = relu(v[0], slope), high = relu(v[1], slope);
+                float pair[2] = {relu(v[0], slope), relu(v[1], slope)};
 #if MASKED
-                float2 mask = to[j * 4];
-                low = mask.x > 0 ? low : 0;
-                high = mask.y > 0 ? high : 0;
+                float mask[2];
+                load(to + j * 8, mask);
+                pair[0] = behind_relu(pair[0], mask[0]);
+                pair[1] = behind_relu(pair[1], mask[1]);
 #endif
-                to[j * 4] = make_float2(low, high);
+                store(to + j * 8, pair);
             }
         }
         fence_proxy_async();
