@@ -48,7 +48,8 @@ template <typename T, int N> void store(T* to, const float (&from)[N]) {
     for (int i = 0; i < N; ++i) put(reinterpret_cast<Vector<T, N>*>(to)->element[i], from[i]);
 }
 
-// -- products: d (64 x N, of 128 threads) += a b, which are ELEMENTs
+// -- products: d (64 x N, of 128 threads) += a b, which are ELEMENTs; TURNED: vectors are of those
+// that are not summed over
 
 struct MatrixDescriptor {
     const uint4* first;
@@ -58,8 +59,17 @@ struct MatrixDescriptor {
 inline MatrixDescriptor matrix_descriptor(const void* first, int plane, int eights = 8) {
     return {static_cast<const uint4*>(first), plane, eights};
 }
+inline MatrixDescriptor turned_descriptor(const void* first, int blocks) {
+    return matrix_descriptor(first, blocks, 64);
+}
+inline int permuted(int vector) { return vector ^ (vector >> 3 & 7); }
 inline float number(const MatrixDescriptor& from, int row, int k) {
     constexpr int length = 16 / sizeof(ELEMENT);
+#ifdef TURNED
+    const uint4* all = reinterpret_cast<const uint4*>(::shared);
+    int beside = from.first - all + row / 64 * from.plane + row % 64 / 8 + k * 8;
+    return to_float(reinterpret_cast<const ELEMENT*>(all + permuted(beside))[row % length]);
+#endif
     const uint4* vector = from.first + row / 8 * from.eights + row % 8 + k / length * from.plane;
     return to_float(reinterpret_cast<const ELEMENT*>(vector)[k % length]);
 }
@@ -217,8 +227,8 @@ struct TensorMap { uint64_t words[16]; };
 inline void tma_load(void* to, const TensorMap& map, int i, int j, int k, int l, int m,
                       uint32_t barrier) {
     const uint64_t *extents = map.words + 1, *strides = map.words + 6, *box = map.words + 10;
-    const float* from = reinterpret_cast<const float*>(map.words[0]);
-    float* next = static_cast<float*>(to);
+    const ELEMENT* from = reinterpret_cast<const ELEMENT*>(map.words[0]);
+    ELEMENT* next = static_cast<ELEMENT*>(to);
     if (shared_address(to) % 128) abort();
     int first[5] = {i, j, k, l, m}, at[5];
     int count = box[0] * box[1] * box[2] * box[3] * box[4];
@@ -231,9 +241,14 @@ inline void tma_load(void* to, const TensorMap& map, int i, int j, int k, int l,
             real &= at[axis] >= 0 && at[axis] < (int64_t)extents[axis];
             offset += at[axis] * (axis ? (int64_t)strides[axis - 1] : 1);
         }
-        *next++ = real ? from[offset] : 0.0f;
+        ELEMENT* here = next + each;
+#ifdef TURNED
+        int place = here - reinterpret_cast<ELEMENT*>(::shared);
+        here = reinterpret_cast<ELEMENT*>(::shared) + permuted(place / 8) * 8 + place % 8;
+#endif
+        *here = real ? from[offset] : ELEMENT{};
     }
-    fetched(barrier, count * 4);
+    fetched(barrier, count * sizeof(ELEMENT));
 }
 
 inline void bulk_store(void* to, const void* from, int bytes) {

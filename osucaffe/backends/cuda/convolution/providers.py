@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...tensor import Step, sequence
-from ..call import CudaCall, Provider, only_unless, spares
+from ..call import CudaCall, Kernels, Provider, only_unless, spares
 from ..libraries.cublaslt import Product
 from ..libraries.cudnn import Plan
 from . import space_to_depth
@@ -21,6 +21,7 @@ from .implicit_gemm import implicit_gemm
 from .operands import Operands, bias_gradients, bind, channels_last_blob, operation
 from .problem import Problem
 from .small_mma import small_mma, small_mma_wgrad
+from .wgrad_16bit import wgrad_16bit
 from .wgrad_tf32 import wgrad_tf32
 
 LIGHT = 4e9
@@ -53,7 +54,7 @@ def filter_gradient(call: CudaCall, problem: Problem) -> list[Provider]:
     bias_gradients(call.copy())  # of all candidates: its kernel begins to be compiled
     if space_to_depth.pays(problem):
         return _by_space_to_depth(call, problem)
-    others = _unless_good_enough(call, problem, wgrad_tf32(call, problem), _cudnn(call, problem))
+    others = _unless_good_enough(call, problem, _wgrad(call, problem), _cudnn(call, problem))
     return _own_alone_if_odd(call, small_mma_wgrad(call, problem), others)
 
 
@@ -71,7 +72,7 @@ def _own_alone_if_odd(
 def _by_space_to_depth(call: CudaCall, problem: Problem) -> list[Provider]:
     """Where images have few channels and the window moves by several pixels."""
     forms = space_to_depth.forms(call.backend.dtype, problem)
-    kernels = implicit_gemm if "y" in call.writes else wgrad_tf32
+    kernels = implicit_gemm if "y" in call.writes else _wgrad
     own = [forms[0].around(each) for each in kernels(call, forms[0].folded)]
     plans = [
         form.around(plans)
@@ -89,6 +90,11 @@ def _by_libraries(call: CudaCall, problem: Problem) -> list[Provider]:
     if problem.group > 1:
         return _unless_good_enough(call, problem, large, _cudnn(call, problem))
     return [*_cudnn(call, problem, own=bool(large)), *large]
+
+
+def _wgrad(call: CudaCall, problem: Problem) -> list[Kernels]:
+    """The kernel for large gradients of filters, in the precision."""
+    return [*wgrad_tf32(call, problem), *wgrad_16bit(call, problem)]
 
 
 def _unless_good_enough(

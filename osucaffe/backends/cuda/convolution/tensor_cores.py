@@ -37,12 +37,13 @@ def can_use_wgmma(device: Device, problem: Problem) -> bool:
     return problem.is_dense and device.has_wgmma
 
 
-def wgmma(dtype: str, outputs: int, *, from_registers: bool = False) -> str:
+def wgmma(dtype: str, outputs: int, *, from_registers: bool = False, turned: bool = False) -> str:
     """The instruction d (64 x outputs, of 128 threads) += a b, in C++; of floats in tf32.
 
-    d: a thread's sums; b, a: operands in shared memory, or a: four words of each thread's.
+    d: a thread's sums; b, a: operands in shared memory, or a: four words of each thread's. turned:
+    in shared memory the axis that is summed over does not vary fastest (in 16 bits).
     """
-    transposed = "" if dtype == "float32" else ", 0, 0"
+    order = "" if dtype == "float32" else ", 1, 1" if turned else ", 0, 0"
     sums, words = outputs // 2, 4 if from_registers else 1
     *places, right = (f"%{i}" for i in range(sums + words + 1))
     left = f"{{{', '.join(places[sums:])}}}" if from_registers else places[sums]
@@ -52,5 +53,5 @@ def wgmma(dtype: str, outputs: int, *, from_registers: bool = False) -> str:
         f'asm volatile("{{.reg .pred add; setp.eq.u32 add, 1, 1; '
         f"wgmma.mma_async.sync.aligned.m64n{outputs}{WGMMA[dtype]} "
         f"{{{', '.join(places[:sums])}}}, "
-        f'{left}, {right}, add, 1, 1{transposed};}}" : {constraints} : {", ".join(given)}, "l"(b))'
+        f'{left}, {right}, add, 1, 1{order};}}" : {constraints} : {", ".join(given)}, "l"(b))'
     )

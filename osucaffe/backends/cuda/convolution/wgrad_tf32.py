@@ -57,7 +57,7 @@ STAGE, LATENCY = 200, 6000
 class Stage(NamedTuple):
     """Some of an image's output. Its rows are `pitch` pixels apart in x, maps_pitch in dy.
 
-    steps, last: products, of 8 pixels, of it and of an image's last one.
+    steps, last: products of it and of an image's last one.
     """
 
     rows: int
@@ -75,6 +75,22 @@ class Tile(NamedTuple):
     part: int
     rows: int
     consumers: int
+
+
+def stages(problem: Problem, step: int, most_steps: int, most_pixels: int) -> Iterator[Stage]:
+    """Ways to cut an image's output into stages of products of `step` pixels: parts of a row, of up
+    to so many products, or several rows, of up to so many pixels."""
+    high, wide = problem.y[2:]
+    for steps in range(LEAST_STEPS, most_steps + 1):
+        across = steps * step
+        yield Stage(1, across, across + problem.kernel[1] - 1, across, steps, steps)
+    pitch = max(problem.x[3] + problem.pad[1], wide)  # zeros after a row are those before the next
+    for rows in range(2, high + 1):
+        pixels = [(many - 1) * pitch + wide for many in (rows, (high - 1) % rows + 1)]
+        if pixels[0] > most_pixels:
+            return
+        full, last = (-(-many // step) for many in pixels)
+        yield Stage(rows, wide, pitch, pitch, full, last)
 
 
 @dataclass(frozen=True)
@@ -128,26 +144,12 @@ class WeightGradient(Problem):
         tiles = itertools.product(
             range(32, 257, 32), range(16, most + 1, 16), sorted({1, self.kernel[0]}), CONSUMERS
         )
-        best, stages = [], list(self._stages())
+        best, cut = [], list(stages(self, 8, MOST_STEPS, MOST_PIXELS))
         for tile in itertools.starmap(Tile, tiles):
             if registers := self._registers(tile):
-                configs = [self._config(device, stage, tile, registers) for stage in stages]
+                configs = [self._config(device, stage, tile, registers) for stage in cut]
                 best += sorted(filter(None, configs), key=lambda each: each[0])[:1]
         return [config for _, config in sorted(best, key=lambda each: each[0])[:TRIED]]
-
-    def _stages(self) -> Iterator[Stage]:
-        """Ways to cut an image's output into stages: parts of a row, or several rows."""
-        high, wide = self.y[2:]
-        for steps in range(LEAST_STEPS, MOST_STEPS + 1):
-            across = steps * 8
-            yield Stage(1, across, across + self.kernel[1] - 1, across, steps, steps)
-        pitch = max(self.x[3] + self.pad[1], wide)  # zeros after a row are those before the next
-        for rows in range(2, high + 1):
-            pixels = [(many - 1) * pitch + wide for many in (rows, (high - 1) % rows + 1)]
-            if pixels[0] > MOST_PIXELS:
-                return
-            steps, last = (-(-many // 8) for many in pixels)
-            yield Stage(rows, wide, pitch, pitch, steps, last)
 
     def _registers(self, tile: Tile) -> tuple[int, int] | None:
         """Of threads that multiply, and of those that transpose, if enough for their sums."""
@@ -170,17 +172,17 @@ class WeightGradient(Problem):
         blocks = -(-self.outputs // tile.outputs) * -(-self.channels // tile.part)
         blocks *= self.kernel[0] // tile.rows * self.group
         image = -(-self.y[2] // stage.rows) * -(-self.y[3] // stage.wide)
-        stages = self.x[0] * image
+        count = self.x[0] * image
         cycles = self._cycles_a_step(stage, tile)
         cycles = cycles * ((image - 1) * stage.steps + stage.last) / image + STAGE / tile.consumers
 
         def estimate(shares: int) -> float:
             waves = -(-blocks * shares // device.sm_count)
             added = shares * self.columns * self.y[1] * 8 / MEMORY_BYTES
-            return waves * (-(-stages // shares) * cycles + LATENCY) + added
+            return waves * (-(-count // shares) * cycles + LATENCY) + added
 
         tried = [waves * device.sm_count // blocks for waves in range(1, 5)]
-        shares = min((min(max(many, 1), stages) for many in tried), key=estimate)
+        shares = min((min(max(many, 1), count) for many in tried), key=estimate)
         return estimate(shares), TileConfig(stage, tile, (blocks, shares), shared, registers)
 
     def _products(self, tile: Tile) -> int:

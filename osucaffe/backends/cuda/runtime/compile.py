@@ -25,6 +25,7 @@ OPTIONS = ("-std=c++17",)
 ARCHITECTURE_SPECIFIC = {
     "implicit_gemm": "90a",
     "wgrad_tf32": "90a",
+    "wgrad_16bit": "90a",
 }
 """Files of kernels with instructions of one architecture alone, and which."""
 NUMBERS: dict[str, type[np.generic]] = {

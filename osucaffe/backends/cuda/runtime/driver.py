@@ -22,8 +22,10 @@ MOST_EXTENT = 256
 """Of a box."""
 BYTES, ALIGNMENT = 128, 64
 """Of a description."""
-_FLOAT32, _LINES = 7, 2
-"""CU_TENSOR_MAP_DATA_TYPE_FLOAT32, CU_TENSOR_MAP_L2_PROMOTION_L2_128B."""
+_TYPES = {4: 7, 2: 1}
+"""By bytes of an element: CU_TENSOR_MAP_DATA_TYPE_FLOAT32, _UINT16."""
+_SWIZZLE_128_BYTES, _LINES = 3, 2
+"""CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B."""
 FIRST_DRIVER = 12030
 """Drivers of this CUDA version have such launches in graphs."""
 PROGRAMMATIC_STREAM_SERIALIZATION = 6
@@ -46,14 +48,18 @@ def check(status: int, what: str) -> None:
 
 @dataclass(frozen=True)
 class Box:
-    """Boxes of an array of float32. The axes begin with the one that varies fastest.
+    """Boxes of an array. The axes begin with the one that varies fastest.
 
-    extents: of the array; strides: of the axes but the first, in elements; box: extents of a box.
+    extents: of the array; strides: of the axes but the first, in elements; box: extents of a box;
+    bytes: of an element; permuted: rows of 128 bytes come as `turned_descriptor` of hopper.cuh
+    wants them.
     """
 
     extents: Shape
     strides: Shape
     box: Shape
+    bytes: int = 4
+    permuted: bool = False
 
     def of(self, tensor: Tensor) -> Described:
         """What tells a kernel of boxes of a tensor, whatever its address will be."""
@@ -80,11 +86,12 @@ def encoded(box: Box, address: int) -> Any:
     memory = (ctypes.c_uint8 * (BYTES + ALIGNMENT))()
     start = -ctypes.addressof(memory) % ALIGNMENT
     status = cuda_driver().cuTensorMapEncodeTiled(
-        ctypes.byref(memory, start), _FLOAT32, ctypes.c_uint32(axes), ctypes.c_void_p(address),
+        ctypes.byref(memory, start), _TYPES[box.bytes], ctypes.c_uint32(axes),
+        ctypes.c_void_p(address),
         (ctypes.c_uint64 * axes)(*box.extents),
-        (ctypes.c_uint64 * (axes - 1))(*(4 * stride for stride in box.strides)),
+        (ctypes.c_uint64 * (axes - 1))(*(box.bytes * stride for stride in box.strides)),
         (ctypes.c_uint32 * axes)(*box.box), (ctypes.c_uint32 * axes)(*[1] * axes),
-        0, 0, _LINES, 0,
+        0, _SWIZZLE_128_BYTES if box.permuted else 0, _LINES, 0,
     )  # fmt: skip
     check(status, f"{box} at {address:#x}")
     return np.frombuffer(bytes(memory)[start : start + BYTES], np.dtype((np.void, BYTES)))

@@ -192,3 +192,20 @@ def by_cpu(layer: Layer, operation: str, **tensors: np.ndarray) -> np.ndarray:
     given = {output: Output(getattr(layer, output[-1])), **tensors}
     no_bias = {"forward": {"b": None}, "data": {}, "filter": {"db": None}}[operation]
     return run_call(Cpu(), PRIMITIVES[operation], given | no_bias, layer.window)[output]
+
+
+def rounded(values: np.ndarray) -> np.ndarray:
+    """To bfloat16, as the upper halves of floats."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def memory(values: np.ndarray, dtype: str = "float32") -> np.ndarray:
+    """As it lies: channels last, from an address that is a multiple of 16."""
+    last = np.moveaxis(values, 1, -1) if values.ndim > 1 else values
+    last = np.float32(last) if dtype == "float32" else rounded(last)
+    whole = np.empty(last.size + 8, last.dtype)
+    start = -whole.ctypes.data % 16 // last.itemsize
+    result = whole[start : start + last.size].reshape(last.shape)
+    result[...] = last
+    return result

@@ -27,7 +27,7 @@ from osucaffe.backends.cuda.runtime import device
 from ..devices import H200
 from ..lockstep import as_text, compiled, defines
 from ..simulated import simulate
-from .layers import EIGHTS, HOPPER, ODD_OUTPUTS, Layer, by_cpu, square
+from .layers import EIGHTS, HOPPER, ODD_OUTPUTS, Layer, by_cpu, memory, square
 
 HEADER = Path(__file__).parent.parent / "implicit_gemm_lockstep.h"
 CONFIGS = (
@@ -39,23 +39,6 @@ CONFIGS = (
 
 def described(layer: Layer, dtype: str = "float32") -> ImplicitGemm:
     return ImplicitGemm.like(layer.problem, dtype=dtype)
-
-
-def rounded(values: np.ndarray) -> np.ndarray:
-    """To bfloat16, as the upper halves of floats."""
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
-
-
-def memory(values: np.ndarray, dtype: str = "float32") -> np.ndarray:
-    """As it lies: channels last, from an address that is a multiple of 16."""
-    last = np.moveaxis(values, 1, -1) if values.ndim > 1 else values
-    last = np.float32(last) if dtype == "float32" else rounded(last)
-    whole = np.empty(last.size + 8, last.dtype)
-    start = -whole.ctypes.data % 16 // last.itemsize
-    result = whole[start : start + last.size].reshape(last.shape)
-    result[...] = last
-    return result
 
 
 def in_lockstep(macros: Mapping[str, Any], late: bool, folder: Path) -> Any:

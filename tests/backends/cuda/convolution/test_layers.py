@@ -22,12 +22,12 @@ from osucaffe.backends.cuda.convolution import (
 
 from ..simulated import force, simulate, with_libraries
 from .layers import (
+    EIGHTS,
     HOPPER,
     IMAGE,
     LAYERS,
     NARROW,
     ODD_GRADIENTS,
-    EIGHTS,
     ODD_OUTPUTS,
     PACKED,
     TOLERANCES,

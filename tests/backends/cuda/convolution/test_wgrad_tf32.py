@@ -15,10 +15,13 @@ import pytest
 
 from osucaffe.backends.cuda.convolution.wgrad_tf32 import (
     CONSUMERS,
+    MOST_PIXELS,
+    MOST_STEPS,
     Stage,
     Tile,
     TileConfig,
     WeightGradient,
+    stages,
 )
 from osucaffe.backends.cuda.runtime.driver import Box
 
@@ -40,10 +43,11 @@ def one_of_each_kind(found: WeightGradient) -> list[TileConfig]:
     for (rows, several), consumers in zip(kinds, 2 * CONSUMERS, strict=True):
         tiles = [Tile(o, part, rows, consumers) for o in (64, 32) for part in (48, 32, 16)]
         fitting = [(tile, held) for tile in tiles if (held := found._registers(tile))]
-        stages = [stage for stage in found._stages() if (stage.rows > 1) == several]
+        cut = stages(found, 8, MOST_STEPS, MOST_PIXELS)
+        fit = [stage for stage in cut if (stage.rows > 1) == several]
         made = (
             found._config(H200, stage, tile, held)
-            for (tile, held), stage in itertools.product(fitting, stages[::-1])
+            for (tile, held), stage in itertools.product(fitting, fit[::-1])
         )
         result += [config for _, config in itertools.islice(filter(None, made), 1)]
     return result

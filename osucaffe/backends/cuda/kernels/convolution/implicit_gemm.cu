@@ -15,6 +15,8 @@
 // are in flight; LOADING, MULTIPLYING: registers of a thread; MASKED: y becomes 0 where `relu_output`,
 // which lies as y does, is not positive; MULTIPLY(d, a, b): the instruction.
 
+#include "ring.cuh"
+
 #define CHUNK (PLANES * VEC)
 #define CHUNKS ((CG + CHUNK - 1) / CHUNK)
 #define STEPS (KH * KW / TAPS)
@@ -57,33 +59,6 @@ extern "C" __global__ void arrange_filters(const T* w, uint4* filters) {
         store(reinterpret_cast<T*>(filters + id), v);
     }
 }
-
-// Places that are filled and emptied in turn. One barrier of each says that it is full, one that it
-// is empty.
-template <int PLACES> struct Ring {
-    uint32_t barriers;
-    int place, round;
-
-    __device__ __forceinline__ explicit Ring(uint32_t at) : barriers(at), place(0), round(0) {}
-    __device__ __forceinline__ uint32_t full() const { return barriers + place * 8; }
-    __device__ __forceinline__ uint32_t empty() const { return full() + PLACES * 8; }
-    __device__ __forceinline__ void advance() {
-        if (++place == PLACES) {
-            place = 0;
-            round ^= 1;
-        }
-    }
-    __device__ __forceinline__ void init(int fillers, int emptiers) {
-        do {
-            mbarrier_init(full(), fillers);
-            mbarrier_init(empty(), emptiers);
-            advance();
-        } while (place);
-        round = 0;
-    }
-    __device__ __forceinline__ void wait_full() const { mbarrier_wait(full(), round); }
-    __device__ __forceinline__ void wait_empty() const { mbarrier_wait(empty(), round ^ 1); }
-};
 
 // Where the pixel of this flat number lies in memory, -1 if it is outside of the images: of the
 // input (at the padding), and of the output.

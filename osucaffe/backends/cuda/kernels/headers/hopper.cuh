@@ -32,6 +32,13 @@ __device__ __forceinline__ MatrixDescriptor matrix_descriptor(const void* first,
     return shared_address(first) >> 4 | (uint64_t)plane << 16 | (uint64_t)eights << 32;
 }
 
+// The same of a matrix of 16-bit elements in rows of 64, as `Box` has them copied when it permutes
+// them, for an instruction that sums over the rows. blocks: vectors from one such matrix to the next,
+// which has the columns behind these.
+__device__ __forceinline__ MatrixDescriptor turned_descriptor(const void* first, int blocks) {
+    return matrix_descriptor(first, blocks, 64) | (uint64_t)1 << 62;
+}
+
 __device__ __forceinline__ void wgmma_fence() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }

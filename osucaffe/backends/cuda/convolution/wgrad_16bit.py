@@ -1,0 +1,226 @@
+"""Owns the gradients of the filters of large convolutions with stride 1 in 16 bits on Hopper GPUs.
+
+cuDNN is slow on groups of channels and on few channels. The kernel, kernels/convolution/
+wgrad_16bit.cu, takes images and gradients of maps as they lie; how the work is divided is a
+`TileConfig`: an estimate ranks them, timing decides.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...tensor import Shape, Step, sequence
+from ..call import CudaCall, Kernels
+from ..layout import is_nhwc
+from ..runtime.compile import Kernel, kernel
+from ..runtime.device import Device
+from ..runtime.driver import MOST_EXTENT, Box
+from ..runtime.launch import blocks_for, launch
+from .implicit_gemm import CACHE_BYTES, MEMORY_BYTES, REGISTERS
+from .operands import bias_gradients, channels_last_blob
+from .problem import Problem
+from .tensor_cores import can_use_wgmma, wgmma
+from .wgrad_tf32 import Stage, Tile, stages
+
+LEAST_WORK = 3e8
+"""Multiplications from which on it is worth trying."""
+STEP = 16
+"""Pixels of a product."""
+MOST_PIXELS, MOST_STEPS = 192, 12
+"""Of a stage; products of one in one row."""
+WIDTH = 64
+"""Channels of a row in shared memory, and outputs of a product."""
+LOADING, SPARE = 24, 28
+"""Registers of a thread that has boxes copied, and of one that multiplies, besides its sums."""
+LEAST_SLOTS, MOST_SLOTS = 2, 6
+CONSUMERS = (3, 2)
+"""Groups of four warps that multiply."""
+STAGE, LATENCY = 100, 4000
+"""Cycles in which a stage begins and ends, and a block."""
+MOST_PART = 192
+"""Channels of a block: with more, the sums of one product take too many registers."""
+TRIED = 3
+"""Tile configs that are timed."""
+
+
+@dataclass(frozen=True)
+class TileConfig:
+    """Work divided among blocks: grid: tiles of the gradient x shares of the stages; slots: stages
+    in flight."""
+
+    stage: Stage
+    tile: Tile
+    slots: int
+    grid: tuple[int, int]
+
+    def __str__(self) -> str:
+        return f"{tuple(self.stage)} {tuple(self.tile)} slots {self.slots} {self.grid}"
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return (self.tile.consumers + 1) * 128
+
+
+@dataclass(frozen=True)
+class FilterGradient(Problem):
+    """A dense convolution of images, with the channels last, for the gradient of its filters.
+    dtype: of the elements."""
+
+    dtype: str = "bfloat16"
+
+    @property
+    def possible(self) -> bool:
+        """Whether the kernel can compute it, and a library not simply as a product."""
+        return self.outputs % 8 == 0 and self.channels % 8 == 0 and max(self.kernel) > 1
+
+    @functools.lru_cache(256)  # noqa: B019 (it is asked for each call of a net, and when it is built)
+    def configs(self, device: Device) -> list[TileConfig]:
+        """The most promising tile configs."""
+        cut = list(stages(self, STEP, MOST_STEPS, MOST_PIXELS))
+        best = []
+        for tile in self._tiles():
+            made = (self._config(device, stage, tile) for stage in cut)
+            best += sorted(filter(None, made), key=lambda each: each[0])[:1]
+        return [config for _, config in sorted(best, key=lambda each: each[0])[:TRIED]]
+
+    def _tiles(self) -> Iterator[Tile]:
+        """What a block may compute."""
+        rows = [rows for rows in range(1, self.kernel[0] + 1) if self.kernel[0] % rows == 0]
+        parts = {-(-self.channels // (count * 8)) * 8 for count in range(1, 5)}
+        for outputs, part, some, consumers in itertools.product(
+            range(64, 257, 64), sorted(each for each in parts if each <= MOST_PART), rows, CONSUMERS
+        ):
+            tile = Tile(outputs, part, some, consumers)
+            if outputs < self.outputs + 64 and self._sums(tile) + SPARE <= self._registers(tile):
+                yield tile
+
+    def _units(self, tile: Tile) -> int:
+        """Of 64 outputs and a tap."""
+        return tile.outputs // 64 * tile.rows * self.kernel[1]
+
+    def _sums(self, tile: Tile) -> int:
+        """Of a thread."""
+        return -(-self._units(tile) // tile.consumers) * tile.part // 2
+
+    def _registers(self, tile: Tile) -> int:
+        """Of a thread that multiplies: what others leave."""
+        return (REGISTERS - 128 * LOADING) // (tile.consumers * 128) // 8 * 8
+
+    def _config(self, device: Device, stage: Stage, tile: Tile) -> tuple[float, TileConfig] | None:
+        """The best tile config of these, if they are possible, with an estimate of its cycles."""
+        if max(stage.rows + tile.rows - 1, stage.pitch) > MOST_EXTENT:
+            return None
+        slots = min(MOST_SLOTS, device.shared_memory // self._slot(stage, tile))
+        if slots < LEAST_SLOTS:
+            return None
+        blocks = -(-self.outputs // tile.outputs) * -(-self.channels // tile.part)
+        blocks *= self.kernel[0] // tile.rows * self.group
+        image = -(-self.y[2] // stage.rows) * -(-self.y[3] // stage.wide)
+        count = self.x[0] * image
+        steps = ((image - 1) * stage.steps + stage.last) / image
+        # The instruction multiplies, or reads its operands from shared memory.
+        product = max(tile.part / 2, 16 + tile.part / 4)
+        units = -(-self._units(tile) // tile.consumers) * tile.consumers
+        cycles = max(steps * units * product, self._slot(stage, tile) / CACHE_BYTES) + STAGE
+
+        def estimate(shares: int) -> float:
+            waves = -(-blocks * shares // device.sm_count)
+            added = shares * self.columns * self.y[1] * 8 / MEMORY_BYTES / device.sm_count
+            return waves * (-(-count // shares) * cycles + LATENCY) + added
+
+        tried = [waves * device.sm_count // blocks for waves in range(1, 4)]
+        shares = min((min(max(many, 1), count) for many in tried), key=estimate)
+        return estimate(shares), TileConfig(stage, tile, slots, (blocks, shares))
+
+    def _pixels(self, stage: Stage, tile: Tile) -> tuple[int, int]:
+        """Of dy and of x in shared memory: those that are copied or those that products read."""
+        read = stage.steps * STEP
+        reach = read + (tile.rows - 1) * stage.pitch + self.kernel[1] - 1
+        maps = max(stage.rows * stage.maps_pitch, read)
+        x = max((stage.rows + tile.rows - 1) * stage.pitch, reach)
+        return -(-maps // 8) * 8, -(-x // 8) * 8
+
+    def _slot(self, stage: Stage, tile: Tile) -> int:
+        """Bytes of shared memory of a stage and its barriers."""
+        maps, x = self._pixels(stage, tile)
+        return 128 * (tile.outputs // WIDTH * maps + -(-tile.part // WIDTH) * x) + 16
+
+    def shared(self, config: TileConfig) -> int:
+        """Bytes of shared memory of a block."""
+        return config.slots * self._slot(config.stage, config.tile)
+
+    def milliseconds(self, device: Device, config: TileConfig) -> float:
+        """An estimate of the time it takes."""
+        found = self._config(device, config.stage, config.tile)
+        assert found
+        return found[0] / device.cycles_a_millisecond
+
+    def function(self, name: str, config: TileConfig) -> Kernel:
+        """A kernel of wgrad_16bit.cu, compiled for this."""
+        stage, tile = config.stage, config.tile
+        return kernel(
+            "wgrad_16bit", name, **self.macros, BATCH=self.x[0],
+            ROWS=stage.rows, WIDE=stage.wide, PITCH=stage.pitch, MAPS_PITCH=stage.maps_pitch,
+            STEPS=stage.steps, LAST_STEPS=stage.last, SLOTS=config.slots, OUTPUTS=tile.outputs,
+            PART=tile.part, KROWS=tile.rows, CONSUMERS=tile.consumers, LOADING=LOADING,
+            MULTIPLYING=self._registers(tile),
+            **{"MULTIPLY(d, a, b)": wgmma(self.dtype, tile.part, turned=True)},
+        )  # fmt: skip
+
+    def boxes(self, config: TileConfig) -> tuple[Box, Box]:
+        """What is copied of x and of dy."""
+        stage = config.stage
+
+        def box(shape: Shape, pitch: int, rows: int) -> Box:
+            n, c, h, w = shape
+            strides = c, w * c, h * w * c, n * h * w * c
+            return Box((c, w, h, n, 1), strides, (WIDTH, pitch, rows, 1, 1), 2, permuted=True)
+
+        return (
+            box(self.x, stage.pitch, stage.rows + config.tile.rows - 1),
+            box(self.y, stage.maps_pitch, stage.rows),
+        )
+
+    def step(self, config: TileConfig, call: CudaCall) -> Step:
+        """A step for the gradients of a call's filters and biases."""
+        x, dy = (channels_last_blob(call, call.needed(name)) for name in ("x", "dy"))
+        add, shares = np.int32("dw" in call.accumulates), config.grid[1]
+        count = self.y[1] * self.columns
+        partial = call.temporary((shares, count))
+        x_box, maps_box = self.boxes(config)
+        return sequence([
+            launch(
+                self.function("filter_products", config), config.grid,
+                [x_box.of(x), maps_box.of(dy), partial],
+                block=config.threads, shared=self.shared(config),
+            ),
+            launch(
+                self.function("add_shares", config), blocks_for(count // 4),
+                [partial, call.needed("dw"), np.int32(shares), add],
+            ),
+            *bias_gradients(call),
+        ])  # fmt: skip
+
+
+def filter_gradient(device: Device, dtype: str, problem: Problem) -> FilterGradient | None:
+    """The gradient of a convolution's filters, if this may compute it."""
+    gradient = FilterGradient.like(problem, dtype=dtype)
+    possible = dtype != "float32" and can_use_wgmma(device, problem) and gradient.possible
+    return gradient if possible and gradient.work >= LEAST_WORK else None
+
+
+def wgrad_16bit(call: CudaCall, problem: Problem) -> list[Kernels]:
+    """This kernel, for the gradients of the filters of a call, where it is worth trying."""
+    device = call.backend.properties
+    gradient = filter_gradient(device, call.backend.dtype, problem)
+    if gradient is None or not is_nhwc(call.needed("dw")):
+        return []
+    configs = functools.partial(gradient.configs, device)
+    estimate = functools.partial(gradient.milliseconds, device)
+    return [Kernels("wgrad_16bit", configs, gradient.step, estimate)]

@@ -1,0 +1,155 @@
+// Owns the gradients of the filters of large convolutions with stride 1 in 16 bits, by what Hopper GPUs
+// have for four warps together.
+//
+// dw[output][tap][channel] = sum over pixels of dy[pixel][output] x[pixel + tap][channel]. Shared
+// memory holds, of both, rows of 64 channels for each pixel, in the order in which the instruction
+// takes them turned around (a row's vectors are permuted by its number), from wherever a tap says: so
+// nothing is copied. A thread has boxes copied, groups of four warps multiply: each has some units, of
+// 64 outputs and a tap.
+//
+// A stage: ROWS rows of an image's output, or WIDE pixels of one. Rows of x are PITCH pixels apart,
+// those of dy MAPS_PITCH, the same if there are several: the pixels of x before a row are zeros, and
+// those that a tap finds behind the row above; where a row is longer than that of the output, dy is
+// zero.
+// Blocks: (tiles of outputs, parts of the channels, parts of the kernel, groups) x shares of the
+// stages; what these have summed is added in a fixed order by a second kernel.
+//
+// BATCH, OH, OW: maps; G: groups; CG, OG: channels and outputs of each; KH, KW, PH, PW: kernel and
+// padding; OUTPUTS, PART, KROWS: outputs, channels and rows of the kernel of a block; STEPS,
+// LAST_STEPS: products, of 16 pixels, of a stage and of an image's last one; SLOTS: stages in flight;
+// CONSUMERS: groups of four warps that multiply; MULTIPLYING, LOADING: registers of a thread of these,
+// and of the others; MULTIPLY(d, a, b): the instruction.
+
+#include "ring.cuh"
+
+#define THREADS (CONSUMERS * 128 + 128)
+#define BLOCKS (OUTPUTS / 64)
+#define PARTS ((PART + 63) / 64)
+#define UNITS (BLOCKS * KROWS * KW)
+#define OWN ((UNITS + CONSUMERS - 1) / CONSUMERS)
+#define ACROSS ((OW + WIDE - 1) / WIDE)
+#define STAGES_IMAGE ((OH + ROWS - 1) / ROWS * ACROSS)
+#define PARTS_C ((CG + PART - 1) / PART)
+#define PARTS_O ((OG + OUTPUTS - 1) / OUTPUTS)
+#define PARTS_K (KH / KROWS)
+
+// Pixels in shared memory, those that are copied or those that products read, and vectors.
+#define EIGHTS(pixels) (((pixels) + 7) / 8 * 8)
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+#define MAPS_COPIED (ROWS * MAPS_PITCH)
+#define X_COPIED ((ROWS + KROWS - 1) * PITCH)
+#define MAPS_PIXELS EIGHTS(MAX(MAPS_COPIED, STEPS * 16))
+#define X_PIXELS EIGHTS(MAX(X_COPIED, STEPS * 16 + (KROWS - 1) * PITCH + KW - 1))
+#define MAPS (BLOCKS * MAPS_PIXELS * 8)
+#define SLOT (MAPS + PARTS * X_PIXELS * 8)
+#define COPIED_BYTES ((BLOCKS * MAPS_COPIED + PARTS * X_COPIED) * 128)
+
+// A block's work: its first output, channel, row of the kernel, its group, and its stages.
+struct Work { int output, channel, row, group, first, last; };
+__device__ __forceinline__ Work work() {
+    int at = blockIdx.x, all = BATCH * STAGES_IMAGE;
+    Work w;
+    w.output = at % PARTS_O * OUTPUTS, at /= PARTS_O;
+    w.channel = at % PARTS_C * PART, at /= PARTS_C;
+    w.row = at % PARTS_K * KROWS, w.group = at / PARTS_K;
+    w.first = (int64_t)all * blockIdx.y / gridDim.y;
+    w.last = (int64_t)all * (blockIdx.y + 1) / gridDim.y;
+    return w;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+filter_products(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap maps_map,
+                float* partial) {
+    PDL_BEGIN;
+    extern __shared__ __align__(1024) uint4 shared[];
+    Ring<SLOTS> ring(shared_address(shared + SLOTS * SLOT));
+    // What no copy reaches is multiplied by zeros, or is what zeros are.
+    for (int i = threadIdx.x; i < SLOTS * SLOT; i += THREADS) shared[i] = make_uint4(0, 0, 0, 0);
+    if (threadIdx.x == 0) ring.init(1, CONSUMERS * 4);
+    fence_proxy_async();
+    __syncthreads();
+    Work w = work();
+    int consumer = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
+    if (consumer == CONSUMERS) {
+        setmaxnreg_dec<LOADING>();
+        if (threadIdx.x != CONSUMERS * 128) return;
+#pragma unroll 1
+        for (int stage = w.first; stage < w.last; ++stage, ring.advance()) {
+            uint4* slot = shared + ring.place * SLOT;
+            int image = stage / STAGES_IMAGE, row = stage % STAGES_IMAGE / ACROSS * ROWS;
+            int column = stage % ACROSS * WIDE;
+            ring.wait_empty();
+            mbarrier_arrive_expect_tx(ring.full(), COPIED_BYTES);
+            for (int i = 0; i < BLOCKS; ++i)
+                tma_load(slot + i * MAPS_PIXELS * 8, maps_map, w.group * OG + w.output + i * 64,
+                         column, row, image, 0, ring.full());
+            for (int i = 0; i < PARTS; ++i)
+                tma_load(slot + MAPS + i * X_PIXELS * 8, x_map, w.group * CG + w.channel + i * 64,
+                         column - PW, row + w.row - PH, image, 0, ring.full());
+        }
+        return;
+    }
+    setmaxnreg_inc<MULTIPLYING>();
+    int lane = threadIdx.x % 32, left[OWN], right[OWN];
+#pragma unroll
+    for (int j = 0; j < OWN; ++j) {
+        int unit = min(consumer * OWN + j, UNITS - 1), tap = unit / BLOCKS;
+        left[j] = unit % BLOCKS * (MAPS_PIXELS * 8);
+        right[j] = MAPS + (tap / KW * PITCH + tap % KW) * 8;
+    }
+    float sum[OWN][PART / 2] = {};
+    uint32_t used = 0;  // the barrier of what may be emptied after the next wait
+#pragma unroll 1
+    for (int stage = w.first; stage < w.last; ++stage, ring.advance()) {
+        const uint4* slot = shared + ring.place * SLOT;
+        ring.wait_full();
+        wgmma_fence(sum);
+        int steps = stage % STAGES_IMAGE == STAGES_IMAGE - 1 ? LAST_STEPS : STEPS;
+#pragma unroll 1
+        for (int step = 0; step < steps; ++step, slot += 128)
+#pragma unroll
+            for (int j = 0; j < OWN; ++j)
+                MULTIPLY(sum[j], turned_descriptor(slot + left[j], MAPS_PIXELS * 8),
+                         turned_descriptor(slot + right[j], X_PIXELS * 8));
+        wgmma_commit();
+        wgmma_wait<1>(sum);
+        if (lane == 0 && used) mbarrier_arrive(used);
+        used = ring.empty();
+    }
+    wgmma_wait<0>(sum);
+    partial += (int64_t)(blockIdx.y * G + w.group) * OG * (KH * KW * CG);
+#pragma unroll
+    for (int j = 0; j < OWN; ++j) {
+        int unit = consumer * OWN + j, tap = unit / BLOCKS;
+        int output = w.output + unit % BLOCKS * 64 + threadIdx.x % 128 / 32 * 16 + lane / 4;
+        float* to = partial + (w.row * KW + tap) * CG + w.channel + lane % 4 * 2;
+#pragma unroll
+        for (int k = 0; k < PART / 4; ++k) {
+            int below = output + k % 2 * 8, behind = k / 2 * 8;
+            if (unit >= UNITS || below >= OG || w.channel + behind >= CG) continue;
+            float pair[2] = {sum[j][k * 2], sum[j][k * 2 + 1]};
+            store(to + (int64_t)below * (KH * KW * CG) + behind, pair);
+        }
+    }
+}
+
+// dw (O, KH, KW, CG) (+)= the sum of the shares.
+extern "C" __global__ void add_shares(const float* partial, float* dw, int shares, int add) {
+    PDL_BEGIN;
+    constexpr int COUNT = G * OG * KH * KW * CG;
+    FOR_EACH(COUNT / 4) {
+        float sum[4] = {}, v[4];
+#pragma unroll 8
+        for (int share = 0; share < shares; ++share) {
+            load(partial + (int64_t)share * COUNT + id * 4, v);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) sum[i] += v[i];
+        }
+        if (add) {
+            load(dw + id * 4, v);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) sum[i] += v[i];
+        }
+        store(dw + id * 4, sum);
+    }
+}
