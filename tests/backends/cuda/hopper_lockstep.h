@@ -68,6 +68,7 @@ inline float number(const MatrixDescriptor& from, int row, int k) {
 #ifdef TURNED
     const uint4* all = reinterpret_cast<const uint4*>(::shared);
     int beside = from.first - all + row / 64 * from.plane + row % 64 / 8 + k * 8;
+    if (!from.eights) return to_float(reinterpret_cast<const ELEMENT*>(from.first + k % 8)[row % length]);
     return to_float(reinterpret_cast<const ELEMENT*>(all + permuted(beside))[row % length]);
 #endif
     const uint4* vector = from.first + row / 8 * from.eights + row % 8 + k / length * from.plane;
@@ -112,6 +113,8 @@ void begin_product(float (&d)[COUNT], const uint32_t (&a)[4], const MatrixDescri
     multiply(d, COUNT, a, b);
 }
 #define MULTIPLY(d, a, b) begin_product(d, a, b)
+#define ADD_UP(d, a, b) begin_product(d, a, b)
+template <int TILES, int SUMS> void pin(float (&)[TILES][SUMS]) {}
 inline void wgmma_fence() { products[threadIdx.x].add({}), ++groups[threadIdx.x]; }
 template <typename E> void wgmma_fence(E&) { wgmma_fence(); }
 inline void wgmma_commit() {}

@@ -19,6 +19,7 @@ import numpy as np
 
 from ...tensor import Step, sequence
 from ..call import CudaCall, Kernels
+from ..gpu import PRECISIONS
 from ..layout import C_TYPES, ITEM_BYTES
 from ..runtime.compile import Kernel, kernel
 from ..runtime.device import Device
@@ -27,7 +28,7 @@ from .operands import Operands
 from .problem import Problem
 from .tensor_cores import can_use_wgmma, wgmma
 
-LEAST_WORK = 4e9
+LEAST_WORK = {"tf32": 4e9, "bf16": 3e8, "fp16": 3e8}
 """Multiplications from which on it is worth trying."""
 REGISTERS = 1 << 16
 """Of a multiprocessor of sm_90, the one architecture that these kernels are for."""
@@ -242,19 +243,20 @@ class ImplicitGemm(Problem):
         ])  # fmt: skip
 
 
-def as_implicit_gemm(device: Device, dtype: str, problem: Problem) -> ImplicitGemm | None:
+def as_implicit_gemm(device: Device, precision: str, problem: Problem) -> ImplicitGemm | None:
     """The convolution as one for this kernel, if it is worth trying as such."""
-    gemm = ImplicitGemm.like(problem, dtype=dtype)
-    possible = can_use_wgmma(device, problem) and gemm.possible
-    return gemm if possible and gemm.work >= LEAST_WORK else None
+    if not can_use_wgmma(device, precision, problem):
+        return None
+    gemm = ImplicitGemm.like(problem, dtype=PRECISIONS[precision])
+    return gemm if gemm.possible and gemm.work >= LEAST_WORK[precision] else None
 
 
 def implicit_gemm(call: CudaCall, problem: Problem) -> list[Kernels]:
     """This kernel, for the outputs or for the gradient of the images of a call, where it is worth
     trying."""
     device = call.backend.properties
-    gemm = as_implicit_gemm(device, call.backend.dtype, problem)
-    if gemm is None or call.backend.precision == "fp32":
+    gemm = as_implicit_gemm(device, call.backend.precision, problem)
+    if gemm is None:
         return []
     if "y" not in call.writes:
         gemm = gemm.gradient(masked=call["relu_output"] is not None)

@@ -26,6 +26,8 @@ from .cudnn import Cudnn
 from .operands import operation, temporary
 from .problem import Problem
 
+LEAST_WORK = 1e9
+"""Multiplications from which on it pays where the window moves by one pixel."""
 MOST_CHANNELS = 4
 MOST_PIXELS = 4
 
@@ -35,7 +37,7 @@ def pays(problem: Problem) -> bool:
     the work."""
     x, (stride, _, dilation) = problem.x, problem.window
     few = len(x) == 4 and x[1] <= MOST_CHANNELS and max(dilation) == 1 and problem.group == 1
-    return few and min(stride) > 1
+    return few and (min(stride) > 1 or problem.work >= LEAST_WORK)
 
 
 @dataclass(frozen=True)

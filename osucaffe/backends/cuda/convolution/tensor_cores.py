@@ -32,9 +32,9 @@ def mma_macros(dtype: str, pair: int) -> dict[str, Any]:
     return {"PAIR": pair, "MMA": f'"mma.sync.aligned.{INSTRUCTIONS[word]}"', "ONE": ONES[word]}
 
 
-def can_use_wgmma(device: Device, problem: Problem) -> bool:
+def can_use_wgmma(device: Device, precision: str, problem: Problem) -> bool:
     """Whether kernels by Hopper's instructions may compute a convolution on a device."""
-    return problem.is_dense and device.has_wgmma
+    return precision != "fp32" and problem.is_dense and device.has_wgmma
 
 
 def wgmma(dtype: str, outputs: int, *, from_registers: bool = False, turned: bool = False) -> str:

@@ -16,15 +16,16 @@ import numpy as np
 
 from ...tensor import Shape, Step, sequence
 from ..call import CudaCall, Kernels
-from ..layout import is_nhwc
+from ..gpu import PRECISIONS
+from ..layout import C_TYPES, dtype_of, is_nhwc
 from ..runtime.compile import Kernel, kernel
 from ..runtime.device import Device
 from ..runtime.driver import MOST_EXTENT, Box
 from ..runtime.launch import blocks_for, launch
 from .implicit_gemm import CACHE_BYTES, MEMORY_BYTES, REGISTERS
-from .operands import bias_gradients, channels_last_blob
+from .operands import channels_last_blob
 from .problem import Problem
-from .tensor_cores import can_use_wgmma, wgmma
+from .tensor_cores import ONES, can_use_wgmma, wgmma
 from .wgrad_tf32 import Stage, Tile, stages
 
 LEAST_WORK = 3e8
@@ -35,8 +36,9 @@ MOST_PIXELS, MOST_STEPS = 192, 12
 """Of a stage; products of one in one row."""
 WIDTH = 64
 """Channels of a row in shared memory, and outputs of a product."""
-LOADING, SPARE = 24, 28
+LOADING, SPARE = 24, 36
 """Registers of a thread that has boxes copied, and of one that multiplies, besides its sums."""
+ONES_BYTES = 128
 LEAST_SLOTS, MOST_SLOTS = 2, 6
 CONSUMERS = (3, 2)
 """Groups of four warps that multiply."""
@@ -116,7 +118,8 @@ class FilterGradient(Problem):
         """The best tile config of these, if they are possible, with an estimate of its cycles."""
         if max(stage.rows + tile.rows - 1, stage.pitch) > MOST_EXTENT:
             return None
-        slots = min(MOST_SLOTS, device.shared_memory // self._slot(stage, tile))
+        room = device.shared_memory - ONES_BYTES
+        slots = min(MOST_SLOTS, room // self._slot(stage, tile))
         if slots < LEAST_SLOTS:
             return None
         blocks = -(-self.outputs // tile.outputs) * -(-self.channels // tile.part)
@@ -153,7 +156,7 @@ class FilterGradient(Problem):
 
     def shared(self, config: TileConfig) -> int:
         """Bytes of shared memory of a block."""
-        return config.slots * self._slot(config.stage, config.tile)
+        return config.slots * self._slot(config.stage, config.tile) + ONES_BYTES
 
     def milliseconds(self, device: Device, config: TileConfig) -> float:
         """An estimate of the time it takes."""
@@ -161,16 +164,19 @@ class FilterGradient(Problem):
         assert found
         return found[0] / device.cycles_a_millisecond
 
-    def function(self, name: str, config: TileConfig) -> Kernel:
-        """A kernel of wgrad_16bit.cu, compiled for this."""
+    def function(self, name: str, config: TileConfig, dw: str, *, bias: bool) -> Kernel:
+        """A kernel of wgrad_16bit.cu, compiled for this. dw: the type of the gradient; bias: with
+        that of the biases."""
         stage, tile = config.stage, config.tile
         return kernel(
             "wgrad_16bit", name, **self.macros, BATCH=self.x[0],
             ROWS=stage.rows, WIDE=stage.wide, PITCH=stage.pitch, MAPS_PITCH=stage.maps_pitch,
             STEPS=stage.steps, LAST_STEPS=stage.last, SLOTS=config.slots, OUTPUTS=tile.outputs,
             PART=tile.part, KROWS=tile.rows, CONSUMERS=tile.consumers, LOADING=LOADING,
-            MULTIPLYING=self._registers(tile),
-            **{"MULTIPLY(d, a, b)": wgmma(self.dtype, tile.part, turned=True)},
+            MULTIPLYING=self._registers(tile), BIAS=int(bias), ONES=ONES[self.dtype, 2],
+            DW=C_TYPES[dw],
+            **{"MULTIPLY(d, a, b)": wgmma(self.dtype, tile.part, turned=True),
+               "ADD_UP(d, a, b)": wgmma(self.dtype, 8, turned=True)},
         )  # fmt: skip
 
     def boxes(self, config: TileConfig) -> tuple[Box, Box]:
@@ -190,35 +196,39 @@ class FilterGradient(Problem):
     def step(self, config: TileConfig, call: CudaCall) -> Step:
         """A step for the gradients of a call's filters and biases."""
         x, dy = (channels_last_blob(call, call.needed(name)) for name in ("x", "dy"))
-        add, shares = np.int32("dw" in call.accumulates), config.grid[1]
+        dw, db, shares = call.needed("dw"), call["db"], config.grid[1]
         count = self.y[1] * self.columns
         partial = call.temporary((shares, count))
+        turns = config.grid[0] // (-(-self.outputs // config.tile.outputs) * self.group)
+        partial_bias = None if db is None else call.temporary((shares * turns, self.y[1]))
+        add = [np.int32(name in call.accumulates) for name in ("dw", "db")]
+        function = functools.partial(self.function, dw=dtype_of(dw), bias=db is not None)
         x_box, maps_box = self.boxes(config)
         return sequence([
             launch(
-                self.function("filter_products", config), config.grid,
-                [x_box.of(x), maps_box.of(dy), partial],
+                function("filter_products", config), config.grid,
+                [x_box.of(x), maps_box.of(dy), partial, partial_bias],
                 block=config.threads, shared=self.shared(config),
             ),
             launch(
-                self.function("add_shares", config), blocks_for(count // 4),
-                [partial, call.needed("dw"), np.int32(shares), add],
+                function("add_shares", config), blocks_for((count + self.y[1]) // 4),
+                [partial, partial_bias, dw, db, np.int32(shares), *add],
             ),
-            *bias_gradients(call),
         ])  # fmt: skip
 
 
-def filter_gradient(device: Device, dtype: str, problem: Problem) -> FilterGradient | None:
+def filter_gradient(device: Device, precision: str, problem: Problem) -> FilterGradient | None:
     """The gradient of a convolution's filters, if this may compute it."""
-    gradient = FilterGradient.like(problem, dtype=dtype)
-    possible = dtype != "float32" and can_use_wgmma(device, problem) and gradient.possible
-    return gradient if possible and gradient.work >= LEAST_WORK else None
+    if precision == "tf32" or not can_use_wgmma(device, precision, problem):
+        return None
+    gradient = FilterGradient.like(problem, dtype=PRECISIONS[precision])
+    return gradient if gradient.possible and gradient.work >= LEAST_WORK else None
 
 
 def wgrad_16bit(call: CudaCall, problem: Problem) -> list[Kernels]:
     """This kernel, for the gradients of the filters of a call, where it is worth trying."""
     device = call.backend.properties
-    gradient = filter_gradient(device, call.backend.dtype, problem)
+    gradient = filter_gradient(device, call.backend.precision, problem)
     if gradient is None or not is_nhwc(call.needed("dw")):
         return []
     configs = functools.partial(gradient.configs, device)

@@ -245,9 +245,10 @@ class WeightGradient(Problem):
 
 def weight_gradient(device: Device, precision: str, problem: Problem) -> WeightGradient | None:
     """The gradient of a convolution's filters, if this may compute it."""
+    if precision != "tf32" or not can_use_wgmma(device, precision, problem):
+        return None
     gradient = WeightGradient.like(problem)
-    possible = precision == "tf32" and can_use_wgmma(device, problem) and gradient.possible
-    return gradient if possible and gradient.work >= LEAST_WORK else None
+    return gradient if gradient.possible and gradient.work >= LEAST_WORK else None
 
 
 def wgrad_tf32(call: CudaCall, problem: Problem) -> list[Kernels]:

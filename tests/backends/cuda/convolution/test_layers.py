@@ -17,6 +17,7 @@ from osucaffe.backends.cuda.convolution import (
     implicit_gemm,
     providers,
     small_mma,
+    wgrad_16bit,
     wgrad_tf32,
 )
 
@@ -43,8 +44,9 @@ LIBRARIES = ("cudnn alone", "cudnn fused", "cublaslt")
 def worth_trying(monkeypatch: pytest.MonkeyPatch) -> None:
     """All candidates are, however small the layer is."""
     monkeypatch.setattr(providers, "WORTH_FUSING", 0)
-    monkeypatch.setattr(implicit_gemm, "LEAST_WORK", 0)
+    monkeypatch.setattr(implicit_gemm, "LEAST_WORK", dict.fromkeys(implicit_gemm.LEAST_WORK, 0))
     monkeypatch.setattr(wgrad_tf32, "LEAST_WORK", 0)
+    monkeypatch.setattr(wgrad_16bit, "LEAST_WORK", 0)
     monkeypatch.setattr(cudnn, "MOST_COPYING", float("inf"))
 
 
@@ -123,10 +125,14 @@ COMPILED: list[tuple[str, int, tuple[str, ...], list[str], tuple[str, ...]]] = [
     ("small_mma", small_mma.TRIED, ("forward", "data", "filter"), SMALL[:1], ("fp16",)),
     ("few_channels", 4, ("forward",), ["VGG conv1_1"], BOTH),
     ("implicit_gemm", implicit_gemm.TRIED, ("forward", "data"),
-     ["AlexNet conv2", "AlexNet conv4", "GoogLeNet conv2"], ("tf32",)),
-    ("implicit_gemm", implicit_gemm.TRIED, ("forward",), ["AlexNet conv1"], ("tf32",)),
+     ["AlexNet conv2", "AlexNet conv4", "GoogLeNet conv2"], BOTH),
+    ("implicit_gemm", implicit_gemm.TRIED, ("forward",), ["AlexNet conv1"], BOTH),
+    ("implicit_gemm", implicit_gemm.TRIED, ("forward",), ["GoogLeNet 3b 5x5"], ("fp16",)),
     ("wgrad_tf32", wgrad_tf32.TRIED, ("filter",),
      ["AlexNet conv1", "AlexNet conv2", "GoogLeNet 4e 3x3"], ("tf32",)),
+    ("wgrad_16bit", wgrad_16bit.TRIED, ("filter",),
+     ["AlexNet conv1", "AlexNet conv2", "GoogLeNet 4e 3x3", "GoogLeNet 3b 5x5"], ("bf16",)),
+    ("wgrad_16bit", wgrad_16bit.TRIED, ("filter",), ["GoogLeNet 4b 5x5"], ("fp16",)),
     ("cudnn on packed groups", 1, ("forward", "data", "filter"), [*PACKED, *NARROW],
      tuple(TOLERANCES)),
 ]  # fmt: skip

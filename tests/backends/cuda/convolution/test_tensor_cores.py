@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from osucaffe.backends.cuda.convolution.implicit_gemm import implicit_gemm
+from osucaffe.backends.cuda.convolution.implicit_gemm import as_implicit_gemm
 from osucaffe.backends.cuda.convolution.problem import Problem
+from osucaffe.backends.cuda.convolution.wgrad_16bit import filter_gradient
 from osucaffe.backends.cuda.convolution.wgrad_tf32 import weight_gradient
 
 from ..devices import DEVICES, H200
@@ -19,13 +20,15 @@ WINDOW = (1, 1), (1, 1), (1, 1)
 def found(
     *, gpu: str = "H200", precision: str = "tf32", x: tuple[int, ...] = X, window: Any = WINDOW
 ) -> list[Any]:
-    """What the kernels in tf32 say of a convolution."""
+    """What the kernels say of a convolution: for maps, for gradients of filters."""
     problem = Problem(x, (96, 96, 3, 3), X, window, 1)
-    return [kind(DEVICES[gpu], precision, problem) for kind in (implicit_gemm, weight_gradient)]
+    kinds = as_implicit_gemm, weight_gradient if precision == "tf32" else filter_gradient
+    return [kind(DEVICES[gpu], precision, problem) for kind in kinds]
 
 
-def test_large_convolutions_are_taken() -> None:
-    for each in found():
+@pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
+def test_large_convolutions_are_taken(precision: str) -> None:
+    for each in found(precision=precision):
         assert each.configs(H200)
         assert each.work == 64 * 96 * 28 * 28 * 96 * 9
 
@@ -35,7 +38,6 @@ def test_large_convolutions_are_taken() -> None:
     [
         *({"gpu": name} for name in DEVICES if name != "H200"),
         {"precision": "fp32"},
-        {"precision": "bf16"},
         {"x": X[:3]},
         {"window": ((2, 2), (1, 1), (1, 1))},
         {"window": ((1, 1), (1, 1), (1, 2))},
@@ -43,4 +45,5 @@ def test_large_convolutions_are_taken() -> None:
     ids=str,
 )
 def test_others_are_left_to_libraries(unfit: dict[str, Any]) -> None:
-    assert found(**unfit) == [None, None]
+    for precision in {unfit.get("precision", "tf32"), unfit.get("precision", "bf16")}:
+        assert found(**{**unfit, "precision": precision}) == [None, None]

@@ -58,17 +58,19 @@ def one_of_each_kind(found: FilterGradient) -> list[TileConfig]:
 
 def in_lockstep(macros: dict[str, Any], late: bool, folder: Path) -> Any:
     """A function of the CPU that runs the kernels compiled for these macros."""
-    macros = {name: value for name, value in macros.items() if not name.startswith("MULTIPLY(")}
+    macros = {name: value for name, value in macros.items() if "(" not in name}
     text = f"""#define LATE_COPIES {int(late)}
 #include "{HEADER}"
 {defines(macros)}{as_text("wgrad_16bit")}
-extern "C" void run(const void* x, const void* maps, float* partial, float* dw, const int* grid) {{
+extern "C" void run(const void* x, const void* maps, float* partial, float* partial_bias, float* dw,
+                    float* db, const int* grid) {{
     TensorMap of_x, of_maps;
     memcpy(&of_x, x, sizeof of_x), memcpy(&of_maps, maps, sizeof of_maps);
     run_blocks({{grid[0], grid[1], 1}}, {{THREADS, 1, 1}},
-               [=] {{ filter_products(of_x, of_maps, partial); }});
+               [=] {{ filter_products(of_x, of_maps, partial, partial_bias); }});
     blockDim = {{64, 1, 1}};
-    run_blocks({{2, 1, 1}}, blockDim, [=] {{ add_shares(partial, dw, grid[1], 1); }});
+    run_blocks({{2, 1, 1}}, blockDim,
+               [=] {{ add_shares(partial, partial_bias, dw, db, grid[1], 1, 0); }});
 }}"""
     return compiled(text, folder)
 
@@ -92,15 +94,19 @@ def test_kernels_in_lockstep(name: str, monkeypatch: pytest.MonkeyPatch, tmp_pat
         maps = [described(*each) for each in zip(found.boxes(config), given, strict=False)]
         shares = max(1, config.grid[1] // 3)
         config = replace(config, slots=2)  # more stages than these
-        partial = memory(np.full((shares, math.prod(layer.w)), np.nan))
-        found.function("filter_products", config)
+        turns = found.kernel[0] // config.tile.rows * -(-found.channels // config.tile.part)
+        sizes = (shares, math.prod(layer.w)), (shares * turns, layer.y[1])
+        partial = [memory(np.full(size, np.nan)) for size in sizes]
+        db = memory(np.full(layer.y[1], np.nan))
+        found.function("filter_products", config, "float32", bias=True)
         folder = tmp_path / str(number)
         folder.mkdir()
         in_lockstep(macros, number % 2 == 1, folder)(
-            *(ctypes.c_void_p(each.ctypes.data) for each in (*maps, partial, given[2])),
+            *(ctypes.c_void_p(each.ctypes.data) for each in (*maps, *partial, given[2], db)),
             (ctypes.c_int * 2)(config.grid[0], shares),
         )
-        assert not np.isnan(partial).any()
+        assert not any(np.isnan(each).any() for each in partial)
+        np.testing.assert_array_equal(db, dy.sum((0, 2, 3)))
         wanted = before + by_cpu(layer, "filter", x=x, dy=dy)
         np.testing.assert_array_equal(given[2], memory(wanted))
 
@@ -115,7 +121,7 @@ def test_the_most_sums_that_fit_compile(monkeypatch: pytest.MonkeyPatch) -> None
         made = found._config(H200, stage, most)
         assert made
         assert found._sums(most) >= 96
-        _ = found.function("filter_products", made[1]).function
+        _ = found.function("filter_products", made[1], "float32", bias=True).function
 
 
 @pytest.mark.parametrize("name", EIGHTS | HOPPER)

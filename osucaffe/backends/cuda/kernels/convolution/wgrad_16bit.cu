@@ -12,13 +12,15 @@
 // those that a tap finds behind the row above; where a row is longer than that of the output, dy is
 // zero.
 // Blocks: (tiles of outputs, parts of the channels, parts of the kernel, groups) x shares of the
-// stages; what these have summed is added in a fixed order by a second kernel.
+// stages; what these have summed is added in a fixed order by a second kernel. Blocks that have the
+// same dy take turns, by stages, to sum it for the biases: a product by ones.
 //
 // BATCH, OH, OW: maps; G: groups; CG, OG: channels and outputs of each; KH, KW, PH, PW: kernel and
 // padding; OUTPUTS, PART, KROWS: outputs, channels and rows of the kernel of a block; STEPS,
 // LAST_STEPS: products, of 16 pixels, of a stage and of an image's last one; SLOTS: stages in flight;
 // CONSUMERS: groups of four warps that multiply; MULTIPLYING, LOADING: registers of a thread of these,
-// and of the others; MULTIPLY(d, a, b): the instruction.
+// and of the others; MULTIPLY(d, a, b), ADD_UP(d, a, ones): the instruction; BIAS: there are biases;
+// ONES: two elements; DW: type of dw.
 
 #include "ring.cuh"
 
@@ -32,6 +34,8 @@
 #define PARTS_C ((CG + PART - 1) / PART)
 #define PARTS_O ((OG + OUTPUTS - 1) / OUTPUTS)
 #define PARTS_K (KH / KROWS)
+#define TURNS (PARTS_C * PARTS_K)
+#define ADDED (BIAS ? (BLOCKS + CONSUMERS - 1) / CONSUMERS : 1)
 
 // Pixels in shared memory, those that are copied or those that products read, and vectors.
 #define EIGHTS(pixels) (((pixels) + 7) / 8 * 8)
@@ -44,12 +48,13 @@
 #define SLOT (MAPS + PARTS * X_PIXELS * 8)
 #define COPIED_BYTES ((BLOCKS * MAPS_COPIED + PARTS * X_COPIED) * 128)
 
-// A block's work: its first output, channel, row of the kernel, its group, and its stages.
-struct Work { int output, channel, row, group, first, last; };
+// A block's work: its first output, channel, row of the kernel, its group, its turn, its stages.
+struct Work { int output, channel, row, group, turn, first, last; };
 __device__ __forceinline__ Work work() {
     int at = blockIdx.x, all = BATCH * STAGES_IMAGE;
     Work w;
     w.output = at % PARTS_O * OUTPUTS, at /= PARTS_O;
+    w.turn = at % TURNS;
     w.channel = at % PARTS_C * PART, at /= PARTS_C;
     w.row = at % PARTS_K * KROWS, w.group = at / PARTS_K;
     w.first = (int64_t)all * blockIdx.y / gridDim.y;
@@ -59,12 +64,14 @@ __device__ __forceinline__ Work work() {
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 filter_products(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap maps_map,
-                float* partial) {
+                float* partial, float* partial_bias) {
     PDL_BEGIN;
     extern __shared__ __align__(1024) uint4 shared[];
-    Ring<SLOTS> ring(shared_address(shared + SLOTS * SLOT));
+    uint4* ones = shared + SLOTS * SLOT;
+    Ring<SLOTS> ring(shared_address(ones + 8));
     // What no copy reaches is multiplied by zeros, or is what zeros are.
     for (int i = threadIdx.x; i < SLOTS * SLOT; i += THREADS) shared[i] = make_uint4(0, 0, 0, 0);
+    if (threadIdx.x < 8) ones[threadIdx.x] = make_uint4(ONES, ONES, ONES, ONES);
     if (threadIdx.x == 0) ring.init(1, CONSUMERS * 4);
     fence_proxy_async();
     __syncthreads();
@@ -97,31 +104,42 @@ filter_products(const __grid_constant__ TensorMap x_map, const __grid_constant__
         left[j] = unit % BLOCKS * (MAPS_PIXELS * 8);
         right[j] = MAPS + (tap / KW * PITCH + tap % KW) * 8;
     }
-    float sum[OWN][PART / 2] = {};
+    float sum[OWN][PART / 2] = {}, bias[ADDED][4] = {};
     uint32_t used = 0;  // the barrier of what may be emptied after the next wait
 #pragma unroll 1
     for (int stage = w.first; stage < w.last; ++stage, ring.advance()) {
         const uint4* slot = shared + ring.place * SLOT;
         ring.wait_full();
+        pin(bias);
         wgmma_fence(sum);
+        bool adds = BIAS && stage % TURNS == w.turn;
         int steps = stage % STAGES_IMAGE == STAGES_IMAGE - 1 ? LAST_STEPS : STEPS;
 #pragma unroll 1
-        for (int step = 0; step < steps; ++step, slot += 128)
+        for (int step = 0; step < steps; ++step, slot += 128) {
 #pragma unroll
             for (int j = 0; j < OWN; ++j)
                 MULTIPLY(sum[j], turned_descriptor(slot + left[j], MAPS_PIXELS * 8),
                          turned_descriptor(slot + right[j], X_PIXELS * 8));
+#pragma unroll
+            for (int j = 0; j < ADDED; ++j)
+                if (int block = consumer + j * CONSUMERS; adds && block < BLOCKS)
+                    ADD_UP(bias[j], turned_descriptor(slot + block * (MAPS_PIXELS * 8), MAPS_PIXELS * 8),
+                           matrix_descriptor(ones, 0, 0));
+        }
         wgmma_commit();
         wgmma_wait<1>(sum);
+        pin(bias);
         if (lane == 0 && used) mbarrier_arrive(used);
         used = ring.empty();
     }
     wgmma_wait<0>(sum);
+    pin(bias);
+    int row = threadIdx.x % 128 / 32 * 16 + lane / 4;
     partial += (int64_t)(blockIdx.y * G + w.group) * OG * (KH * KW * CG);
 #pragma unroll
     for (int j = 0; j < OWN; ++j) {
         int unit = consumer * OWN + j, tap = unit / BLOCKS;
-        int output = w.output + unit % BLOCKS * 64 + threadIdx.x % 128 / 32 * 16 + lane / 4;
+        int output = w.output + unit % BLOCKS * 64 + row;
         float* to = partial + (w.row * KW + tap) * CG + w.channel + lane % 4 * 2;
 #pragma unroll
         for (int k = 0; k < PART / 4; ++k) {
@@ -131,25 +149,40 @@ filter_products(const __grid_constant__ TensorMap x_map, const __grid_constant__
             store(to + (int64_t)below * (KH * KW * CG) + behind, pair);
         }
     }
+    partial_bias += ((int64_t)(blockIdx.y * TURNS + w.turn) * G + w.group) * OG;
+#pragma unroll
+    for (int k = 0; BIAS && k < ADDED * 2; ++k) {
+        int block = consumer + k / 2 * CONSUMERS, output = w.output + block * 64 + row + k % 2 * 8;
+        if (lane % 4 == 0 && block < BLOCKS && output < OG)
+            partial_bias[output] = bias[k / 2][k % 2 * 2];
+    }
 }
 
-// dw (O, KH, KW, CG) (+)= the sum of the shares.
-extern "C" __global__ void add_shares(const float* partial, float* dw, int shares, int add) {
+// Four elements (+)= the sum of so many rows, of so many elements each.
+template <typename E>
+__device__ __forceinline__ void add_rows(const float* from, E* to, int rows, int length, int add) {
+    float sum[4] = {}, v[4];
+#pragma unroll 8
+    for (int row = 0; row <= rows; ++row) {
+        if (row < rows) load(from + (int64_t)row * length, v);
+        else if (add) load(to, v);
+        else break;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sum[i] += v[i];
+    }
+    store(to, sum);
+}
+
+// dw (O, KH, KW, CG) and db (O) (+)= the sums of the shares.
+extern "C" __global__ void add_shares(const float* partial, const float* partial_bias, DW* dw,
+                                      float* db, int shares, int add, int add_bias) {
     PDL_BEGIN;
     constexpr int COUNT = G * OG * KH * KW * CG;
-    FOR_EACH(COUNT / 4) {
-        float sum[4] = {}, v[4];
-#pragma unroll 8
-        for (int share = 0; share < shares; ++share) {
-            load(partial + (int64_t)share * COUNT + id * 4, v);
-#pragma unroll
-            for (int i = 0; i < 4; ++i) sum[i] += v[i];
-        }
-        if (add) {
-            load(dw + id * 4, v);
-#pragma unroll
-            for (int i = 0; i < 4; ++i) sum[i] += v[i];
-        }
-        store(dw + id * 4, sum);
+    FOR_EACH(COUNT / 4 + BIAS * (G * OG / 4)) {
+        int64_t at = id * 4;
+        if (at < COUNT)
+            add_rows(partial + at, dw + at, shares, COUNT, add);
+        else
+            add_rows(partial_bias + at - COUNT, db + at - COUNT, shares * TURNS, G * OG, add_bias);
     }
 }
