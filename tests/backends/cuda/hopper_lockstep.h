@@ -16,7 +16,6 @@ struct alignas(16) uint4 { uint32_t x, y, z, w; };
 struct float2 { float x, y; };
 inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
 inline float2 make_float2(float x, float y) { return {x, y}; }
-#define __shfl_sync(lanes, value, lane) (value)
 
 inline uint32_t shared_address(const void* at) { return (const char*)at - (const char*)::shared; }
 
@@ -157,7 +156,7 @@ struct Barrier {
     }
 };
 static Barrier all_barriers[64];
-static List<Transfer> copied[1024], sent[1024];
+static List<Transfer> copied[1024];
 inline Barrier& slot(uint32_t address) {
     int i = 0;
     while (all_barriers[i].expected && all_barriers[i].address != address) ++i;
@@ -203,6 +202,7 @@ inline void cp_async_16_bytes(uint4* to, const void* from, bool there) {
     if (LATE_COPIES) copied[threadIdx.x].add(each);
     else perform(each);
 }
+inline void cp_async_wait() { perform_all(copied[threadIdx.x]); }
 inline void cp_async_mbarrier_arrive(uint32_t at) {
     auto& mine = copied[threadIdx.x];
     for (int i = 0; i < mine.count; ++i) barrier_at(at).transfers.add(mine.first[i]);
@@ -254,13 +254,5 @@ inline void tma_load(void* to, const TensorMap& map, int i, int j, int k, int l,
     fetched(barrier, count * sizeof(ELEMENT));
 }
 
-inline void bulk_store(void* to, const void* from, int bytes) {
-    Transfer each = {to, from, bytes, true};
-    if (LATE_COPIES) perform(each);
-    else sent[threadIdx.x].add(each);
-}
-inline void bulk_commit() {}
-inline void bulk_wait_read() { perform_all(sent[threadIdx.x]); }
-inline void bulk_wait() { bulk_wait_read(); }
 template <int COUNT> void setmaxnreg_inc() {}
 template <int COUNT> void setmaxnreg_dec() {}

@@ -15,14 +15,11 @@ static void meet_warp() {
     while (meetings[warp] == before) meet();
 }
 #define __syncwarp meet_warp
-static bool votes[1024];
-inline uint32_t __ballot_sync(uint32_t, bool vote) {
-    int first = threadIdx.x / 32 * 32;
-    votes[threadIdx.x] = vote;
+static int values[1024];
+inline int __shfl_sync(uint32_t, int value, int lane) {
+    values[threadIdx.x] = value;
     meet_warp();
-    uint32_t result = 0;
-    for (int i = 0; i < 32; ++i) result |= (uint32_t)votes[first + i] << i;
+    int result = values[threadIdx.x / 32 * 32 + lane];
     meet_warp();
     return result;
 }
-#define __popc __builtin_popcount

@@ -8,3 +8,13 @@
     for (int64_t id = blockIdx.x * blockDim.x + threadIdx.x; id < (count); \
          id += gridDim.x * blockDim.x)
 static Index blockDim;
+static float summands[1024];
+inline float warp_sum(float x) {
+    summands[threadIdx.x] = x;
+    meet();
+    float sum = 0;
+    for (int lane = 0; lane < 32; ++lane) sum += summands[threadIdx.x / 32 * 32 + lane];
+    meet();
+    return sum;
+}
+#define __shfl_sync(lanes, value, lane) (value)

@@ -3,3 +3,4 @@
 #define ELEMENT float
 #include "hopper_lockstep.h"
 #define __grid_constant__
+#define __shfl_sync(lanes, value, lane) (value)

@@ -177,7 +177,7 @@ class ImplicitGemm(Problem):
         vectors = vectors + (0 if vectors % 4 else 2) if self.vector == 4 else vectors | 1
         patches = config.buffers * (self.planes * 16 * plane + 16)
         stages = config.stages * (config.taps * self.planes * 16 * config.outputs + 16)
-        return patches + stages + config.pixels * vectors * 16 + config.groups * 32
+        return patches + stages + config.pixels * vectors * 16
 
     def configs(self, device: Device) -> list[TileConfig]:
         """The most promising tile configs."""

@@ -79,7 +79,7 @@ class FilterGradient(Problem):
     @property
     def possible(self) -> bool:
         """Whether the kernel can compute it, and a library not simply as a product."""
-        return self.outputs % 8 == 0 and self.channels % 8 == 0 and max(self.kernel) > 1
+        return self.outputs % 8 == 0 and self.channels % 8 == 0
 
     @functools.lru_cache(256)  # noqa: B019 (it is asked for each call of a net, and when it is built)
     def configs(self, device: Device) -> list[TileConfig]:
@@ -211,7 +211,7 @@ class FilterGradient(Problem):
                 block=config.threads, shared=self.shared(config),
             ),
             launch(
-                function("add_shares", config), blocks_for((count + self.y[1]) // 4),
+                function("add_shares", config), blocks_for(count // 4 + 8 * self.y[1]),
                 [partial, partial_bias, dw, db, np.int32(shares), *add],
             ),
         ])  # fmt: skip

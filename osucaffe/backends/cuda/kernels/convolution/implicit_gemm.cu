@@ -34,7 +34,7 @@
 // A pixel's results, in vectors, such that pixels next to each other lie in different banks.
 #define ROW (VEC == 4 ? N / 4 + (N % 16 ? 0 : 2) : N / 8 | 1)
 #define ROWS (DEEP * 16)
-#define FETCHES ((ROWS + 31) / 32)
+#define VECTORS (N / VEC)
 
 // filters (G, PARTS, CHUNKS, KH, KW, PLANES, N, VEC): those of each tile in the order of their use.
 extern "C" __global__ void arrange_filters(const T* w, uint4* filters) {
@@ -71,6 +71,17 @@ __device__ __forceinline__ int output_pixel(int flat, int images) {
     return n < images && row < OH && column < OW ? (n * OH + row) * OW + column : -1;
 }
 
+// A warp: call this for the vectors of its rows, whose pixels lane by lane are these (-1: none), with
+// whether they are there: neighbouring lanes have neighbouring vectors. bytes: of a row.
+template <typename F> __device__ __forceinline__ void for_each_vector(int pixel, int bytes, F call) {
+#pragma unroll
+    for (int i = 0; i < ROWS * VECTORS; i += 32) {
+        int number = i + threadIdx.x % 32, row = number / VECTORS, vector = number % VECTORS;
+        int at = __shfl_sync(0xffffffff, pixel, row % 32);
+        if (row < ROWS) call(row, vector, at, at >= 0 && vector * 16 < bytes);
+    }
+}
+
 // tiles: in all: those of all groups and parts at a time, then the next pixels.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 convolve(const T* x, const uint4* filters, const float* b, const T* relu_output, T* y, int images,
@@ -84,11 +95,9 @@ convolve(const T* x, const uint4* filters, const float* b, const T* relu_output,
     Ring<STAGES> stage(barriers + BUFFERS * 16);
     // Of the whole warp, as the instruction wants its operands.
     int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
-    uint32_t masks = barriers + BUFFERS * 16 + STAGES * 16;
     if (threadIdx.x == 0) {
         patch.init(LOADERS, GROUPS * 4);
         stage.init(1, GROUPS * 4);
-        for (int i = 0; i < GROUPS * 4; ++i) mbarrier_init(masks + i * 8, FETCHES);
         fence_proxy_async();
     }
     __syncthreads();
@@ -129,8 +138,8 @@ convolve(const T* x, const uint4* filters, const float* b, const T* relu_output,
     }
     setmaxnreg_inc<MULTIPLYING>();
     results += warp * (ROWS * ROW);
-    int own = warp / 4 * DEEP * 64, turn = 0;
-    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x, ++turn) {
+    int own = warp / 4 * DEEP * 64;
+    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         int part = tile % (G * PARTS), first = tile / (G * PARTS) * TILE + own + warp % 4 * 16;
         int output = part / PARTS * OG + part % PARTS * N;
         int bytes = min(N, OG - part % PARTS * N) * (int)sizeof(T);
@@ -142,21 +151,14 @@ convolve(const T* x, const uint4* filters, const float* b, const T* relu_output,
 #pragma unroll
             for (int i = 0; i < DEEP * 2; ++i) sum[i / 2][j / 2 * 4 + i % 2 * 2 + j % 2] = bias;
         }
-        // Results of the tile before are on their way.
-        int pixel[FETCHES];
-        bulk_wait_read();
-#pragma unroll
-        for (int i = 0; i < FETCHES; ++i) {
-            int row = i * 32 + lane;
-            pixel[i] = row < ROWS ? output_pixel(first + row / 16 * 64 + row % 16, images) : -1;
+        int pixel = lane < ROWS ? output_pixel(first + lane / 16 * 64 + lane % 16, images) : -1;
 #if MASKED
-            int there = __popc(__ballot_sync(0xffffffff, pixel[i] >= 0));
-            if (lane == 0) mbarrier_arrive_expect_tx(masks + warp * 8, there * bytes);
-            if (pixel[i] >= 0)
-                bulk_load(results + row * ROW, relu_output + (int64_t)pixel[i] * (G * OG) + output, bytes,
-                      masks + warp * 8);
+        __syncwarp();  // results of the tile before have left
+        for_each_vector(pixel, bytes, [&](int row, int vector, int at, bool there) {
+            const T* from = relu_output + (int64_t)at * (G * OG) + output + vector * VEC;
+            cp_async_16_bytes(results + row * ROW + vector, there ? from : x, there);
+        });
 #endif
-        }
         uint32_t used = 0, used_patch = 0;  // barriers of what may be emptied after the next wait
 #pragma unroll 1
         for (int chunk = 0; chunk < CHUNKS; ++chunk) {
@@ -196,9 +198,7 @@ convolve(const T* x, const uint4* filters, const float* b, const T* relu_output,
             mbarrier_arrive(used);
             mbarrier_arrive(used_patch);
         }
-#if MASKED
-        mbarrier_wait(masks + warp * 8, turn & 1);
-#endif
+        cp_async_wait();
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < DEEP * 2; ++i) {
@@ -216,14 +216,10 @@ convolve(const T* x, const uint4* filters, const float* b, const T* relu_output,
                 store(to + j * 8, pair);
             }
         }
-        fence_proxy_async();
         __syncwarp();
-#pragma unroll
-        for (int i = 0; i < FETCHES; ++i)
-            if (pixel[i] >= 0)
-                bulk_store(y + (int64_t)pixel[i] * (G * OG) + output, results + (i * 32 + lane) * ROW,
-                     bytes);
-        bulk_commit();
+        for_each_vector(pixel, bytes, [&](int row, int vector, int at, bool there) {
+            uint4* to = reinterpret_cast<uint4*>(y + (int64_t)at * (G * OG) + output) + vector;
+            if (there) *to = results[row * ROW + vector];
+        });
     }
-    bulk_wait();
 }

@@ -158,31 +158,40 @@ filter_products(const __grid_constant__ TensorMap x_map, const __grid_constant__
     }
 }
 
-// Four elements (+)= the sum of so many rows, of so many elements each.
-template <typename E>
-__device__ __forceinline__ void add_rows(const float* from, E* to, int rows, int length, int add) {
-    float sum[4] = {}, v[4];
+// The sum of every `step`-th of so many rows, from one on: of four elements of rows of this length.
+__device__ __forceinline__ void sum_rows(const float* from, int first, int rows, int step, int length,
+                                         float (&sum)[4]) {
 #pragma unroll 8
-    for (int row = 0; row <= rows; ++row) {
-        if (row < rows) load(from + (int64_t)row * length, v);
-        else if (add) load(to, v);
-        else break;
+    for (int row = first; row < rows; row += step) {
+        float v[4];
+        load(from + (int64_t)row * length, v);
 #pragma unroll
         for (int i = 0; i < 4; ++i) sum[i] += v[i];
     }
-    store(to, sum);
 }
 
-// dw (O, KH, KW, CG) and db (O) (+)= the sums of the shares.
+// dw (O, KH, KW, CG) and db (O) (+)= the sums of the shares: four elements of dw by a thread, of db, of
+// which there are few, by a warp.
 extern "C" __global__ void add_shares(const float* partial, const float* partial_bias, DW* dw,
                                       float* db, int shares, int add, int add_bias) {
     PDL_BEGIN;
-    constexpr int COUNT = G * OG * KH * KW * CG;
-    FOR_EACH(COUNT / 4 + BIAS * (G * OG / 4)) {
-        int64_t at = id * 4;
-        if (at < COUNT)
-            add_rows(partial + at, dw + at, shares, COUNT, add);
-        else
-            add_rows(partial_bias + at - COUNT, db + at - COUNT, shares * TURNS, G * OG, add_bias);
+    constexpr int COUNT = G * OG * KH * KW * CG, FIRST = (COUNT / 4 + 31) / 32 * 32;
+    FOR_EACH(FIRST + BIAS * (G * OG / 4) * 32) {
+        float sum[4] = {}, v[4] = {};
+        if (id < FIRST) {
+            if (id >= COUNT / 4) continue;
+            if (add) load(dw + id * 4, v);
+            sum_rows(partial + id * 4, 0, shares, 1, COUNT, sum);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) v[i] += sum[i];
+            store(dw + id * 4, v);
+            continue;
+        }
+        int lane = id % 32, at = (id - FIRST) / 32 * 4;
+        if (add_bias) load(db + at, v);
+        sum_rows(partial_bias + at, lane, shares * TURNS, 32, G * OG, sum);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) v[i] += warp_sum(sum[i]);
+        if (lane == 0) store(db + at, v);
     }
 }

@@ -131,6 +131,9 @@ __device__ __forceinline__ void cp_async_16_bytes(uint4* to, const void* from, b
                  "l"(from), "r"(there ? 16 : 0) : "memory");
 }
 
+// Until what this thread has begun to copy so is there.
+__device__ __forceinline__ void cp_async_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
 // Bytes to shared memory, by one thread for all.
 __device__ __forceinline__ void bulk_load(void* to, const void* from, int bytes, uint32_t barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
@@ -147,26 +150,6 @@ __device__ __forceinline__ void tma_load(void* to, const TensorMap& map, int i, 
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(shared_address(to)), "l"(&map),
                  "r"(barrier), "r"(i), "r"(j), "r"(k), "r"(l), "r"(m) : "memory");
-}
-
-// Bytes from shared memory.
-__device__ __forceinline__ void bulk_store(void* to, const void* from, int bytes) {
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
-                 "r"(shared_address(from)), "r"(bytes) : "memory");
-}
-
-__device__ __forceinline__ void bulk_commit() {
-    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-
-// Until what this thread has sent was read.
-__device__ __forceinline__ void bulk_wait_read() {
-    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-}
-
-// Until it has arrived.
-__device__ __forceinline__ void bulk_wait() {
-    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
 // -- registers of a thread from here on; to be called by all of four warps
