@@ -3,6 +3,8 @@
 // What is asynchronous is done as late as it may be: copies to shared memory when LATE_COPIES,
 // otherwise products and copies from there; the others are done at once.
 #include "lockstep.h"
+#define __grid_constant__
+#define __align__(bytes)
 template <typename T> struct List {
     T* first;
     int count, room;
@@ -47,31 +49,39 @@ template <typename T, int N> void store(T* to, const float (&from)[N]) {
     for (int i = 0; i < N; ++i) put(reinterpret_cast<Vector<T, N>*>(to)->element[i], from[i]);
 }
 
-// -- products: d (64 x N, of 128 threads) += a b, which are ELEMENTs; TURNED: vectors are of those
-// that are not summed over
+// -- products: d (64 x N, of 128 threads) += a b, which are ELEMENTs
 
+// TURNED: vectors are of the axis that is not summed over; PERMUTED: the same in rows of 8 vectors.
+enum Order { PLAIN, TURNED, PERMUTED };
 struct MatrixDescriptor {
     const uint4* first;
     int plane, eights;
-    MatrixDescriptor operator+(int vectors) const { return {first + vectors, plane, eights}; }
+    Order order;
+    MatrixDescriptor operator+(int vectors) const { return {first + vectors, plane, eights, order}; }
 };
 inline MatrixDescriptor matrix_descriptor(const void* first, int plane, int eights = 8) {
-    return {static_cast<const uint4*>(first), plane, eights};
+    return {static_cast<const uint4*>(first), plane, eights, PLAIN};
+}
+inline MatrixDescriptor turned_planes(const void* first, int plane) {
+    return {static_cast<const uint4*>(first), 8, plane, TURNED};
 }
 inline MatrixDescriptor turned_descriptor(const void* first, int blocks) {
-    return matrix_descriptor(first, blocks, 64);
+    return {static_cast<const uint4*>(first), blocks, 64, PERMUTED};
 }
 inline int permuted(int vector) { return vector ^ (vector >> 3 & 7); }
 inline float number(const MatrixDescriptor& from, int row, int k) {
     constexpr int length = 16 / sizeof(ELEMENT);
-#ifdef TURNED
-    const uint4* all = reinterpret_cast<const uint4*>(::shared);
-    int beside = from.first - all + row / 64 * from.plane + row % 64 / 8 + k * 8;
-    if (!from.eights) return to_float(reinterpret_cast<const ELEMENT*>(from.first + k % 8)[row % length]);
-    return to_float(reinterpret_cast<const ELEMENT*>(all + permuted(beside))[row % length]);
-#endif
-    const uint4* vector = from.first + row / 8 * from.eights + row % 8 + k / length * from.plane;
-    return to_float(reinterpret_cast<const ELEMENT*>(vector)[k % length]);
+    const uint4 *all = reinterpret_cast<const uint4*>(::shared), *vector = from.first;
+    int element = row % length;
+    if (from.order == PERMUTED)
+        vector = all + permuted(vector - all + row / 64 * from.plane + row % 64 / 8 + k * 8);
+    else if (from.order == TURNED)
+        vector += row / length * from.eights + k / 8 * from.plane + k % 8;
+    else {
+        vector += row / 8 * from.eights + row % 8 + k / length * from.plane;
+        element = k % length;
+    }
+    return to_float(reinterpret_cast<const ELEMENT*>(vector)[element]);
 }
 static void multiply(float* d, int count, const MatrixDescriptor& a, const MatrixDescriptor& b) {
     int thread = threadIdx.x % 128, g = thread % 32 / 4, t = thread % 4;
@@ -245,10 +255,10 @@ inline void tma_load(void* to, const TensorMap& map, int i, int j, int k, int l,
             offset += at[axis] * (axis ? (int64_t)strides[axis - 1] : 1);
         }
         ELEMENT* here = next + each;
-#ifdef TURNED
-        int place = here - reinterpret_cast<ELEMENT*>(::shared);
-        here = reinterpret_cast<ELEMENT*>(::shared) + permuted(place / 8) * 8 + place % 8;
-#endif
+        if (map.words[15]) {  // rows of 8 vectors are to be permuted
+            int place = here - reinterpret_cast<ELEMENT*>(::shared);
+            here = reinterpret_cast<ELEMENT*>(::shared) + permuted(place / 8) * 8 + place % 8;
+        }
         *here = real ? from[offset] : ELEMENT{};
     }
     fetched(barrier, count * sizeof(ELEMENT));

@@ -2,5 +2,4 @@
 #define LATE_COPIES 0
 #define ELEMENT float
 #include "hopper_lockstep.h"
-#define __grid_constant__
 #define __shfl_sync(lanes, value, lane) (value)

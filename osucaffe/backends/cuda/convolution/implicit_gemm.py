@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from ...tensor import Step, sequence
+from ...tensor import Step, Tensor, sequence
 from ..call import CudaCall, Kernels
 from ..gpu import PRECISIONS
 from ..layout import C_TYPES, ITEM_BYTES
 from ..runtime.compile import Kernel, kernel
 from ..runtime.device import Device
+from ..runtime.driver import Box, Described
 from ..runtime.launch import blocks_for, launch
 from .operands import Operands
 from .problem import Problem
@@ -222,25 +223,43 @@ class ImplicitGemm(Problem):
         own = {
             "T": C_TYPES[self.dtype], "VEC": self.vector, "PLANES": self.planes,
             "MASKED": int(self.masked),
-            "MULTIPLY(d, a, b)": wgmma(self.dtype, config.outputs),
+            "MULTIPLY(d, a, b)": wgmma(
+                self.dtype, config.outputs, turned=(False, self.vector == 8 and self.flipped)
+            ),
         }  # fmt: skip
         return kernel("implicit_gemm", name, **self.macros, **config.macros, **own)
+
+    def filters(self, config: TileConfig) -> Box:
+        """What is copied of filters in 16 bits: planes of 8 channels, or of 8 outputs if flipped."""
+        rows, wide = (self.x[1], self.outputs) if self.flipped else (self.y[1], self.channels)
+        taps = math.prod(self.kernel)
+        box = 8, config.outputs, self.planes
+        if self.flipped:
+            box = 8, self.planes * 8, config.outputs // 8
+        strides = taps * wide, 8, wide, rows * taps * wide
+        return Box((8, rows, wide // 8, taps, 1), strides, (*box, config.taps, 1), 2)
 
     def step(self, config: TileConfig, call: CudaCall) -> Step:
         """A step that computes it, for a call."""
         x, w, b, relu_output, y, slope = Operands.of(call)
         parts, tiles = self.parts(config.outputs), self.tiles(config)
-        vectors = parts * self.chunks * self.planes * math.prod(self.kernel) * config.outputs
-        filters = call.temporary((vectors * 4,))
+        filters: Tensor | Described
+        if self.vector == 8:
+            filters, steps = self.filters(config).of(w), []
+        else:
+            vectors = parts * self.chunks * self.planes * math.prod(self.kernel) * config.outputs
+            filters = call.temporary((vectors * 4,))
+            arrange = self.function("arrange_filters", config)
+            steps = [launch(arrange, blocks_for(vectors), [w, filters])]
         arguments = [x, filters, b, relu_output, y, np.int32(self.x[0]), np.int32(tiles)]
-        return sequence([
-            launch(self.function("arrange_filters", config), blocks_for(vectors), [w, filters]),
+        steps.append(
             launch(
                 self.function("convolve", config), min(tiles, call.backend.properties.sm_count),
                 [*arguments, np.float32(slope)],
                 block=config.threads, shared=self.shared(config),
-            ),
-        ])  # fmt: skip
+            )
+        )  # fmt: skip
+        return sequence(steps)
 
 
 def as_implicit_gemm(device: Device, precision: str, problem: Problem) -> ImplicitGemm | None:

@@ -175,8 +175,8 @@ class FilterGradient(Problem):
             PART=tile.part, KROWS=tile.rows, CONSUMERS=tile.consumers, LOADING=LOADING,
             MULTIPLYING=self._registers(tile), BIAS=int(bias), ONES=ONES[self.dtype, 2],
             DW=C_TYPES[dw],
-            **{"MULTIPLY(d, a, b)": wgmma(self.dtype, tile.part, turned=True),
-               "ADD_UP(d, a, b)": wgmma(self.dtype, 8, turned=True)},
+            **{"MULTIPLY(d, a, b)": wgmma(self.dtype, tile.part, turned=(True, True)),
+               "ADD_UP(d, a, b)": wgmma(self.dtype, 8, turned=(True, True))},
         )  # fmt: skip
 
     def boxes(self, config: TileConfig) -> tuple[Box, Box]:

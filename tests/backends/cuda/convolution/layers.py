@@ -10,6 +10,7 @@ import numpy as np
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.convolution.problem import Problem
+from osucaffe.backends.cuda.runtime.driver import Box
 
 from ...running import Output, Runner, run_call
 
@@ -209,3 +210,10 @@ def memory(values: np.ndarray, dtype: str = "float32") -> np.ndarray:
     result = whole[start : start + last.size].reshape(last.shape)
     result[...] = last
     return result
+
+
+def described(box: Box, memory: np.ndarray) -> np.ndarray:
+    """An array as the stand-in for a GPU wants it."""
+    return np.array(
+        [memory.ctypes.data, *box.extents, *box.strides, *box.box, box.permuted], np.uint64
+    )

@@ -23,11 +23,12 @@ from osucaffe.backends.cuda.convolution.implicit_gemm import (
 )
 from osucaffe.backends.cuda.convolution.operands import Operands
 from osucaffe.backends.cuda.runtime import device
+from osucaffe.backends.tensor import Tensor
 
 from ..devices import H200
 from ..lockstep import as_text, compiled, defines
 from ..simulated import simulate
-from .layers import EIGHTS, HOPPER, ODD_OUTPUTS, Layer, by_cpu, memory, square
+from .layers import EIGHTS, HOPPER, ODD_OUTPUTS, Layer, by_cpu, described, memory, square
 
 HEADER = Path(__file__).parent.parent / "implicit_gemm_lockstep.h"
 CONFIGS = (
@@ -37,7 +38,7 @@ CONFIGS = (
 """groups, deep, outputs, taps, stages, buffers"""
 
 
-def described(layer: Layer, dtype: str = "float32") -> ImplicitGemm:
+def as_gemm(layer: Layer, dtype: str = "float32") -> ImplicitGemm:
     return ImplicitGemm.like(layer.problem, dtype=dtype)
 
 
@@ -48,14 +49,19 @@ def in_lockstep(macros: Mapping[str, Any], late: bool, folder: Path) -> Any:
 #define ELEMENT {macros["T"]}
 #include "{HEADER}"
 {defines(macros)}{as_text("implicit_gemm")}
-extern "C" void run(const T* x, const T* w, float* filters, const float* b, const T* relu_output,
+extern "C" void run(const T* x, const T* w, void* filters, const float* b, const T* relu_output,
                     T* y, int images, int tiles, float slope, int grid) {{
-    uint4* arranged = reinterpret_cast<uint4*>(filters);
+#if VEC == 4
+    uint4* given = static_cast<uint4*>(filters);
     blockDim = {{64, 1, 1}};
-    run_blocks({{2, 1, 1}}, blockDim, [=] {{ arrange_filters(w, arranged); }});
+    run_blocks({{2, 1, 1}}, blockDim, [=] {{ arrange_filters(w, given); }});
+#else
+    TensorMap given;
+    memcpy(&given, filters, sizeof given);
+#endif
     blockDim = {{THREADS, 1, 1}};
     run_blocks({{grid, 1, 1}}, blockDim,
-               [=] {{ convolve(x, arranged, b, relu_output, y, images, tiles, slope); }});
+               [=] {{ convolve(x, given, b, relu_output, y, images, tiles, slope); }});
 }}"""
     return compiled(text, folder)
 
@@ -73,7 +79,7 @@ def test_kernels_in_lockstep(
     layer = (ODD_OUTPUTS | EIGHTS)[name]
     back = number % 2 == 1
     late = len(name) % 2 == number % 2
-    found = described(layer, dtype)
+    found = as_gemm(layer, dtype)
     found = found.gradient(masked=number > 1) if back else replace(found, masked=number > 1)
     config = CONFIGS[number]
     if config.taps > 1:
@@ -95,14 +101,18 @@ def test_kernels_in_lockstep(
         temporary=lambda shape: sizes.append(shape[0]), backend=SimpleNamespace(properties=H200)
     )
     nothing: Any = None
-    operands = Operands(*[nothing] * 5, 0.5)
+    operands = Operands(nothing, Tensor(layer.w), *[nothing] * 3, 0.5)
     monkeypatch.setattr(Operands, "of", lambda _: operands)
     found.step(config, call)
-    (_, grid, arguments), named = launched[1]
+    (_, grid, arguments), named = launched[-1]
     assert named["shared"] <= 16 << 14  # what there is on the CPU
+    x_memory, w_memory = memory(x, dtype), memory(w, dtype)
+    if dtype == "float32":
+        filters = memory(np.zeros(sizes[0]))
+    else:
+        filters = described(found.filters(config), w_memory)
     arrays = [
-        *(memory(each, dtype) for each in (x, w)),
-        *(memory(each) for each in (np.zeros(sizes[0]), b)),
+        *(x_memory, w_memory, filters, memory(b)),
         *(memory(each, dtype) for each in (relu_output, np.full(found.y, np.nan))),
     ]
     run = in_lockstep(compiled, late, tmp_path)
@@ -126,7 +136,7 @@ def test_the_most_outputs_that_fit_compile(
     fitting = [TileConfig(groups, deep, outputs, 1, 4, 2) for outputs in range(8, 200, 8)]
     most = [each for each in fitting if each.fits][-1]
     assert most.outputs >= 88
-    forward = described(square((2, 16, 14, 14), (most.outputs, 16, 3, 3), 1, 1))
+    forward = as_gemm(square((2, 16, 14, 14), (most.outputs, 16, 3, 3), 1, 1))
     for found in forward, forward.gradient(masked=True):
         _ = found.function("convolve", most).function
 
@@ -140,7 +150,7 @@ def test_the_most_outputs_that_fit_compile(
 )
 def test_configs_cover_everything(name: str, dtype: str) -> None:
     for batch in 1, 256:
-        found = described((ODD_OUTPUTS | EIGHTS | HOPPER)[name].of_batch(batch), dtype)
+        found = as_gemm((ODD_OUTPUTS | EIGHTS | HOPPER)[name].of_batch(batch), dtype)
         for each in found, found.gradient(masked=True):
             assert each.possible
             configs = each.configs(H200)

@@ -29,8 +29,7 @@ from osucaffe.backends.cuda.convolution.wgrad_tf32 import Tile, stages
 from ..devices import H200
 from ..lockstep import as_text, compiled, defines
 from ..simulated import simulate
-from .layers import EIGHTS, HOPPER, Layer, by_cpu, memory
-from .test_wgrad_tf32 import described
+from .layers import EIGHTS, HOPPER, Layer, by_cpu, described, memory
 
 HEADER = Path(__file__).parent.parent / "wgrad_16bit_lockstep.h"
 

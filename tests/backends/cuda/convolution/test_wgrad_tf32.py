@@ -23,11 +23,10 @@ from osucaffe.backends.cuda.convolution.wgrad_tf32 import (
     WeightGradient,
     stages,
 )
-from osucaffe.backends.cuda.runtime.driver import Box
 
 from ..devices import H200
 from ..lockstep import as_text, compiled, defines
-from .layers import HOPPER, ODD_GRADIENTS, Layer, by_cpu
+from .layers import HOPPER, ODD_GRADIENTS, Layer, by_cpu, described
 
 HEADER = Path(__file__).parent.parent / "wgrad_tf32_lockstep.h"
 
@@ -69,11 +68,6 @@ extern "C" void run(const void* x, const void* maps, float* partial, float* dw, 
                [=] {{ add_splits(partial, dw, grid[1], add); }});
 }}"""
     return compiled(text, folder)
-
-
-def described(box: Box, memory: np.ndarray) -> np.ndarray:
-    """An array as the stand-in for a GPU wants it."""
-    return np.array([memory.ctypes.data, *box.extents, *box.strides, *box.box, 0], np.uint64)
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")

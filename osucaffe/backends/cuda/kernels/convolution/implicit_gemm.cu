@@ -8,12 +8,16 @@
 // load, one fetches filters and three fetch pixels, while groups of four others multiply; results
 // go through shared memory, too, and leave while the next tile is computed.
 //
-// T: elements; VEC: of 16 bytes; PLANES: of a part of the image. G: groups of channels; CG, H, W: the input, of a group; OG, OH, OW: the output; KH, KW, PH, PW:
-// kernel and padding; FLIPPED: w is (G * CG, KH, KW, OG) and rotated by 180 degrees, as the gradient
-// to the input wants it; N: outputs of a tile; GROUPS: groups of warps that multiply, each DEEP
-// times 64 pixels; STAGES: parts of the filters, of TAPS taps, and BUFFERS: parts of the image that
-// are in flight; LOADING, MULTIPLYING: registers of a thread; MASKED: y becomes 0 where `relu_output`,
-// which lies as y does, is not positive; MULTIPLY(d, a, b): the instruction.
+// Filters in 16 bits come as boxes of w. Those of floats are rounded and arranged by a kernel of its own
+// before, in parts that are copied as they are.
+//
+// T: elements; VEC: of 16 bytes; PLANES: of a part of the image; G: groups of channels; CG, H, W: the
+// input, of a group; OG, OH, OW: the output; KH, KW, PH, PW: kernel and padding; FLIPPED: w is (G * CG,
+// KH, KW, OG) and rotated by 180 degrees, as the gradient to the input wants it; N: outputs of a tile;
+// GROUPS: groups of warps that multiply, each DEEP times 64 pixels; STAGES: parts of the filters, of
+// TAPS taps, and BUFFERS: parts of the image that are in flight; LOADING, MULTIPLYING: registers of a
+// thread; MASKED: y becomes 0 where `relu_output`, which lies as y does, is not positive; MULTIPLY(d, a,
+// b): the instruction.
 
 #include "ring.cuh"
 
@@ -36,29 +40,63 @@
 #define ROWS (DEEP * 16)
 #define VECTORS (N / VEC)
 
-// filters (G, PARTS, CHUNKS, KH, KW, PLANES, N, VEC): those of each tile in the order of their use.
-extern "C" __global__ void arrange_filters(const T* w, uint4* filters) {
+#if VEC == 4
+typedef const uint4* Filters;
+
+// filters (G, PARTS, CHUNKS, KH, KW, PLANES, N, 4): those of each tile in the order of their use.
+extern "C" __global__ void arrange_filters(const float* w, uint4* filters) {
     PDL_BEGIN;
     FOR_EACH(G * PARTS * CHUNKS * STEPS * STAGE) {
         int n = id % N, plane = id / N % PLANES, tap = id / (N * PLANES) % (KH * KW);
         int chunk = id / (STEPS * STAGE) % CHUNKS, part = id / (STEPS * STAGE * CHUNKS);
-        int group = part / PARTS, o = part % PARTS * N + n, c = chunk * CHUNK + plane * VEC;
-        float v[VEC];
+        int group = part / PARTS, o = part % PARTS * N + n, c = chunk * CHUNK + plane * 4;
+        uint32_t v[4];
 #pragma unroll
-        for (int i = 0; i < VEC; ++i) {
+        for (int i = 0; i < 4; ++i) {
 #if FLIPPED
             int from = ((group * CG + c + i) * KH * KW + KH * KW - 1 - tap) * OG + o;
 #else
             int from = ((group * OG + o) * KH * KW + tap) * CG + c + i;
 #endif
-            v[i] = o < OG && c + i < CG ? to_float(w[from]) : 0.0f;
-#if VEC == 4
-            v[i] = __uint_as_float(round_to_tf32(v[i]));
-#endif
+            v[i] = o < OG && c + i < CG ? round_to_tf32(w[from]) : 0;
         }
-        store(reinterpret_cast<T*>(filters + id), v);
+        filters[id] = make_uint4(v[0], v[1], v[2], v[3]);
     }
 }
+
+// The part of this number, of those of a tile.
+__device__ __forceinline__ void load_filters(uint4* to, const Filters& filters, int part, int number,
+                                             uint32_t barrier) {
+    bulk_load(to, filters + (part * (CHUNKS * STEPS) + number) * STAGE, STAGE * 16, barrier);
+}
+
+// Those of a tap, from this plane on, as the instruction's right operand.
+__device__ __forceinline__ MatrixDescriptor right_operand(const uint4* stage, int tap, int plane) {
+    return matrix_descriptor(stage, N) + (tap * PLANES + plane) * N;
+}
+#else
+typedef TensorMap Filters;
+
+__device__ __forceinline__ void load_filters(uint4* to, const Filters& filters, int part, int number,
+                                             uint32_t barrier) {
+    int group = part / PARTS, output = part % PARTS * N;
+    int chunk = number / STEPS, tap = number % STEPS * TAPS;
+#if FLIPPED
+    tma_load(to, filters, 0, group * CG + chunk * CHUNK, output / 8, KH * KW - TAPS - tap, 0, barrier);
+#else
+    tma_load(to, filters, 0, group * OG + output, chunk * PLANES, tap, 0, barrier);
+#endif
+}
+
+// FLIPPED: they lie in planes of 8 outputs, so that the instruction turns them around.
+__device__ __forceinline__ MatrixDescriptor right_operand(const uint4* stage, int tap, int plane) {
+#if FLIPPED
+    return turned_planes(stage, CHUNK) + ((TAPS - 1 - tap) * (PLANES * N) + plane * 8);
+#else
+    return matrix_descriptor(stage, N) + (tap * PLANES + plane) * N;
+#endif
+}
+#endif
 
 // Where the pixel of this flat number lies in memory, -1 if it is outside of the images: of the
 // input (at the padding), and of the output.
@@ -84,12 +122,12 @@ template <typename F> __device__ __forceinline__ void for_each_vector(int pixel,
 
 // tiles: in all: those of all groups and parts at a time, then the next pixels.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-convolve(const T* x, const uint4* filters, const float* b, const T* relu_output, T* y, int images,
+convolve(const T* x, const __grid_constant__ Filters filters, const float* b, const T* relu_output, T* y, int images,
          int tiles, float slope) {
     PDL_BEGIN;
-    extern __shared__ uint4 shared[];
-    uint4 *patches = shared, *stages = patches + BUFFERS * PLANES * PLANE;
-    uint4* results = stages + STAGES * STAGE;
+    extern __shared__ __align__(128) uint4 shared[];
+    uint4 *stages = shared, *patches = stages + STAGES * STAGE;
+    uint4* results = patches + BUFFERS * PLANES * PLANE;
     uint32_t barriers = shared_address(results + GROUPS * 4 * ROWS * ROW);
     Ring<BUFFERS> patch(barriers);
     Ring<STAGES> stage(barriers + BUFFERS * 16);
@@ -105,11 +143,11 @@ convolve(const T* x, const uint4* filters, const float* b, const T* relu_output,
         setmaxnreg_dec<LOADING>();
         if (threadIdx.x == GROUPS * 128) {
             for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-                const uint4* from = filters + tile % (G * PARTS) * (CHUNKS * STEPS * STAGE);
-                for (int i = 0; i < CHUNKS * STEPS; ++i, stage.advance(), from += STAGE) {
+                for (int i = 0; i < CHUNKS * STEPS; ++i, stage.advance()) {
                     stage.wait_empty();
                     mbarrier_arrive_expect_tx(stage.full(), STAGE * 16);
-                    bulk_load(stages + stage.place * STAGE, from, STAGE * 16, stage.full());
+                    load_filters(stages + stage.place * STAGE, filters, tile % (G * PARTS), i,
+                                 stage.full());
                 }
             }
         }
@@ -170,7 +208,7 @@ convolve(const T* x, const uint4* filters, const float* b, const T* relu_output,
 #pragma unroll 1
                 for (int column = 0; column < KW; column += TAPS, from += TAPS) {
                     MatrixDescriptor left = matrix_descriptor(from, PLANE);
-                    MatrixDescriptor right = matrix_descriptor(stages + stage.place * STAGE, N);
+                    const uint4* right = stages + stage.place * STAGE;
                     stage.wait_full();
                     wgmma_fence(sum);
 #pragma unroll
@@ -179,7 +217,7 @@ convolve(const T* x, const uint4* filters, const float* b, const T* relu_output,
 #pragma unroll
                         for (int d = 0; d < DEEP; ++d)
                             MULTIPLY(sum[d], left + (k * PLANE + d * 64 + tap),
-                                     right + (tap * PLANES + k) * N);
+                                     right_operand(right, tap, k));
                     }
                     wgmma_commit();
                     wgmma_wait<1>(sum);

@@ -32,6 +32,11 @@ __device__ __forceinline__ MatrixDescriptor matrix_descriptor(const void* first,
     return shared_address(first) >> 4 | (uint64_t)plane << 16 | (uint64_t)eights << 32;
 }
 
+// The same for an instruction that sums over neighbours: planes are of 8 elements of the other axis.
+__device__ __forceinline__ MatrixDescriptor turned_planes(const void* first, int plane) {
+    return matrix_descriptor(first, 8, plane);
+}
+
 // The same of a matrix of 16-bit elements in rows of 64, as `Box` has them copied when it permutes
 // them, for an instruction that sums over the rows. blocks: vectors from one such matrix to the next,
 // which has the columns behind these.
