@@ -51,37 +51,39 @@ template <typename T, int N> void store(T* to, const float (&from)[N]) {
 
 // -- products: d (64 x N, of 128 threads) += a b, which are ELEMENTs
 
-// TURNED: vectors are of the axis that is not summed over; PERMUTED: the same in rows of 8 vectors.
-enum Order { PLAIN, TURNED, PERMUTED };
+// ROWS: of so many vectors, permuted; TURNED: the same, which are summed over.
+enum Order { PLANES_OF_VECTORS, ROWS_OF_VECTORS, TURNED };
 struct MatrixDescriptor {
     const uint4* first;
-    int plane, eights;
+    int plane, vectors;
     Order order;
-    MatrixDescriptor operator+(int vectors) const { return {first + vectors, plane, eights, order}; }
+    MatrixDescriptor operator+(int more) const { return {first + more, plane, vectors, order}; }
 };
 inline MatrixDescriptor matrix_descriptor(const void* first, int plane, int eights = 8) {
-    return {static_cast<const uint4*>(first), plane, eights, PLAIN};
+    return {static_cast<const uint4*>(first), plane, eights, PLANES_OF_VECTORS};
 }
-inline MatrixDescriptor turned_planes(const void* first, int plane) {
-    return {static_cast<const uint4*>(first), 8, plane, TURNED};
+inline MatrixDescriptor rows_descriptor(const void* first, int vectors) {
+    return {static_cast<const uint4*>(first), 0, vectors, ROWS_OF_VECTORS};
 }
-inline MatrixDescriptor turned_descriptor(const void* first, int blocks) {
-    return {static_cast<const uint4*>(first), blocks, 64, PERMUTED};
+inline MatrixDescriptor turned_rows_descriptor(const void* first, int vectors, int blocks) {
+    return {static_cast<const uint4*>(first), blocks, vectors, TURNED};
 }
-inline int permuted(int vector) { return vector ^ (vector >> 3 & 7); }
+inline int permuted(int vector, int vectors) { return vector ^ (vector >> 3 & vectors - 1); }
 inline float number(const MatrixDescriptor& from, int row, int k) {
     constexpr int length = 16 / sizeof(ELEMENT);
-    const uint4 *all = reinterpret_cast<const uint4*>(::shared), *vector = from.first;
-    int element = row % length;
-    if (from.order == PERMUTED)
-        vector = all + permuted(vector - all + row / 64 * from.plane + row % 64 / 8 + k * 8);
-    else if (from.order == TURNED)
-        vector += row / length * from.eights + k / 8 * from.plane + k % 8;
-    else {
-        vector += row / 8 * from.eights + row % 8 + k / length * from.plane;
-        element = k % length;
+    const uint4* all = reinterpret_cast<const uint4*>(::shared);
+    int vector = from.first - all, element = k % length, vectors = from.vectors;
+    if (from.order == PLANES_OF_VECTORS) {
+        vector += row / 8 * vectors + row % 8 + k / length * from.plane;
+    } else if (from.order == ROWS_OF_VECTORS) {
+        vector = permuted(vector + row * vectors + k / length, vectors);
+    } else {
+        int wide = vectors * length;
+        vector += row / wide * from.plane + row % wide / length + k * vectors;
+        vector = permuted(vector, vectors);
+        element = row % length;
     }
-    return to_float(reinterpret_cast<const ELEMENT*>(vector)[element]);
+    return to_float(reinterpret_cast<const ELEMENT*>(all + vector)[element]);
 }
 static void multiply(float* d, int count, const MatrixDescriptor& a, const MatrixDescriptor& b) {
     int thread = threadIdx.x % 128, g = thread % 32 / 4, t = thread % 4;
@@ -255,9 +257,9 @@ inline void tma_load(void* to, const TensorMap& map, int i, int j, int k, int l,
             offset += at[axis] * (axis ? (int64_t)strides[axis - 1] : 1);
         }
         ELEMENT* here = next + each;
-        if (map.words[15]) {  // rows of 8 vectors are to be permuted
+        if (int vectors = map.words[15]) {  // rows of so many are to be permuted
             int place = here - reinterpret_cast<ELEMENT*>(::shared);
-            here = reinterpret_cast<ELEMENT*>(::shared) + permuted(place / 8) * 8 + place % 8;
+            here = reinterpret_cast<ELEMENT*>(::shared) + permuted(place / 8, vectors) * 8 + place % 8;
         }
         *here = real ? from[offset] : ELEMENT{};
     }

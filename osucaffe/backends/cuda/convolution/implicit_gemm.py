@@ -37,6 +37,8 @@ MOST_PIXELS = 2**31 - 2**24
 """Numbers of pixels, and of vectors of filters, are of 32 bits."""
 PLANES = (4, 2)
 """Vectors of 16 bytes that a part of the image has of each pixel: the first that wastes least."""
+WIDTH = 32
+"""Outputs of a row of filters in 16 bits that are flipped."""
 LOADERS, MOST_LOADED = 96, 32
 """Threads that load a part of the image, and vectors that each loads of it at most."""
 LOADING, SPARE = 64, 26
@@ -177,7 +179,7 @@ class ImplicitGemm(Problem):
         vectors = config.outputs // self.vector
         vectors = vectors + (0 if vectors % 4 else 2) if self.vector == 4 else vectors | 1
         patches = config.buffers * (self.planes * 16 * plane + 16)
-        stages = config.stages * (config.taps * self.planes * 16 * config.outputs + 16)
+        stages = config.stages * self._stage(config)
         return patches + stages + config.pixels * vectors * 16
 
     def configs(self, device: Device) -> list[TileConfig]:
@@ -196,8 +198,7 @@ class ImplicitGemm(Problem):
         fitting = []
         for buffers in BUFFERS:
             bare = TileConfig(groups, deep, outputs, taps, 0, buffers)
-            stage = taps * self.planes * 16 * outputs + 16
-            room = (device.shared_memory - self.shared(bare)) // stage
+            room = (device.shared_memory - self.shared(bare)) // self._stage(bare)
             fitting.append(replace(bare, stages=min(room, MOST_STAGES)))
         best = next((each for each in fitting if each.stages >= ENOUGH_STAGES), fitting[-1])
         loaded = -(-self._reach(best.pixels) // (LOADERS // self.planes))
@@ -230,14 +231,18 @@ class ImplicitGemm(Problem):
         return kernel("implicit_gemm", name, **self.macros, **config.macros, **own)
 
     def filters(self, config: TileConfig) -> Box:
-        """What is copied of filters in 16 bits: planes of 8 channels, or of 8 outputs if flipped."""
+        """What is copied of filters in 16 bits."""
         rows, wide = (self.x[1], self.outputs) if self.flipped else (self.y[1], self.channels)
-        taps = math.prod(self.kernel)
-        box = 8, config.outputs, self.planes
-        if self.flipped:
-            box = 8, self.planes * 8, config.outputs // 8
-        strides = taps * wide, 8, wide, rows * taps * wide
-        return Box((8, rows, wide // 8, taps, 1), strides, (*box, config.taps, 1), 2)
+        taps, chunk = math.prod(self.kernel), self.planes * self.vector
+        box = (WIDTH, chunk) if self.flipped else (chunk, config.outputs)
+        extents, strides = (wide, rows, taps, 1, 1), (taps * wide, wide, *[rows * taps * wide] * 2)
+        return Box(extents, strides, (*box, config.taps, 1, 1), 2, permuted=True)
+
+    def _stage(self, config: TileConfig) -> int:
+        """Bytes of shared memory of a part of the filters and its barriers."""
+        in_rows = self.vector == 8 and self.flipped
+        outputs = -(-config.outputs // WIDTH) * WIDTH if in_rows else config.outputs
+        return config.taps * self.planes * 16 * outputs + 16
 
     def step(self, config: TileConfig, call: CudaCall) -> Step:
         """A step that computes it, for a call."""

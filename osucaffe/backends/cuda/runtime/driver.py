@@ -24,8 +24,8 @@ BYTES, ALIGNMENT = 128, 64
 """Of a description."""
 _TYPES = {4: 7, 2: 1}
 """By bytes of an element: CU_TENSOR_MAP_DATA_TYPE_FLOAT32, _UINT16."""
-_SWIZZLE_128_BYTES, _LINES = 3, 2
-"""CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B."""
+_SWIZZLES, _LINES = {32: 1, 64: 2, 128: 3}, 2
+"""By bytes of a row: CU_TENSOR_MAP_SWIZZLE_32B and so on; CU_TENSOR_MAP_L2_PROMOTION_L2_128B."""
 FIRST_DRIVER = 12030
 """Drivers of this CUDA version have such launches in graphs."""
 PROGRAMMATIC_STREAM_SERIALIZATION = 6
@@ -51,8 +51,8 @@ class Box:
     """Boxes of an array. The axes begin with the one that varies fastest.
 
     extents: of the array; strides: of the axes but the first, in elements; box: extents of a box;
-    bytes: of an element; permuted: rows of 128 bytes come as `turned_descriptor` of hopper.cuh
-    wants them.
+    bytes: of an element; permuted: rows of 128, 64 or 32 bytes come as `rows_descriptor` of
+    hopper.cuh wants them.
     """
 
     extents: Shape
@@ -91,7 +91,7 @@ def encoded(box: Box, address: int) -> Any:
         (ctypes.c_uint64 * axes)(*box.extents),
         (ctypes.c_uint64 * (axes - 1))(*(box.bytes * stride for stride in box.strides)),
         (ctypes.c_uint32 * axes)(*box.box), (ctypes.c_uint32 * axes)(*[1] * axes),
-        0, _SWIZZLE_128_BYTES if box.permuted else 0, _LINES, 0,
+        0, _SWIZZLES[box.box[0] * box.bytes] if box.permuted else 0, _LINES, 0,
     )  # fmt: skip
     check(status, f"{box} at {address:#x}")
     return np.frombuffer(bytes(memory)[start : start + BYTES], np.dtype((np.void, BYTES)))

@@ -214,6 +214,6 @@ def memory(values: np.ndarray, dtype: str = "float32") -> np.ndarray:
 
 def described(box: Box, memory: np.ndarray) -> np.ndarray:
     """An array as the stand-in for a GPU wants it."""
-    return np.array(
-        [memory.ctypes.data, *box.extents, *box.strides, *box.box, box.permuted], np.uint64
-    )
+    vectors = box.permuted * box.box[0] * box.bytes // 16
+    words = memory.ctypes.data, *box.extents, *box.strides, *box.box, vectors
+    return np.array(words, np.uint64)

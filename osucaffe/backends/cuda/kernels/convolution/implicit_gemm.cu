@@ -30,7 +30,9 @@
 #define REACH (TILE + (KH - 1) * PITCH + KW - 1)
 // Such that planes of a pixel lie in different banks.
 #define PLANE ((REACH + 5) / 8 * 8 + 2)
-#define STAGE (TAPS * PLANES * N)
+// Blocks of 32 outputs, where the filters lie so.
+#define BLOCKS (VEC == 8 && FLIPPED ? (N + 31) / 32 : 1)
+#define STAGE (TAPS * PLANES * (VEC == 8 && FLIPPED ? BLOCKS * 32 : N))
 #define PARTS ((OG + N - 1) / N)
 #define THREADS ((GROUPS + 1) * 128)
 #define LOADERS 96
@@ -77,25 +79,32 @@ __device__ __forceinline__ MatrixDescriptor right_operand(const uint4* stage, in
 #else
 typedef TensorMap Filters;
 
+#if FLIPPED  // rows of WIDTH outputs for each channel of a part
+#define WIDTH 32
 __device__ __forceinline__ void load_filters(uint4* to, const Filters& filters, int part, int number,
                                              uint32_t barrier) {
-    int group = part / PARTS, output = part % PARTS * N;
-    int chunk = number / STEPS, tap = number % STEPS * TAPS;
-#if FLIPPED
-    tma_load(to, filters, 0, group * CG + chunk * CHUNK, output / 8, KH * KW - TAPS - tap, 0, barrier);
-#else
-    tma_load(to, filters, 0, group * OG + output, chunk * PLANES, tap, 0, barrier);
-#endif
+    int channel = part / PARTS * CG + number / STEPS * CHUNK, tap = number % STEPS * TAPS;
+#pragma unroll
+    for (int i = 0; i < BLOCKS; ++i)
+        tma_load(to + i * (STAGE / BLOCKS), filters, part % PARTS * N + i * WIDTH, channel,
+                 KH * KW - TAPS - tap, 0, 0, barrier);
 }
 
-// FLIPPED: they lie in planes of 8 outputs, so that the instruction turns them around.
 __device__ __forceinline__ MatrixDescriptor right_operand(const uint4* stage, int tap, int plane) {
-#if FLIPPED
-    return turned_planes(stage, CHUNK) + ((TAPS - 1 - tap) * (PLANES * N) + plane * 8);
-#else
-    return matrix_descriptor(stage, N) + (tap * PLANES + plane) * N;
-#endif
+    return turned_rows_descriptor(stage, WIDTH / 8, STAGE / BLOCKS) +
+           ((TAPS - 1 - tap) * CHUNK + plane * 8) * (WIDTH / 8);
 }
+#else  // rows of the channels of a part for each output
+__device__ __forceinline__ void load_filters(uint4* to, const Filters& filters, int part, int number,
+                                             uint32_t barrier) {
+    tma_load(to, filters, number / STEPS * CHUNK, part / PARTS * OG + part % PARTS * N,
+             number % STEPS * TAPS, 0, 0, barrier);
+}
+
+__device__ __forceinline__ MatrixDescriptor right_operand(const uint4* stage, int tap, int plane) {
+    return rows_descriptor(stage, PLANES) + (tap * N * PLANES + plane);
+}
+#endif
 #endif
 
 // Where the pixel of this flat number lies in memory, -1 if it is outside of the images: of the
@@ -125,7 +134,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 convolve(const T* x, const __grid_constant__ Filters filters, const float* b, const T* relu_output, T* y, int images,
          int tiles, float slope) {
     PDL_BEGIN;
-    extern __shared__ __align__(128) uint4 shared[];
+    extern __shared__ __align__(1024) uint4 shared[];
     uint4 *stages = shared, *patches = stages + STAGES * STAGE;
     uint4* results = patches + BUFFERS * PLANES * PLANE;
     uint32_t barriers = shared_address(results + GROUPS * 4 * ROWS * ROW);

@@ -118,12 +118,12 @@ filter_products(const __grid_constant__ TensorMap x_map, const __grid_constant__
         for (int step = 0; step < steps; ++step, slot += 128) {
 #pragma unroll
             for (int j = 0; j < OWN; ++j)
-                MULTIPLY(sum[j], turned_descriptor(slot + left[j], MAPS_PIXELS * 8),
-                         turned_descriptor(slot + right[j], X_PIXELS * 8));
+                MULTIPLY(sum[j], turned_rows_descriptor(slot + left[j], 8, MAPS_PIXELS * 8),
+                         turned_rows_descriptor(slot + right[j], 8, X_PIXELS * 8));
 #pragma unroll
             for (int j = 0; j < ADDED; ++j)
                 if (int block = consumer + j * CONSUMERS; adds && block < BLOCKS)
-                    ADD_UP(bias[j], turned_descriptor(slot + block * (MAPS_PIXELS * 8), MAPS_PIXELS * 8),
+                    ADD_UP(bias[j], turned_rows_descriptor(slot + block * (MAPS_PIXELS * 8), 8, MAPS_PIXELS * 8),
                            matrix_descriptor(ones, 0, 0));
         }
         wgmma_commit();

@@ -32,16 +32,19 @@ __device__ __forceinline__ MatrixDescriptor matrix_descriptor(const void* first,
     return shared_address(first) >> 4 | (uint64_t)plane << 16 | (uint64_t)eights << 32;
 }
 
-// The same for an instruction that sums over neighbours: planes are of 8 elements of the other axis.
-__device__ __forceinline__ MatrixDescriptor turned_planes(const void* first, int plane) {
-    return matrix_descriptor(first, 8, plane);
+// The same of a matrix of 16-bit elements in rows of 8, 4 or 2 vectors, as `Box` has them copied when it
+// permutes them.
+__device__ __forceinline__ MatrixDescriptor rows_descriptor(const void* first, int vectors,
+                                                            int blocks = 1) {
+    uint64_t kind = vectors == 8 ? 1 : vectors == 4 ? 2 : 3;
+    return matrix_descriptor(first, blocks, vectors * 8) | kind << 62;
 }
 
-// The same of a matrix of 16-bit elements in rows of 64, as `Box` has them copied when it permutes
-// them, for an instruction that sums over the rows. blocks: vectors from one such matrix to the next,
+// The same for an instruction that sums over the rows. blocks: vectors from one such matrix to the next,
 // which has the columns behind these.
-__device__ __forceinline__ MatrixDescriptor turned_descriptor(const void* first, int blocks) {
-    return matrix_descriptor(first, blocks, 64) | (uint64_t)1 << 62;
+__device__ __forceinline__ MatrixDescriptor turned_rows_descriptor(const void* first, int vectors,
+                                                                   int blocks) {
+    return rows_descriptor(first, vectors, blocks);
 }
 
 __device__ __forceinline__ void wgmma_fence() {
