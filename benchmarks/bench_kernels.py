@@ -29,12 +29,12 @@ Timings = Mapping[str, float]
 
 FAMILIES = {
     "all small_*": ("small_mma", "small_mma_wgrad"),
-    "all in tf32 by Hopper's instructions": ("implicit_gemm", "wgrad_tf32"),
+    "all by Hopper's instructions": ("implicit_gemm", "wgrad_tf32", "wgrad_16bit"),
     "all by space to depth": ("by space to depth",),
     "all fused by cuDNN": ("cudnn fused",),
     "all own kernels": (
-        "small_mma", "small_mma_wgrad", "implicit_gemm", "wgrad_tf32", "few_channels",
-        "small product",
+        "small_mma", "small_mma_wgrad", "implicit_gemm", "wgrad_tf32", "wgrad_16bit",
+        "few_channels", "small product",
     ),
 }  # fmt: skip
 """Providers that share code, and would go together: those whose names contain one of these."""

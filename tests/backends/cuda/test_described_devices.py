@@ -141,6 +141,7 @@ def test_every_call_has_a_candidate_and_kernels_fit(
         own = {name for names in found.best.values() for name in names}
         assert ("small_mma" in own) == (precision != "fp32" and device.has_mma)
         assert ("wgrad_tf32" in own) == (precision == "tf32" and device.has_wgmma)
+        assert ("wgrad_16bit" in own) == (precision in ("bf16", "fp16") and device.has_wgmma)
     assert all(
         threads <= 1024 and shared <= device.shared_memory
         for used in kernels.values()

@@ -70,7 +70,7 @@ def _own_alone_if_odd(
 
 
 def _by_space_to_depth(call: CudaCall, problem: Problem) -> list[Provider]:
-    """Where images have few channels and the window moves by several pixels."""
+    """Where images have few channels."""
     forms = space_to_depth.forms(call.backend.dtype, problem)
     kernels = implicit_gemm if "y" in call.writes else _wgrad
     own = [forms[0].around(each) for each in kernels(call, forms[0].folded)]

@@ -17,6 +17,7 @@ from osucaffe.backends.cuda.convolution import (
     implicit_gemm,
     providers,
     small_mma,
+    space_to_depth,
     wgrad_16bit,
     wgrad_tf32,
 )
@@ -47,6 +48,7 @@ def worth_trying(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(implicit_gemm, "LEAST_WORK", dict.fromkeys(implicit_gemm.LEAST_WORK, 0))
     monkeypatch.setattr(wgrad_tf32, "LEAST_WORK", 0)
     monkeypatch.setattr(wgrad_16bit, "LEAST_WORK", 0)
+    monkeypatch.setattr(space_to_depth, "LEAST_WORK", 0)
     monkeypatch.setattr(cudnn, "MOST_COPYING", float("inf"))
 
 

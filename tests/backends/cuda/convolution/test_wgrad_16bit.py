@@ -31,7 +31,7 @@ from ..lockstep import as_text, compiled, defines
 from ..simulated import simulate
 from .layers import EIGHTS, HOPPER, Layer, by_cpu, described, memory
 
-HEADER = Path(__file__).parent.parent / "wgrad_16bit_lockstep.h"
+HEADER = Path(__file__).parent.parent / "wgrad_lockstep.h"
 
 
 def gradient(layer: Layer) -> FilterGradient:
@@ -59,6 +59,7 @@ def in_lockstep(macros: dict[str, Any], late: bool, folder: Path) -> Any:
     """A function of the CPU that runs the kernels compiled for these macros."""
     macros = {name: value for name, value in macros.items() if "(" not in name}
     text = f"""#define LATE_COPIES {int(late)}
+#define ELEMENT bfloat16
 #include "{HEADER}"
 {defines(macros)}{as_text("wgrad_16bit")}
 extern "C" void run(const void* x, const void* maps, float* partial, float* partial_bias, float* dw,

@@ -28,7 +28,7 @@ from ..devices import H200
 from ..lockstep import as_text, compiled, defines
 from .layers import HOPPER, ODD_GRADIENTS, Layer, by_cpu, described
 
-HEADER = Path(__file__).parent.parent / "wgrad_tf32_lockstep.h"
+HEADER = Path(__file__).parent.parent / "wgrad_lockstep.h"
 
 
 def gradient(layer: Layer) -> WeightGradient:
@@ -56,7 +56,9 @@ def in_lockstep(found: WeightGradient, config: TileConfig, folder: Path) -> Any:
     """A function of the CPU that runs the kernels for this config."""
     all_macros = {**found.macros, **config.macros, "BATCH": found.x[0]}
     macros = {name: value for name, value in all_macros.items() if not name.startswith("MULTIPLY(")}
-    text = f"""#include "{HEADER}"
+    text = f"""#define LATE_COPIES 0
+#define ELEMENT float
+#include "{HEADER}"
 {defines(macros)}{as_text("wgrad_tf32")}
 extern "C" void run(const void* x, const void* maps, float* partial, float* dw, int add,
                     const int* grid, const int* finish) {{

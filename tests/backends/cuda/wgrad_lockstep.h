@@ -1,5 +1,4 @@
-// Owns what wgrad_16bit.cu needs to run as plain C++ beside the instructions.
-#define ELEMENT bfloat16
+// Owns what wgrad_16bit.cu and wgrad_tf32.cu need to run as plain C++ beside the instructions.
 #include "hopper_lockstep.h"
 #define FOR_EACH(count) \
     for (int64_t id = blockIdx.x * blockDim.x + threadIdx.x; id < (count); \
