@@ -44,7 +44,7 @@ class Optimizer:
         self._backend = backend
         self.update = update
         arena = net.arena
-        self._arena = arena
+        self._arena, self._parameters = arena, net.parameters
         self._buffers = [
             Buffer(arena, backend, f"history{number}", net.parameters)
             for number in range(update.histories)
@@ -108,6 +108,24 @@ class Optimizer:
         self._record(program, start, stop)
         (call,) = program.calls
         return self._prepare(call) if call.settings["segments"] else lambda: None
+
+    def from_factors(self, number: int, factors: list[Tensor]) -> Step | None:
+        """A step like those of a `separable` update, of the weights net.parameters[number], whose
+        gradient is the product of these; None where that is not faster."""
+        parameter, update, program = self._parameters[number], self.update, Program()
+        data = parameter.blob.data
+        program.update(
+            data,
+            parameter.blob.diff,
+            [history[number] for history in self.history],
+            self._scalars,
+            formula=update.formula,
+            names=update.names,
+            segments=[(0, data.size, parameter.lr_mult, parameter.decay_mult)],
+            constants=update.constants,
+            factors=factors,
+        )
+        return self._backend.prepare_if_fast(program.calls[0])
 
     def _record(self, program: Program, first: int, last: int) -> None:
         """Record the update of the arena's elements first .. last - 1."""
