@@ -71,13 +71,13 @@ class ProcessGroup:
 
         accumulate: the gradients are added to those of the pass before.
         """
-        net, optimizer, then, instead = solver.net, solver.optimizer, [], {}
-        if update:
-            then = optimizer.steps
-            if not accumulate and not solver.reads_gradients:
-                instead, then = from_factors(net, optimizer)
-            then = [optimizer.take_rate, *then]
-        return net.whole(accumulate=accumulate, then=then, instead=instead)
+        net, optimizer = solver.net, solver.optimizer
+        if not update:
+            return net.whole(accumulate=accumulate)
+        if accumulate or solver.reads_gradients:
+            return net.whole(accumulate=accumulate, then=[optimizer.take_rate, *optimizer.steps])
+        instead, steps = from_factors(net, optimizer)
+        return net.whole(then=[optimizer.take_rate, *steps], instead=instead)
 
     def overlap_hooks(
         self, *, accumulate: bool, update: bool

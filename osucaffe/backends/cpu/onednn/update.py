@@ -18,8 +18,8 @@ from ...primitives.solvers import Update
 from ...tensor import Step, Tensor
 from ..primitives.solvers import merge_segments
 from . import api
-from .api import Library, Unsupported
-from .memory import Part, execution, in_sequence
+from .api import Descriptor, Library, Unsupported
+from .memory import Located, Part, execution, in_sequence
 from .preparation import Preparation
 
 PIECE = 1 << 18
@@ -126,7 +126,7 @@ def update(p: Preparation, a: Update) -> Step:
     buffers = {"w": a.weights, "g": a.gradients} | dict(zip(("h", "h2"), a.history, strict=False))
     rule = additions(a.formula, list(buffers), [*a.names, "rate", "decay"], a.constants)
     factors = list(dict.fromkeys((rate, decay) for _, _, rate, decay in a.segments))
-    product = Product(p.library, *a.factors, a.weights) if a.factors else None
+    product = Product(p.library, a.factors, a.weights) if a.factors else None
     # One number for each pair of multipliers and each addition, computed before the rest runs.
     values = np.zeros((len(factors), len(rule)), np.float32)
     coefficients = Tensor(values.shape)
@@ -175,9 +175,10 @@ class Product:
     forward wants it. piece: the elements of a few blocks, two buffers of which stay in the caches.
     """
 
-    def __init__(self, library: Library, x: Tensor, dy: Tensor, w: Tensor) -> None:
+    def __init__(self, library: Library, factors: Sequence[Tensor], w: Tensor) -> None:
         outputs, inputs = w.shape
-        rows = dy.count // outputs
+        self._x, self._dy = factors
+        rows = self._dy.count // outputs
         if w.count < LARGE or rows > FEW_ROWS or w.layout is None:
             raise Unsupported("a gradient that is small, or takes long to compute")
         *others, (axis, block) = w.layout.form.blocks or [(1, 0)]
@@ -185,8 +186,7 @@ class Product:
         if axis or cuts or len(others) > 1 or not w.layout.has_part((block, inputs)):
             raise Unsupported("blocks that are not matrices")
         self.piece = max(1, LARGE // (block * inputs)) * block * inputs
-        self._library, self._x, self._dy = library, x, dy
-        self._rows, self._inputs, self._block = rows, inputs, block
+        self._library, self._rows, self._inputs, self._block = library, rows, inputs, block
         self._width = w.size // inputs  # the outputs, and the padding behind them
         self._scaled: dict[int, Tensor] = {}
 
@@ -210,7 +210,7 @@ class Product:
         chosen = self._library.describe("matmul", x, dy, None, product, keep=keep)
         if chosen.is_reference or chosen.has(api.SCRATCHPAD):
             raise Unsupported(chosen.implementation)
-        arguments = {
+        arguments: dict[int, tuple[Located, Descriptor]] = {
             api.SRC: (self._x, x),
             api.WEIGHTS: (Part(self._scaled[column], start // inputs), dy),
             api.DST: (Part(target, start), product),
