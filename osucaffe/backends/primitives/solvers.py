@@ -31,9 +31,8 @@ class Update(Primitive):
     elements of `scalars` (float32 host or device memory: what changes between iterations);
     segments (start, stop, rate, decay) give `rate` and `decay`, the parameter's multipliers.
     sums: of the segments (segment_sums), for a formula that reads those: `ww`, `gg` and `wg`.
-    factors: x (rows, K) and dy (rows, O) of an inner product. Then the update is of its weights
-    (O, K) alone, and their gradient is the product of these: nothing is read from `gradients`.
-    Only for `Backend.prepare_if_fast`.
+    factors: x (rows, K), dy (rows, O), w (O, K). Then the only segment is that of w, and the
+    product of the others is in the place of `gradients`: only for `Backend.prepare_if_fast`.
     """
 
     weights: ReadWrite

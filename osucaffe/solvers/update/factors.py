@@ -28,45 +28,40 @@ def from_factors(net: Net, optimizer: Optimizer) -> tuple[dict[Call, Step], list
         return {}, optimizer.steps
     calls = net.programs[1]
     uses = Counter(owner for call in calls for owner in owners(operands(call)))
-    parameters = {each.blob.diff: number for number, each in enumerate(net.parameters)}
-    starts = {parameter: (start, stop) for start, stop, parameter in net.arena.segments}
+    segments = {each[2].blob.diff: each for each in net.arena.segments}
     instead: dict[Call, Step] = {}
-    found: list[tuple[int, int, Step]] = []
+    found: dict[tuple[int, int], Step] = {}
     for call in calls:
         dw = call.writes.get("dw")
-        if call.name != "inner_product_backward_filter" or dw not in parameters:
+        if call.name != "inner_product_backward_filter" or dw not in segments:
             continue
-        number = parameters[dw]
-        apart = uses[dw] == 1 and dw.whole is None and not call.accumulates
-        if not apart or call.settings["transpose"] or not net.parameters[number].lr_mult:
+        start, stop, parameter = segments[dw]
+        shared = uses[dw] > 1 or dw.whole is not None or call.accumulates
+        if shared or call.settings["transpose"] or not parameter.lr_mult:
             continue
-        factors = [Tensor(call.reads[name].shape) for name in ("x", "dy")]
-        if step := optimizer.from_factors(number, factors):
-            instead[call] = _keep(net.backend, call, factors)
-            found.append((*starts[net.parameters[number]], step))
+        x, dy = (Tensor(call.reads[name].shape) for name in ("x", "dy"))
+        if step := optimizer.part_from(start, stop, [x, dy, parameter.blob.data]):
+            found[start, stop] = step
+            instead[call] = _keep(net.backend, optimizer, call, x, dy)
     steps, done = [], 0
-    for start, stop, step in sorted(found, key=lambda each: each[0]):
-        steps += [optimizer.part(done, start), step]
+    for start, stop in sorted(found):
+        steps += [optimizer.part(done, start), found[start, stop]]
         done = stop
     return instead, [*steps, optimizer.part(done, len(net.arena))] if found else optimizer.steps
 
 
-def _keep(backend: Backend, call: Call, factors: list[Tensor]) -> Step:
-    """What copies the factors of a gradient, and computes that of the bias."""
-    x, dy, dw, db = call.reads["x"], call.reads["dy"], call.writes["dw"], call.writes.get("db")
+def _keep(backend: Backend, optimizer: Optimizer, call: Call, x: Tensor, dy: Tensor) -> Step:
+    """What copies the factors of a gradient to x and dy, and computes that of the bias."""
+    dw, db = call.writes["dw"], call.writes.get("db")
     program = Program()
-    for source, kept in zip((x, dy), factors, strict=True):
+    for name, kept in ("x", x), ("dy", dy):
         backend.give_memory(kept)
-        program.copy(source, kept)
+        program.copy(call.reads[name], kept)
     if db is not None:
-        program.inner_product_backward_filter(x, dy, None, db, **call.settings)
-    steps = backend.prepare(program.calls)
-    for each in program.calls:
-        for scratch in each.scratch:
-            backend.give_memory(scratch)
+        program.inner_product_backward_filter(**call.reads, dw=None, db=db, **call.settings)
 
     def mark() -> None:
         if not np.isnan(dw.array.flat[0]):
             backend.write(dw, np.nan)
 
-    return sequence([*steps, mark])
+    return sequence([*map(optimizer.prepare, program.calls), mark])

@@ -126,7 +126,7 @@ def update(p: Preparation, a: Update) -> Step:
     buffers = {"w": a.weights, "g": a.gradients} | dict(zip(("h", "h2"), a.history, strict=False))
     rule = additions(a.formula, list(buffers), [*a.names, "rate", "decay"], a.constants)
     factors = list(dict.fromkeys((rate, decay) for _, _, rate, decay in a.segments))
-    product = Product(p.library, a.factors, a.weights) if a.factors else None
+    product = Product(p.library, a.factors, a.segments[0][0]) if a.factors else None
     # One number for each pair of multipliers and each addition, computed before the rest runs.
     values = np.zeros((len(factors), len(rule)), np.float32)
     coefficients = Tensor(values.shape)
@@ -175,9 +175,10 @@ class Product:
     forward wants it. piece: the elements of a few blocks, two buffers of which stay in the caches.
     """
 
-    def __init__(self, library: Library, factors: Sequence[Tensor], w: Tensor) -> None:
-        outputs, inputs = w.shape
-        self._x, self._dy = factors
+    def __init__(self, library: Library, factors: Sequence[Tensor], start: int) -> None:
+        """start: where w begins in the buffers."""
+        self._x, self._dy, w = factors
+        self._start, (outputs, inputs) = start, w.shape
         rows = self._dy.count // outputs
         if w.count < LARGE or rows > FEW_ROWS or w.layout is None:
             raise Unsupported("a gradient that is small, or takes long to compute")
@@ -212,7 +213,7 @@ class Product:
             raise Unsupported(chosen.implementation)
         arguments: dict[int, tuple[Located, Descriptor]] = {
             api.SRC: (self._x, x),
-            api.WEIGHTS: (Part(self._scaled[column], start // inputs), dy),
+            api.WEIGHTS: (Part(self._scaled[column], (start - self._start) // inputs), dy),
             api.DST: (Part(target, start), product),
         }
         return execution(self._library, chosen, arguments)
