@@ -14,7 +14,7 @@ import numpy as np
 from .arena import Arena, Parameter
 from .backends.backend import Backend
 from .backends.random import RandomState, new_seed
-from .backends.tensor import Shape, Step, Tensor
+from .backends.tensor import Call, Shape, Step, Tensor
 from .blob import Blob
 from .data.config import DataConfig
 from .errors import UserError, listed, naming
@@ -417,6 +417,12 @@ class Net:
         self.random.step += 1
         self.backend.begin_forward(self.random)
 
+    @property
+    def replays(self) -> bool:
+        """Whether its steps stay as they are: not if it may be reshaped, as inspectable nets may,
+        and those with a layer that reshapes."""
+        return not self.inspectable and not any(layer.reshapes for layer in self.layers)
+
     def whole(
         self,
         *,
@@ -425,20 +431,21 @@ class Net:
         before: Mapping[int, Step] = MappingProxyType({}),
         after: Mapping[int, Step] = MappingProxyType({}),
         then: Iterable[Step] = (),
+        instead: Mapping[Call, Step] = MappingProxyType({}),
         enqueues: bool = True,
     ) -> Step:
         """A step for all of forward (and backward, as in `backward`), and what is to follow.
 
         before: what to run ahead of the forward of some layers, by index. after: behind the
-        backward of some layers, when the gradients of these and all above are complete. enqueues:
-        all of it, and `then`, only enqueues work.
+        backward of some layers, when the gradients of these and all above are complete. instead:
+        what to run for some calls of backward, if the net `replays`. enqueues: all of it, and
+        `then`, only enqueues work.
 
         The backend may replay it as one: as a CUDA graph, which the steps that bring input run
         before, and which a host function inside the net rules out. If `before` and `after` do more
-        than to enqueue work, it may replay what lies between them. Nets that may be reshaped
-        (inspectable ones, and those with a layer that reshapes) are never replayed.
+        than to enqueue work, it may replay what lies between them.
         """
-        if self.inspectable or any(layer.reshapes for layer in self.layers):
+        if not self.replays:
             then = list(then)
 
             def plain() -> None:
@@ -454,7 +461,10 @@ class Net:
             self.backend,
             self._begin,
             self._build.steps[0],
-            self._build.steps[1 + accumulate] if backward else [],
+            [
+                (call, instead.get(call, step))
+                for call, step in (self._build.steps[1 + accumulate] if backward else ())
+            ],
             len(self.layers),
             before=before,
             after=after,

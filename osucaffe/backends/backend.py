@@ -190,6 +190,10 @@ class Backend(Protocol):
     def prepare(self, calls: Iterable[Call]) -> list[Step]:
         """The steps that run calls. Layouts of their flexible tensors are chosen from here on."""
 
+    def prepare_if_fast(self, call: Call) -> Step | None:
+        """The step that runs a call, if this backend has fast code for it."""
+        return None
+
     @abstractmethod
     def begin_forward(self, random: RandomState) -> None:
         """Let a forward pass draw its random numbers."""

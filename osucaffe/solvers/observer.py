@@ -63,7 +63,12 @@ class Snapshot:
 
 
 class Observer:
-    """Called by the solver, in its thread. Inherit from it to get empty defaults."""
+    """Called by the solver, in its thread. Inherit from it to get empty defaults.
+
+    reads_gradients: it looks at the parameters' gradients, which otherwise may be NaN.
+    """
+
+    reads_gradients = False
 
     def on_display(self, event: Display) -> None:
         """Every `display` iterations."""

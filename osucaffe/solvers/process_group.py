@@ -16,6 +16,7 @@ from ..backends.tensor import Step
 from ..layers.base import Splitter
 from ..net import Net
 from ..proto import caffe_pb2
+from .update.factors import from_factors
 from .update.loss_scaling import LossScale
 from .update.optimizer import Optimizer
 
@@ -34,6 +35,10 @@ class Trained(Protocol):
     test_nets: list[Net]
     optimizer: Optimizer
     loss_scale: LossScale | None
+
+    @property
+    def reads_gradients(self) -> bool:
+        """Whether the gradients must be there behind an update."""
 
 
 class ProcessGroup:
@@ -66,9 +71,13 @@ class ProcessGroup:
 
         accumulate: the gradients are added to those of the pass before.
         """
-        optimizer = solver.optimizer
-        then = [optimizer.take_rate, *optimizer.steps] if update else ()
-        return solver.net.whole(accumulate=accumulate, then=then)
+        net, optimizer = solver.net, solver.optimizer
+        if not update:
+            return net.whole(accumulate=accumulate)
+        if accumulate or solver.reads_gradients:
+            return net.whole(accumulate=accumulate, then=[optimizer.take_rate, *optimizer.steps])
+        instead, steps = from_factors(net, optimizer)
+        return net.whole(then=[optimizer.take_rate, *steps], instead=instead)
 
     def overlap_hooks(
         self, *, accumulate: bool, update: bool

@@ -41,8 +41,7 @@ class OutputBuffer:
         self.width = self._count + (loss and not net.seeds)
         """The number of values per batch."""
         plain = all(blob.layout is None and blob.dtype == "float32" for blob in self._blobs)
-        fixed = not net.inspectable and not any(layer.reshapes for layer in net.layers)
-        self._rows = min(_ROWS, _ELEMENTS // max(self._count, 1)) if plain and fixed else 0
+        self._rows = min(_ROWS, _ELEMENTS // max(self._count, 1)) if plain and net.replays else 0
         self._buffers: list[Tensor] = []
         for blob in self._blobs if self._rows else ():
             tensor = Tensor((self._rows, *blob.shape), name="outputs", persistent=True)

@@ -97,6 +97,12 @@ class Cpu(Host):
             self.onednn.look_at(calls)
         return [self._prepare(call) for call in calls]
 
+    def prepare_if_fast(self, call: Call) -> Step | None:
+        if self.onednn is None:
+            return None
+        self.onednn.look_at([call])
+        return self.onednn.prepare(self, call)
+
     def _prepare(self, call: Call) -> Step:
         if self.onednn is not None:
             served = self.onednn.prepare(self, call)

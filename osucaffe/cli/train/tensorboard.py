@@ -45,6 +45,8 @@ class TensorBoard(Observer):
     would end, and then training would wait for it for ever.)
     """
 
+    reads_gradients = True
+
     def __init__(self, directory: str) -> None:
         self._path = Path(directory, f"events.out.tfevents.{time.time():.0f}.{platform.node()}")
         self._file: RecordWriter | None = None

@@ -19,7 +19,7 @@ from ...arena import Buffer
 from ...backends.backend import Backend
 from ...backends.primitives import Program
 from ...backends.rows_ahead import RowsAhead
-from ...backends.tensor import Step, Tensor
+from ...backends.tensor import Call, Step, Tensor
 from ...layers.base import Splitter
 from ...net import Net
 from .loss_scaling import LossScale
@@ -65,7 +65,7 @@ class Optimizer:
         """The values that the steps read next from `_ahead`, in reverse."""
         program = Program()
         program.next_row(self._ahead.table, self._ahead.cursor, self._given)
-        self.take_rate: Step = self._prepare(program.calls.pop())
+        self.take_rate: Step = self.prepare(program.calls.pop())
         """Passes the rate from `set_rate` to the other steps: once per iteration, before them."""
         self.rate = math.nan
         """The last learning rate from `set_rate`, with the rule's factor."""
@@ -85,7 +85,7 @@ class Optimizer:
         self._record(program, 0, len(arena))
         if scale:
             program.add(scale.change(squares), [])
-        self.steps: list[Step] = [self._prepare(call) for call in program.calls]
+        self.steps: list[Step] = [self.prepare(call) for call in program.calls]
         """What `run` runs after `take_rate`."""
         self.separable = len(self.steps) == 1
         """Whether parameters may be updated separately: no sum over all gradients is needed."""
@@ -107,9 +107,18 @@ class Optimizer:
         program = Program()
         self._record(program, start, stop)
         (call,) = program.calls
-        return self._prepare(call) if call.settings["segments"] else lambda: None
+        return self.prepare(call) if call.settings["segments"] else lambda: None
 
-    def _record(self, program: Program, first: int, last: int) -> None:
+    def part_from(self, start: int, stop: int, factors: list[Tensor]) -> Step | None:
+        """Such a step for weights whose gradient is a product: see `factors` of the primitive
+        `update`. None where that is not faster."""
+        program = Program()
+        self._record(program, start, stop, factors)
+        return self._backend.prepare_if_fast(program.calls[0])
+
+    def _record(
+        self, program: Program, first: int, last: int, factors: list[Tensor] | None = None
+    ) -> None:
         """Record the update of the arena's elements first .. last - 1."""
         data, gradients, sums, history = self._arena.data, self._arena.diff, None, self.flats
         segments = [
@@ -129,7 +138,7 @@ class Optimizer:
             sums = Tensor((3 * len(segments),), name="sums", persistent=True)
             self._backend.give_memory(sums)
             program.segment_sums(data, gradients, sums, segments=[each[:2] for each in segments])
-        record(data, gradients, history, scalars, formula=formula, sums=sums)
+        record(data, gradients, history, scalars, formula=formula, sums=sums, factors=factors)
 
     def step(self, learning_rate: float, iteration: int) -> None:
         """Update every parameter from its gradient, which is not changed."""
@@ -185,7 +194,8 @@ class Optimizer:
         """Place a tensor in a flat buffer, from this element on."""
         self._backend.place(part, memory, start * (self._backend.nbytes(flat) // flat.size))
 
-    def _prepare(self, call: Any) -> Step:
+    def prepare(self, call: Call) -> Step:
+        """The step that runs a call, with scratch of its own."""
         step: Step
         [step] = self._backend.prepare([call])
         for tensor in call.scratch:

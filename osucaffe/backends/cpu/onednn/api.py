@@ -33,6 +33,7 @@ _CPU, _IN_ORDER, _USER_SCRATCHPAD, _UNDEFINED = 1, 1, 1, 0
 _OUT_OF_MEMORY = 1
 _QUERY_IMPLEMENTATION, _QUERY_ARGUMENT = 8, 255
 _QUERY_DIMENSIONS_COUNT, _QUERY_DIMENSIONS = 256, 257
+_QUERY_BLOCKS_COUNT, _QUERY_BLOCKS, _QUERY_BLOCKED_AXES = 263, 264, 265
 
 # The arguments of dnnl_NAME_primitive_desc_create after its result: e engine, m memory descriptor,
 # M array of them, d dimensions, h hint (a forward primitive descriptor), a attributes.
@@ -56,6 +57,7 @@ _PRIMITIVES = {
     "concat": "emiiMa",
     "sum": "emiFMa",
     "binary": "eimmma",
+    "matmul": "emmmma",
 }
 _FUNCTIONS = {
     "engine_create": "oiz",
@@ -131,9 +133,18 @@ class Descriptor(Handle):
 
     @property
     def dimensions(self) -> tuple[int, ...]:
+        return self._numbers(_QUERY_DIMENSIONS_COUNT, _QUERY_DIMENSIONS)
+
+    @property
+    def blocks(self) -> list[tuple[int, int]]:
+        """The axis and the size of each of its blocks, the innermost last."""
+        axes = self._numbers(_QUERY_BLOCKS_COUNT, _QUERY_BLOCKED_AXES)
+        return [*zip(axes, self._numbers(_QUERY_BLOCKS_COUNT, _QUERY_BLOCKS), strict=True)]
+
+    def _numbers(self, how_many: int, which: int) -> tuple[int, ...]:
         count, pointer = c_int(), ctypes.POINTER(c_int64)()
-        self._library.call("memory_desc_query", self, _QUERY_DIMENSIONS_COUNT, byref(count))
-        self._library.call("memory_desc_query", self, _QUERY_DIMENSIONS, byref(pointer))
+        self._library.call("memory_desc_query", self, how_many, byref(count))
+        self._library.call("memory_desc_query", self, which, byref(pointer))
         return tuple(pointer[: count.value])
 
     def window(self, dimensions: Sequence[int], start: Sequence[int]) -> Descriptor:
