@@ -62,6 +62,6 @@ def _keep(backend: Backend, optimizer: Optimizer, call: Call, x: Tensor, dy: Ten
 
     def mark() -> None:
         if not np.isnan(dw.array.flat[0]):
-            backend.write(dw, np.nan)
+            dw.array.fill(np.nan)
 
     return sequence([*map(optimizer.prepare, program.calls), mark])
