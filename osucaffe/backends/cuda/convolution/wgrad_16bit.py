@@ -78,7 +78,7 @@ class FilterGradient(Problem):
 
     @property
     def possible(self) -> bool:
-        """Whether the kernel can compute it, and a library not simply as a product."""
+        """Whether the kernel can compute it."""
         return self.outputs % 8 == 0 and self.channels % 8 == 0
 
     @functools.lru_cache(256)  # noqa: B019 (it is asked for each call of a net, and when it is built)
