@@ -223,7 +223,7 @@ class ImplicitGemm(Problem):
         """A kernel of implicit_gemm.cu, compiled for this."""
         own = {
             "T": C_TYPES[self.dtype], "VEC": self.vector, "PLANES": self.planes,
-            "MASKED": int(self.masked),
+            "WIDTH": WIDTH, "MASKED": int(self.masked),
             "MULTIPLY(d, a, b)": wgmma(
                 self.dtype, config.outputs, turned=(False, self.vector == 8 and self.flipped)
             ),

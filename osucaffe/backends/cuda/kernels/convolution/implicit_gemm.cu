@@ -16,8 +16,8 @@
 // input, of a group; OG, OH, OW: the output; KH, KW, PH, PW: kernel and padding; FLIPPED: w is (G * CG,
 // KH, KW, OG) and rotated by 180 degrees, as the gradient to the input wants it; N: outputs of a tile;
 // GROUPS: groups of warps that multiply, each DEEP times 64 pixels; STAGES: parts of the filters, of
-// TAPS taps, and BUFFERS: parts of the image that are in flight; LOADING, MULTIPLYING: registers of a
-// thread; MASKED: y becomes 0 where `relu_output`, which lies as y does, is not positive; MULTIPLY(d, a,
+// TAPS taps, and BUFFERS: parts of the image that are in flight; WIDTH: outputs of a row of filters in 16
+// bits that are FLIPPED; LOADING, MULTIPLYING: registers of a thread; MASKED: y becomes 0 where `relu_output`, which lies as y does, is not positive; MULTIPLY(d, a,
 // b): the instruction.
 
 #include "ring.cuh"
@@ -31,9 +31,9 @@
 #define REACH (TILE + (KH - 1) * PITCH + KW - 1)
 // Such that planes of a pixel lie in different banks.
 #define PLANE ((REACH + 5) / 8 * 8 + 2)
-// Blocks of 32 outputs, where the filters lie so.
-#define BLOCKS (VEC == 8 && FLIPPED ? (N + 31) / 32 : 1)
-#define STAGE (TAPS * PLANES * (VEC == 8 && FLIPPED ? BLOCKS * 32 : N))
+// Blocks of WIDTH outputs, where the filters lie so.
+#define BLOCKS (VEC == 8 && FLIPPED ? (N + WIDTH - 1) / WIDTH : 1)
+#define STAGE (TAPS * PLANES * (VEC == 8 && FLIPPED ? BLOCKS * WIDTH : N))
 #define PARTS ((OG + N - 1) / N)
 #define THREADS ((GROUPS + 1) * 128)
 #define LOADERS 96
@@ -81,7 +81,6 @@ __device__ __forceinline__ MatrixDescriptor right_operand(const uint4* stage, in
 typedef TensorMap Filters;
 
 #if FLIPPED  // rows of WIDTH outputs for each channel of a part
-#define WIDTH 32
 __device__ __forceinline__ void load_filters(uint4* to, const Filters& filters, int part, int number,
                                              uint32_t barrier) {
     int channel = part / PARTS * CG + number / STEPS * CHUNK, tap = number % STEPS * TAPS;
@@ -132,8 +131,8 @@ template <typename F> __device__ __forceinline__ void for_each_vector(int pixel,
 
 // tiles: in all: those of all groups and parts at a time, then the next pixels.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-convolve(const T* x, const __grid_constant__ Filters filters, const float* b, const T* relu_output, T* y, int images,
-         int tiles, float slope) {
+convolve(const T* x, const __grid_constant__ Filters filters, const float* b, const T* relu_output,
+         T* y, int images, int tiles, float slope) {
     PDL_BEGIN;
     extern __shared__ __align__(1024) uint4 shared[];
     uint4 *stages = shared, *patches = stages + STAGES * STAGE;

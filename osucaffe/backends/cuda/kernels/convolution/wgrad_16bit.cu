@@ -23,6 +23,7 @@
 // and of the others; MULTIPLY(d, a, b), ADD_UP(d, a, ones): the instruction; BIAS: there are biases;
 // ONES: two elements; DW: type of dw.
 
+#include "filter_work.cuh"
 #include "ring.cuh"
 
 #define THREADS (CONSUMERS * 128 + 128)
@@ -30,17 +31,10 @@
 #define PARTS ((PART + 63) / 64)
 #define UNITS (BLOCKS * KROWS * KW)
 #define OWN ((UNITS + CONSUMERS - 1) / CONSUMERS)
-#define ACROSS ((OW + WIDE - 1) / WIDE)
-#define STAGES_IMAGE ((OH + ROWS - 1) / ROWS * ACROSS)
-#define PARTS_C ((CG + PART - 1) / PART)
-#define PARTS_O ((OG + OUTPUTS - 1) / OUTPUTS)
-#define PARTS_K (KH / KROWS)
-#define TURNS (PARTS_C * PARTS_K)
 #define ADDED (BIAS ? (BLOCKS + CONSUMERS - 1) / CONSUMERS : 1)
 
 // Pixels in shared memory, those that are copied or those that products read, and vectors.
 #define EIGHTS(pixels) (((pixels) + 7) / 8 * 8)
-#define MAX(a, b) ((a) > (b) ? (a) : (b))
 #define MAPS_COPIED (ROWS * MAPS_PITCH)
 #define X_COPIED ((ROWS + KROWS - 1) * PITCH)
 #define MAPS_PIXELS EIGHTS(MAX(MAPS_COPIED, STEPS * 16))
@@ -48,20 +42,6 @@
 #define MAPS (BLOCKS * MAPS_PIXELS * 8)
 #define SLOT (MAPS + PARTS * X_PIXELS * 8)
 #define COPIED_BYTES ((BLOCKS * MAPS_COPIED + PARTS * X_COPIED) * 128)
-
-// A block's work: its first output, channel, row of the kernel, its group, its turn, its stages.
-struct Work { int output, channel, row, group, turn, first, last; };
-__device__ __forceinline__ Work work() {
-    int at = blockIdx.x, all = BATCH * STAGES_IMAGE;
-    Work w;
-    w.output = at % PARTS_O * OUTPUTS, at /= PARTS_O;
-    w.turn = at % TURNS;
-    w.channel = at % PARTS_C * PART, at /= PARTS_C;
-    w.row = at % PARTS_K * KROWS, w.group = at / PARTS_K;
-    w.first = (int64_t)all * blockIdx.y / gridDim.y;
-    w.last = (int64_t)all * (blockIdx.y + 1) / gridDim.y;
-    return w;
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 filter_products(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap maps_map,
@@ -77,12 +57,13 @@ filter_products(const __grid_constant__ TensorMap x_map, const __grid_constant__
     fence_proxy_async();
     __syncthreads();
     Work w = work();
+    int last = w.first + w.count;
     int consumer = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     if (consumer == CONSUMERS) {
         setmaxnreg_dec<LOADING>();
         if (threadIdx.x != CONSUMERS * 128) return;
 #pragma unroll 1
-        for (int stage = w.first; stage < w.last; ++stage, ring.advance()) {
+        for (int stage = w.first; stage < last; ++stage, ring.advance()) {
             uint4* slot = shared + ring.place * SLOT;
             int image = stage / STAGES_IMAGE, row = stage % STAGES_IMAGE / ACROSS * ROWS;
             int column = stage % ACROSS * WIDE;
@@ -108,13 +89,13 @@ filter_products(const __grid_constant__ TensorMap x_map, const __grid_constant__
     float sum[OWN][PART / 2] = {}, bias[ADDED][4] = {};
     uint32_t used = 0;  // the barrier of what may be emptied after the next wait
 #pragma unroll 1
-    for (int stage = w.first; stage < w.last; ++stage, ring.advance()) {
+    for (int stage = w.first; stage < last; ++stage, ring.advance()) {
         const uint4* slot = shared + ring.place * SLOT;
         ring.wait_full();
         pin(bias);
         wgmma_fence(sum);
         bool adds = BIAS && stage % TURNS == w.turn;
-        int steps = stage % STAGES_IMAGE == STAGES_IMAGE - 1 ? LAST_STEPS : STEPS;
+        int steps = is_last(stage) ? LAST_STEPS : STEPS;
 #pragma unroll 1
         for (int step = 0; step < steps; ++step, slot += 128) {
 #pragma unroll
@@ -124,7 +105,8 @@ filter_products(const __grid_constant__ TensorMap x_map, const __grid_constant__
 #pragma unroll
             for (int j = 0; j < ADDED; ++j)
                 if (int block = consumer + j * CONSUMERS; adds && block < BLOCKS)
-                    ADD_UP(bias[j], turned_rows_descriptor(slot + block * (MAPS_PIXELS * 8), 8, MAPS_PIXELS * 8),
+                    ADD_UP(bias[j],
+                           turned_rows_descriptor(slot + block * (MAPS_PIXELS * 8), 8, MAPS_PIXELS * 8),
                            matrix_descriptor(ones, 0, 0));
         }
         wgmma_commit();

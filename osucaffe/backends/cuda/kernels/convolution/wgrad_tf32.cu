@@ -21,20 +21,16 @@
 // warps that multiply; REGISTERS, FEW: of a thread of these, and of those that turn dy;
 // MULTIPLY(d, a, b): the instruction.
 
+#include "filter_work.cuh"
+
 #define AHEAD 2  // more, or products that go on from stage to stage, and the compiler serializes them
 #define THREADS (CONSUMERS * 128 + 128)
 #define TAPS (KROWS * KW)
 #define SLABS (TAPS * PART / 16)  // of 16 columns, those of a warp
 #define TILES ((SLABS + 3) / 4)
 #define MOST_TILES ((TILES + CONSUMERS - 1) / CONSUMERS)
-#define ACROSS ((OW + WIDE - 1) / WIDE)
-#define STAGES_IMAGE ((OH + ROWS - 1) / ROWS * ACROSS)
-#define PARTS_C ((CG + PART - 1) / PART)
-#define PARTS_O ((OG + OUTPUTS - 1) / OUTPUTS)
-#define PARTS_K (KH / KROWS)
 
 // Bytes in shared memory.
-#define MAX(a, b) ((a) > (b) ? (a) : (b))
 #define WHOLE(bytes) (((bytes) + 127) / 128 * 128)
 #define PLANE ((ROWS + KROWS - 1) * PITCH * 32)
 #define X_BYTES (PART / 8 * PLANE)
@@ -67,23 +63,6 @@ struct Barriers {
     Slots<3> x;
     Slots<2> maps, transposed, free;
 };
-
-// A block's work: its first output, channel, row of the kernel, its group, and its stages.
-struct Work { int output, channel, row, group, first, count; };
-__device__ __forceinline__ Work work() {
-    int at = blockIdx.x, all = BATCH * STAGES_IMAGE;
-    Work w;
-    w.output = at % PARTS_O * OUTPUTS, at /= PARTS_O;
-    w.channel = at % PARTS_C * PART, at /= PARTS_C;
-    w.row = at % PARTS_K * KROWS, w.group = at / PARTS_K;
-    w.first = (int64_t)all * blockIdx.y / gridDim.y;
-    w.count = (int64_t)all * (blockIdx.y + 1) / gridDim.y - w.first;
-    return w;
-}
-
-__device__ __forceinline__ bool is_last(int stage) {
-    return stage % STAGES_IMAGE == STAGES_IMAGE - 1;
-}
 
 // Four warps: order the copies of all stages; turn dy around. Chunks of 4 pixels of all outputs,
 // these in the order 0, 4, 8, ..., 1, 5, 9, ...: neighbouring threads write neighbouring vectors.
