@@ -55,6 +55,9 @@ static float to_float(float x) { return x; }
 template <typename T, int N> static void load(const T* from, float (&to)[N]) {
     memcpy(to, reinterpret_cast<const Vector<T, N>*>(from)->element, sizeof to);
 }
+template <typename T, int N> static void unpack(const Vector<T, N>& v, float (&to)[N]) {
+    load(v.element, to);
+}
 template <typename T, int N> static void store(T* to, const float (&from)[N]) {
     for (int i = 0; i < N; ++i) reinterpret_cast<Vector<T, N>*>(to)->element[i] = from[i];
 }

@@ -41,13 +41,17 @@ def _images(call: CudaCall, large: Tensor, small: Tensor) -> bool:
 Windowed = PoolingWindow | StochasticPooling | Unfolding
 
 
+MOST_TILED = 5
+"""Extent of a window up to which threads have several pixels each."""
+
+
 def _over_images(
     call: CudaCall, a: PoolingWindow, large: Tensor, small: Tensor, *others: Any, relu: bool = False
 ) -> Step:
     """A step that launches the primitive's kernel of pooling.cu over images with the channels last:
-    a thread for some channels of each pixel that it writes."""
-    over = large if a.name.endswith("_backward") else small
-    over = call.in_layout(over, nhwc=True)
+    a thread for some channels of each tile of pixels that it writes."""
+    backward = a.name.endswith("_backward")
+    over = call.in_layout(large if backward else small, nhwc=True)
     floats = dtype_of(over)
     large, small, *rest = (
         call.in_layout(each, nhwc=True, dtype=floats if each.dtype == "float32" else None)
@@ -55,13 +59,28 @@ def _over_images(
         else each
         for each in (large, small, *others)
     )
-    _, c, h, w = large.shape
-    vector = math.gcd(c, 16 // ITEM_BYTES[floats])
-    names = ("C", "H", "W", "OH", "OW", "KH", "KW", "SH", "SW", "PH", "PW")
-    values = (c, h, w, *small.shape[2:], *a.kernel, *a.stride, *a.pad)
-    macros = dict(zip(names, map(int, values), strict=True))
-    function = kernel("pooling", a.name, T=over, VEC=vector, RELU=relu, **macros)
-    count = over.size // vector
+    vector = math.gcd(over.shape[1], 16 // ITEM_BYTES[floats])
+    count = over.shape[0] * over.shape[1] // vector
+    macros: dict[str, Any] = {"T": over, "VEC": vector, "C": over.shape[1], "RELU": relu}
+    # What windows share is read once for two rows of pixels, and backward for two columns, too.
+    maximum = isinstance(a, MaxPooling | MaxPoolingBackward)
+    tiled = maximum and all(
+        stride < min(size, 3) and size <= MOST_TILED
+        for size, stride in zip(a.kernel, a.stride, strict=True)
+    )
+    tile = (2, a.stride[1] if backward else 1) if tiled else (1, 1)
+    for i, axis in enumerate("HW"):
+        # Backward, the first pixel of a tile is the first of a window, if it is not the only one.
+        before = a.pad[i] % a.stride[i] if backward and tiled else 0
+        tiles = -(-(over.shape[2 + i] + before) // tile[i])
+        count *= tiles
+        macros |= {
+            axis: large.shape[2 + i], f"O{axis}": small.shape[2 + i], f"K{axis}": a.kernel[i],
+            f"S{axis}": a.stride[i], f"P{axis}": a.pad[i], f"TILE_{axis}": tile[i],
+            f"TILES_{axis}": tiles, f"BEFORE_{axis}": before,
+        }  # fmt: skip
+    name = "pooling_backward" if backward else a.name
+    function = kernel("pooling", name, MAXIMUM=maximum, **macros)
     return launch(function, blocks_for(count), [large, small, *rest, count])
 
 
@@ -116,7 +135,8 @@ def average_pooling(call: CudaCall, a: AveragePooling) -> Step:
 @primitive("own")
 def average_pooling_backward(call: CudaCall, a: AveragePoolingBackward) -> Step:
     make = _over_images if _images(call, a.dx, a.dy) else _over_windows
-    return make(call, a, a.dx, a.dy, a.addend, a.relu_output)
+    index = [None] if make is _over_images else []
+    return make(call, a, a.dx, a.dy, *index, a.addend, a.relu_output)
 
 
 @primitive("own")

@@ -104,7 +104,19 @@ ON_GPU = [
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler here")
-@pytest.mark.parametrize("given", [(), ("addend",), ("addend", "relu_output")])
+@pytest.mark.parametrize(
+    ("given", "window"),
+    [
+        ((), (3, 1, 1)),
+        (("addend",), (3, 1, 1)),
+        (("addend", "relu_output"), (3, 1, 1)),
+        (("addend", "relu_output"), (3, 2, 0)),
+        (("addend", "relu_output"), (3, 2, 1)),
+        (("addend",), (2, 2, 0)),
+        ((), (5, 3, 2)),
+        (("relu_output",), (7, 1, 3)),
+    ],
+)
 @pytest.mark.parametrize(("images", "on_gpu"), [(True, False), *ON_GPU])
 @pytest.mark.parametrize("kind", ["max", "average"])
 def test_gradients_of_pooling_add_and_mask(
@@ -112,33 +124,41 @@ def test_gradients_of_pooling_add_and_mask(
     images: bool,
     on_gpu: bool,
     given: tuple[str, ...],
+    window: tuple[int, int, int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By the kernel for images with the channels last, and by that for all windows."""
+    """By the kernel for images with the channels last, and by that for all windows.
+
+    window: kernel, stride, pad."""
     if not on_gpu:
         simulate(monkeypatch)
         execute(monkeypatch)
         monkeypatch.setattr(pooling, "blocks_for", lambda count: 1)
     draw = np.random.default_rng(2)
-    x, addend, mask = (np.float32(draw.normal(size=(2, 4, 5, 5))) for _ in range(3))
-    dy = np.float32(draw.normal(size=(2, 4, 5, 5)))
-    window = {"kernel": [3, 3], "stride": [1, 1], "pad": [1, 1]}
-    results = []
+    kernel, stride, pad = window
+    x, addend, mask = (np.float32(draw.normal(size=(2, 4, 6, 7))) for _ in range(3))
+    # Caffe rounds up.
+    down, across = (-(-(extent + 2 * pad - kernel) // stride) + 1 for extent in (6, 7))
+    dy = np.float32(draw.normal(size=(2, 4, down, across)))
+    settings = {"kernel": [kernel] * 2, "stride": [stride] * 2, "pad": [pad] * 2}
+    results, outputs = [], []
     for backend in Cpu(onednn=False), Cuda(precision="fp32"):
         runner = Runner(backend, flexible=images and backend.name == "cuda")
         tensors: dict[str, Spec] = {"dy": dy, "dx": (dx := Output(x.shape))}
         if kind == "max":
             index = Output(dy.shape, "int32")
-            forward: dict[str, Spec] = {"x": x, "y": Output(dy.shape), "index": index}
-            runner.record("max_pooling", forward, window)
+            y = Output(dy.shape)
+            runner.record("max_pooling", {"x": x, "y": y, "index": index}, settings)
             runner.tensor(index).flexible = True
             tensors["index"] = index
-        runner.record(f"{kind}_pooling_backward", tensors, window)
+        runner.record(f"{kind}_pooling_backward", tensors, settings)
         if backend.name == "cuda":
             more = {"addend": addend, "relu_output": mask}
             runner.calls[-1].reads.update({name: runner.tensor(more[name]) for name in given})
         runner.prepare()()
         results.append(runner.read(dx))
+        outputs += [runner.read(y)] if kind == "max" else []
+    assert all(np.array_equal(each, outputs[0]) for each in outputs)
     plain, found = results
     expected = plain + addend if "addend" in given else plain
     expected = np.where(mask > 0, expected, 0) if "relu_output" in given else expected

@@ -92,9 +92,11 @@ extern "C" __global__ void sum_squares(const T* x, float* partial, int64_t rows)
 #pragma unroll
             for (int i = 0; i < AT_ONCE; ++i) {
                 if (i >= count) break;
+                float values[VEC];
+                unpack(xs[i], values);
 #pragma unroll
                 for (int j = 0; j < VEC; ++j) {
-                    float value = to_float(xs[i].element[j]) - shift[j];
+                    float value = values[j] - shift[j];
                     sum[j] += value;
                     square[j] = fmaf(value, value, square[j]);
                 }
@@ -176,11 +178,13 @@ extern "C" __global__ void normalize(const T* x, const float* mean, const float*
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
             if (i >= count) break;
-            float values[VEC];
+            float values[VEC], more[VEC];
+            unpack(xs[i], values);
+            if (ADDEND) unpack(added[i], more);
 #pragma unroll
             for (int j = 0; j < VEC; ++j) {
-                float value = fmaf(to_float(xs[i].element[j]) - centre[j], factor[j], shift[j]);
-                if (ADDEND) value += to_float(added[i].element[j]);
+                float value = fmaf(values[j] - centre[j], factor[j], shift[j]);
+                if (ADDEND) value += more[j];
                 values[j] = RELU && value < 0 ? 0.0f : value;
             }
             store<T, VEC>(y + at[i], values);
@@ -224,13 +228,17 @@ extern "C" __global__ void gradients(const T* x, const T* dy, const T* other, co
 #pragma unroll
             for (int i = 0; i < AT_ONCE; ++i) {
                 if (i >= count) break;
-                float values[VEC];
+                float values[VEC], from_x[VEC], more[VEC], mask[VEC];
+                unpack(ones[i], values);
+                if (READ_X) unpack(xs[i], from_x);
+                if (PARTS > 1) unpack(twos[i], more);
+                if (POSITIVE) unpack(masks[i], mask);
 #pragma unroll
                 for (int j = 0; j < VEC; ++j) {
-                    float value = to_float(ones[i].element[j]);
-                    if (PARTS > 1) value += to_float(twos[i].element[j]);
-                    float apart = READ_X ? to_float(xs[i].element[j]) - centre[j] : 0.0f;
-                    if (POSITIVE) value = behind_relu(value, to_float(masks[i].element[j]));
+                    float value = values[j];
+                    if (PARTS > 1) value += more[j];
+                    float apart = READ_X ? from_x[j] - centre[j] : 0.0f;
+                    if (POSITIVE) value = behind_relu(value, mask[j]);
                     if (FROM_X) value = behind_relu(value, fmaf(apart, factor[j], shift[j]));
                     if (SUMS) {
                         sum[j] += value;
