@@ -237,8 +237,18 @@ inline void bulk_load(void* to, const void* from, int bytes, uint32_t at) {
     }
 }
 
-// Of a map: the address, extents, strides in elements but the first, extents of a box.
+// Of a map: the address, and what the two copies say of it.
 struct TensorMap { uint64_t words[16]; };
+
+// An element comes to its place, permuted if rows of so many vectors are.
+inline void put_copied(ELEMENT* to, int vectors, ELEMENT value) {
+    ELEMENT* all = reinterpret_cast<ELEMENT*>(::shared);
+    int place = to - all;
+    if (vectors) to = all + permuted(place / 8, vectors) * 8 + place % 8;
+    *to = value;
+}
+
+// Extents, strides in elements but the first, extents of a box; vectors of a permuted row.
 inline void tma_load(void* to, const TensorMap& map, int i, int j, int k, int l, int m,
                       uint32_t barrier) {
     const uint64_t *extents = map.words + 1, *strides = map.words + 6, *box = map.words + 10;
@@ -256,14 +266,30 @@ inline void tma_load(void* to, const TensorMap& map, int i, int j, int k, int l,
             real &= at[axis] >= 0 && at[axis] < (int64_t)extents[axis];
             offset += at[axis] * (axis ? (int64_t)strides[axis - 1] : 1);
         }
-        ELEMENT* here = next + each;
-        if (int vectors = map.words[15]) {  // rows of so many are to be permuted
-            int place = here - reinterpret_cast<ELEMENT*>(::shared);
-            here = reinterpret_cast<ELEMENT*>(::shared) + permuted(place / 8, vectors) * 8 + place % 8;
-        }
-        *here = real ? from[offset] : ELEMENT{};
+        put_copied(next + each, map.words[15], real ? from[offset] : ELEMENT{});
     }
     fetched(barrier, count * sizeof(ELEMENT));
+}
+
+// N, C, H, W; rows and pixels before; channels and pixels of a run.
+inline void tma_load_pixels(void* to, const TensorMap& map, int channel, int column, int row, int image,
+                            uint32_t barrier) {
+    const ELEMENT* from = reinterpret_cast<const ELEMENT*>(map.words[0]);
+    int given[8];
+    for (int i = 0; i < 8; ++i) given[i] = map.words[1 + i];
+    auto [n, c, h, w, above, before, channels, pixels] = given;
+    if (shared_address(to) % 128) abort();
+    if (column < -before || column >= w || row < -above || row >= h) abort();
+    for (int pixel = 0; pixel < pixels; ++pixel) {
+        for (int i = 0; i < channels; ++i) {
+            bool real = image < n && row >= 0 && column >= 0 && channel + i < c;
+            put_copied(static_cast<ELEMENT*>(to) + pixel * channels + i, channels / 8,
+                       real ? from[((image * h + row) * w + column) * c + channel + i] : ELEMENT{});
+        }
+        if (++column == w) column = -before, ++row;
+        if (row == h) row = -above, ++image;
+    }
+    fetched(barrier, pixels * channels * sizeof(ELEMENT));
 }
 
 template <int COUNT> void setmaxnreg_inc() {}

@@ -23,7 +23,8 @@ from ..gpu import PRECISIONS
 from ..layout import C_TYPES, ITEM_BYTES
 from ..runtime.compile import Kernel, kernel
 from ..runtime.device import Device
-from ..runtime.driver import Box, Described
+from ..runtime.driver import MOST_PIXELS as MOST_RUN
+from ..runtime.driver import Box, Described, Pixels
 from ..runtime.launch import blocks_for, launch
 from .operands import Operands
 from .problem import Problem
@@ -155,8 +156,11 @@ class ImplicitGemm(Problem):
     def possible(self) -> bool:
         """Whether the kernel can compute it, and a library not simply as a product."""
         between = zip(self.pad, self.kernel, strict=True)
+        # A row of channels would have those of the next group, whose products are to be 0.
+        rows = self.group == 1 or self.channels % (self.planes * 8) == 0
         return (
             self.channels % self.vector == 0 and self.outputs % self.vector == 0
+            and (self.vector == 4 or rows)
             and all(0 <= pad < extent for pad, extent in between)
             and max(self.kernel) > 1 and self.pixels < MOST_PIXELS
         )  # fmt: skip
@@ -175,7 +179,8 @@ class ImplicitGemm(Problem):
 
     def shared(self, config: TileConfig) -> int:
         """Bytes of shared memory of a block."""
-        plane = (self._reach(config.pixels) + 5) // 8 * 8 + 2
+        reach = self._reach(config.pixels)
+        plane = (reach + 7) // 8 * 8 if self.vector == 8 else (reach + 5) // 8 * 8 + 2
         vectors = config.outputs // self.vector
         vectors = vectors + (0 if vectors % 4 else 2) if self.vector == 4 else vectors | 1
         patches = config.buffers * (self.planes * 16 * plane + 16)
@@ -201,9 +206,10 @@ class ImplicitGemm(Problem):
             room = (device.shared_memory - self.shared(bare)) // self._stage(bare)
             fitting.append(replace(bare, stages=min(room, MOST_STAGES)))
         best = next((each for each in fitting if each.stages >= ENOUGH_STAGES), fitting[-1])
-        loaded = -(-self._reach(best.pixels) // (LOADERS // self.planes))
-        possible = best.stages >= LEAST_STAGES and best.fits and loaded <= MOST_LOADED
-        return best if possible else None
+        reach = self._reach(best.pixels)
+        loaded = -(-reach // (LOADERS // self.planes))
+        loads = reach <= MOST_RUN if self.vector == 8 else loaded <= MOST_LOADED
+        return best if best.stages >= LEAST_STAGES and best.fits and loads else None
 
     def milliseconds(self, device: Device, config: TileConfig) -> float:
         """An estimate of the time it takes."""
@@ -238,6 +244,10 @@ class ImplicitGemm(Problem):
         extents, strides = (wide, rows, taps, 1, 1), (taps * wide, wide, *[rows * taps * wide] * 2)
         return Box(extents, strides, (*box, config.taps, 1, 1), 2, permuted=True)
 
+    def images(self, config: TileConfig) -> Pixels:
+        """What is copied of images in 16 bits."""
+        return Pixels(self.x, self.pad, self.planes * 8, self._reach(config.pixels))
+
     def _stage(self, config: TileConfig) -> int:
         """Bytes of shared memory of a part of the filters and its barriers."""
         in_rows = self.vector == 8 and self.flipped
@@ -248,15 +258,16 @@ class ImplicitGemm(Problem):
         """A step that computes it, for a call."""
         x, w, b, relu_output, y, slope = Operands.of(call)
         parts, tiles = self.parts(config.outputs), self.tiles(config)
+        images: Tensor | Described
         filters: Tensor | Described
         if self.vector == 8:
-            filters, steps = self.filters(config).of(w), []
+            images, filters, steps = self.images(config).of(x), self.filters(config).of(w), []
         else:
             vectors = parts * self.chunks * self.planes * math.prod(self.kernel) * config.outputs
-            filters = call.temporary((vectors * 4,))
+            images, filters = x, call.temporary((vectors * 4,))
             arrange = self.function("arrange_filters", config)
             steps = [launch(arrange, blocks_for(vectors), [w, filters])]
-        arguments = [x, filters, b, relu_output, y, np.int32(self.x[0]), np.int32(tiles)]
+        arguments = [images, filters, b, relu_output, y, np.int32(self.x[0]), np.int32(tiles)]
         steps.append(
             launch(
                 self.function("convolve", config), min(tiles, call.backend.properties.sm_count),

@@ -18,8 +18,8 @@ import numpy as np
 from ...tensor import Shape, Tensor
 from .device import Device
 
-MOST_EXTENT = 256
-"""Of a box."""
+MOST_EXTENT, MOST_PIXELS = 256, 1024
+"""Of a box; of a run."""
 BYTES, ALIGNMENT = 128, 64
 """Of a description."""
 _TYPES = {4: 7, 2: 1}
@@ -66,11 +66,30 @@ class Box:
         return Described(self, tensor)
 
 
+@dataclass(frozen=True)
+class Pixels:
+    """Runs of so many neighbouring pixels of images in 16 bits with the channels last, each a row of
+    so many channels, which comes permuted (see `Box`).
+
+    shape: (N, C, H, W); before: rows of zeros that each image begins with, and pixels of zeros that
+    each row begins with.
+    """
+
+    shape: Shape
+    before: Shape
+    channels: int
+    pixels: int
+
+    def of(self, tensor: Tensor) -> Described:
+        """What tells a kernel of runs of a tensor, whatever its address will be."""
+        return Described(self, tensor)
+
+
 @dataclass(frozen=True, eq=False)
 class Described:
-    """A tensor as an array of boxes: an argument of a kernel."""
+    """A tensor as an array of boxes or of pixels: an argument of a kernel."""
 
-    box: Box
+    box: Box | Pixels
     tensor: Tensor
 
     @property
@@ -80,18 +99,29 @@ class Described:
 
 
 @functools.lru_cache(1024)
-def encoded(box: Box, address: int) -> Any:
-    """The description of the array at an address, by the driver's cuTensorMapEncodeTiled."""
-    axes = len(box.extents)
+def encoded(box: Box | Pixels, address: int) -> Any:
+    """The description of the array at an address, by the driver's cuTensorMapEncodeTiled, or
+    cuTensorMapEncodeIm2col."""
     memory = (ctypes.c_uint8 * (BYTES + ALIGNMENT))()
     start = -ctypes.addressof(memory) % ALIGNMENT
-    status = cuda_driver().cuTensorMapEncodeTiled(
-        ctypes.byref(memory, start), _TYPES[box.bytes], ctypes.c_uint32(axes),
-        ctypes.c_void_p(address),
-        (ctypes.c_uint64 * axes)(*box.extents),
-        (ctypes.c_uint64 * (axes - 1))(*(box.bytes * stride for stride in box.strides)),
-        (ctypes.c_uint32 * axes)(*box.box), (ctypes.c_uint32 * axes)(*[1] * axes),
-        0, _SWIZZLES[box.box[0] * box.bytes] if box.permuted else 0, _LINES, 0,
+    if isinstance(box, Box):
+        encode, extents, size = "Tiled", box.extents, box.bytes
+        strides, row = box.strides, box.box[0] * size
+        parts: list[Any] = [(ctypes.c_uint32 * len(extents))(*box.box)]
+    else:
+        n, c, h, w = box.shape
+        encode, extents, size = "Im2col", (c, w, h, n), 2
+        strides, row = (c, w * c, h * w * c), box.channels * size
+        corners = [-extent for extent in reversed(box.before)], [0, 0]  # from either end
+        parts = [(ctypes.c_int * 2)(*corner) for corner in corners]
+        parts += [ctypes.c_uint32(box.channels), ctypes.c_uint32(box.pixels)]
+    axes, permuted = len(extents), not isinstance(box, Box) or box.permuted
+    status = getattr(cuda_driver(), f"cuTensorMapEncode{encode}")(
+        ctypes.byref(memory, start), _TYPES[size], ctypes.c_uint32(axes), ctypes.c_void_p(address),
+        (ctypes.c_uint64 * axes)(*extents),
+        (ctypes.c_uint64 * (axes - 1))(*(size * stride for stride in strides)),
+        *parts, (ctypes.c_uint32 * axes)(*[1] * axes),
+        0, _SWIZZLES[row] if permuted else 0, _LINES, 0,
     )  # fmt: skip
     check(status, f"{box} at {address:#x}")
     return np.frombuffer(bytes(memory)[start : start + BYTES], np.dtype((np.void, BYTES)))

@@ -10,7 +10,7 @@ import numpy as np
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.convolution.problem import Problem
-from osucaffe.backends.cuda.runtime.driver import Box
+from osucaffe.backends.cuda.runtime.driver import Box, Pixels
 
 from ...running import Output, Runner, run_call
 
@@ -104,6 +104,7 @@ ODD_OUTPUTS = {
 EIGHTS = {
     "3x3 in eights": Layer((5, 24, 7, 5), (24, 24, 3, 3), pad=(1, 1)),
     "5x5 in eights": Layer((4, 48, 9, 8), (80, 24, 5, 5), pad=(2, 1), group=2),
+    "groups in eights": Layer((3, 64, 6, 6), (64, 32, 3, 3), pad=(1, 1), group=2),
     "1x3 in eights": Layer((2, 32, 9, 10), (8, 32, 1, 3), pad=(0, 2)),
     "many outputs in eights": Layer((1, 16, 12, 9), (208, 16, 3, 3), pad=(0, 1)),
 }
@@ -212,8 +213,11 @@ def memory(values: np.ndarray, dtype: str = "float32") -> np.ndarray:
     return result
 
 
-def described(box: Box, memory: np.ndarray) -> np.ndarray:
+def described(box: Box | Pixels, memory: np.ndarray) -> np.ndarray:
     """An array as the stand-in for a GPU wants it."""
+    if isinstance(box, Pixels):
+        words = memory.ctypes.data, *box.shape, *box.before, box.channels, box.pixels
+        return np.array([*words, *[0] * (16 - len(words))], np.uint64)
     vectors = box.permuted * box.box[0] * box.bytes // 16
     words = memory.ctypes.data, *box.extents, *box.strides, *box.box, vectors
     return np.array(words, np.uint64)

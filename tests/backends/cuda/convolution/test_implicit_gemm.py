@@ -49,19 +49,21 @@ def in_lockstep(macros: Mapping[str, Any], late: bool, folder: Path) -> Any:
 #define ELEMENT {macros["T"]}
 #include "{HEADER}"
 {defines(macros)}{as_text("implicit_gemm")}
-extern "C" void run(const T* x, const T* w, void* filters, const float* b, const T* relu_output,
-                    T* y, int images, int tiles, float slope, int grid) {{
+extern "C" void run(void* x, const T* w, void* filters, const float* b, const T* relu_output, T* y,
+                    int images, int tiles, float slope, int grid) {{
 #if VEC == 4
+    T* pixels = static_cast<T*>(x);
     uint4* given = static_cast<uint4*>(filters);
     blockDim = {{64, 1, 1}};
     run_blocks({{2, 1, 1}}, blockDim, [=] {{ arrange_filters(w, given); }});
 #else
-    TensorMap given;
+    TensorMap pixels, given;
+    memcpy(&pixels, x, sizeof pixels);
     memcpy(&given, filters, sizeof given);
 #endif
     blockDim = {{THREADS, 1, 1}};
     run_blocks({{grid, 1, 1}}, blockDim,
-               [=] {{ convolve(x, given, b, relu_output, y, images, tiles, slope); }});
+               [=] {{ convolve(pixels, given, b, relu_output, y, images, tiles, slope); }});
 }}"""
     return compiled(text, folder)
 
@@ -81,6 +83,9 @@ def test_kernels_in_lockstep(
     late = len(name) % 2 == number % 2
     found = as_gemm(layer, dtype)
     found = found.gradient(masked=number > 1) if back else replace(found, masked=number > 1)
+    if name == "5x5 in eights":  # of 24 channels each: too few, and too many
+        assert not found.possible
+        return
     config = CONFIGS[number]
     if config.taps > 1:
         config = replace(config, taps=found.kernel[1])
@@ -108,11 +113,12 @@ def test_kernels_in_lockstep(
     assert named["shared"] <= 16 << 14  # what there is on the CPU
     x_memory, w_memory = memory(x, dtype), memory(w, dtype)
     if dtype == "float32":
-        filters = memory(np.zeros(sizes[0]))
+        images, filters = x_memory, memory(np.zeros(sizes[0]))
     else:
+        images = described(found.images(config), x_memory)
         filters = described(found.filters(config), w_memory)
     arrays = [
-        *(x_memory, w_memory, filters, memory(b)),
+        *(images, w_memory, filters, memory(b)),
         *(memory(each, dtype) for each in (relu_output, np.full(found.y, np.nan))),
     ]
     run = in_lockstep(compiled, late, tmp_path)
@@ -152,7 +158,9 @@ def test_configs_cover_everything(name: str, dtype: str) -> None:
     for batch in 1, 256:
         found = as_gemm((ODD_OUTPUTS | EIGHTS | HOPPER)[name].of_batch(batch), dtype)
         for each in found, found.gradient(masked=True):
-            assert each.possible
+            assert each.possible == (name != "5x5 in eights")
+            if not each.possible:
+                continue
             configs = each.configs(H200)
             assert configs
             for config in configs:

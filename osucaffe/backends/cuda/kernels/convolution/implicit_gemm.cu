@@ -3,14 +3,16 @@
 // AlexNet's in bf16 by the tuner's timings on an H200.
 //
 // Pixels are numbered flat: rows and images lie behind one another, with the padding once between
-// two of them, so that a tap of the kernel lies equally far from every pixel. Shared memory holds,
-// for each plane of channels (16 bytes), what TILE neighbouring pixels need; the instruction takes
-// vectors of neighbours, from wherever a tap says, and nothing is copied. Of the four warps that
-// load, one fetches filters and three fetch pixels, while groups of four others multiply; results
-// go through shared memory, too, and leave while the next tile is computed.
+// two of them, so that a tap of the kernel lies equally far from every pixel. Shared memory holds what
+// TILE neighbouring pixels need; the instruction takes neighbours, from wherever a tap says, and
+// nothing is copied. Of the four warps that load, one fetches filters and the others fetch pixels,
+// while groups of four others multiply; results go through shared memory, too, and leave while the next
+// tile is computed.
 //
-// Filters in 16 bits come as boxes of w. Those of floats are rounded and arranged by a kernel of its own
-// before, in parts that are copied as they are.
+// In 16 bits, a thread has runs of pixels copied, each a row of some channels, and boxes of w. Of floats,
+// pixels are fetched by 96 threads, into a plane for each vector of 16 bytes (rounding would take
+// another pass), and filters are rounded and arranged by a kernel of its own before, in parts that are
+// copied as they are.
 //
 // T: elements; VEC: of 16 bytes; PLANES: of a part of the image; G: groups of channels; CG, H, W: the
 // input, of a group; OG, OH, OW: the output; KH, KW, PH, PW: kernel and padding; FLIPPED: w is (G * CG,
@@ -31,6 +33,9 @@
 #define REACH (TILE + (KH - 1) * PITCH + KW - 1)
 // Such that planes of a pixel lie in different banks.
 #define PLANE ((REACH + 5) / 8 * 8 + 2)
+// Vectors of a part of the image, and from one pixel of it to the next.
+#define PATCH (PLANES * (VEC == 8 ? (REACH + 7) / 8 * 8 : PLANE))
+#define PIXEL (VEC == 8 ? PLANES : 1)
 // Blocks of WIDTH outputs, where the filters lie so.
 #define BLOCKS (VEC == 8 && FLIPPED ? (N + WIDTH - 1) / WIDTH : 1)
 #define STAGE (TAPS * PLANES * (VEC == 8 && FLIPPED ? BLOCKS * WIDTH : N))
@@ -44,6 +49,7 @@
 #define VECTORS (N / VEC)
 
 #if VEC == 4
+typedef const T* Images;
 typedef const uint4* Filters;
 
 // filters (G, PARTS, CHUNKS, KH, KW, PLANES, N, 4): those of each tile in the order of their use.
@@ -67,6 +73,11 @@ extern "C" __global__ void arrange_filters(const float* w, uint4* filters) {
     }
 }
 
+// A pixel from this plane on, and those behind it, as the instruction's left operand.
+__device__ __forceinline__ MatrixDescriptor left_operand(const uint4* pixel, int plane) {
+    return matrix_descriptor(pixel, PLANE) + plane * PLANE;
+}
+
 // The part of this number, of those of a tile.
 __device__ __forceinline__ void load_filters(uint4* to, const Filters& filters, int part, int number,
                                              uint32_t barrier) {
@@ -78,7 +89,11 @@ __device__ __forceinline__ MatrixDescriptor right_operand(const uint4* stage, in
     return matrix_descriptor(stage, N) + (tap * PLANES + plane) * N;
 }
 #else
-typedef TensorMap Filters;
+typedef TensorMap Images, Filters;
+
+__device__ __forceinline__ MatrixDescriptor left_operand(const uint4* pixel, int plane) {
+    return rows_descriptor(pixel, PLANES) + plane;
+}
 
 #if FLIPPED  // rows of WIDTH outputs for each channel of a part
 __device__ __forceinline__ void load_filters(uint4* to, const Filters& filters, int part, int number,
@@ -131,19 +146,19 @@ template <typename F> __device__ __forceinline__ void for_each_vector(int pixel,
 
 // tiles: in all: those of all groups and parts at a time, then the next pixels.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-convolve(const T* x, const __grid_constant__ Filters filters, const float* b, const T* relu_output,
-         T* y, int images, int tiles, float slope) {
+convolve(const __grid_constant__ Images x, const __grid_constant__ Filters filters, const float* b,
+         const T* relu_output, T* y, int images, int tiles, float slope) {
     PDL_BEGIN;
     extern __shared__ __align__(1024) uint4 shared[];
     uint4 *stages = shared, *patches = stages + STAGES * STAGE;
-    uint4* results = patches + BUFFERS * PLANES * PLANE;
+    uint4* results = patches + BUFFERS * PATCH;
     uint32_t barriers = shared_address(results + GROUPS * 4 * ROWS * ROW);
     Ring<BUFFERS> patch(barriers);
     Ring<STAGES> stage(barriers + BUFFERS * 16);
     // Of the whole warp, as the instruction wants its operands.
     int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
     if (threadIdx.x == 0) {
-        patch.init(LOADERS, GROUPS * 4);
+        patch.init(VEC == 8 ? 1 : LOADERS, GROUPS * 4);
         stage.init(1, GROUPS * 4);
         fence_proxy_async();
     }
@@ -160,6 +175,19 @@ convolve(const T* x, const __grid_constant__ Filters filters, const float* b, co
                 }
             }
         }
+#if VEC == 8
+        if (threadIdx.x != GROUPS * 128 + 32) return;
+        for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+            int channel = tile % (G * PARTS) / PARTS * CG, flat = tile / (G * PARTS) * TILE;
+            int image = flat / IMAGE, row = flat % IMAGE / PITCH - PH, column = flat % PITCH - PW;
+            for (int c = 0; c < CG; c += CHUNK, patch.advance()) {
+                patch.wait_empty();
+                mbarrier_arrive_expect_tx(patch.full(), REACH * PLANES * 16);
+                tma_load_pixels(patches + patch.place * PATCH, x, channel + c, column, row, image,
+                                patch.full());
+            }
+        }
+#else
         int loader = threadIdx.x - GROUPS * 128 - 32, plane = loader % PLANES;
         if (loader < 0) return;
         for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
@@ -169,7 +197,7 @@ convolve(const T* x, const __grid_constant__ Filters filters, const float* b, co
                 pixel[i] = input_pixel(tile / (G * PARTS) * TILE + loader / PLANES +
                                        i * (LOADERS / PLANES), images);
             for (int c = plane * VEC; c < CHUNKS * CHUNK; c += CHUNK, patch.advance()) {
-                uint4* to = patches + (patch.place * PLANES + plane) * PLANE;
+                uint4* to = patches + patch.place * PATCH + plane * PLANE;
                 patch.wait_empty();
 #pragma unroll
                 for (int i = 0; i < LOADED; ++i) {
@@ -181,6 +209,7 @@ convolve(const T* x, const __grid_constant__ Filters filters, const float* b, co
                 cp_async_mbarrier_arrive(patch.full());
             }
         }
+#endif
         return;
     }
     setmaxnreg_inc<MULTIPLYING>();
@@ -203,20 +232,19 @@ convolve(const T* x, const __grid_constant__ Filters filters, const float* b, co
         __syncwarp();  // results of the tile before have left
         for_each_vector(pixel, bytes, [&](int row, int vector, int at, bool there) {
             const T* from = relu_output + (int64_t)at * (G * OG) + output + vector * VEC;
-            cp_async_16_bytes(results + row * ROW + vector, there ? from : x, there);
+            cp_async_16_bytes(results + row * ROW + vector, there ? from : relu_output, there);
         });
 #endif
         uint32_t used = 0, used_patch = 0;  // barriers of what may be emptied after the next wait
 #pragma unroll 1
         for (int chunk = 0; chunk < CHUNKS; ++chunk) {
-            const uint4* from = patches + patch.place * (PLANES * PLANE) + own;
+            const uint4* from = patches + patch.place * PATCH + own * PIXEL;
             patch.wait_full();
             fence_proxy_async();
 #pragma unroll 1
-            for (int row = 0; row < KH; ++row, from += PITCH - KW) {
+            for (int row = 0; row < KH; ++row, from += (PITCH - KW) * PIXEL) {
 #pragma unroll 1
-                for (int column = 0; column < KW; column += TAPS, from += TAPS) {
-                    MatrixDescriptor left = matrix_descriptor(from, PLANE);
+                for (int column = 0; column < KW; column += TAPS, from += TAPS * PIXEL) {
                     const uint4* right = stages + stage.place * STAGE;
                     stage.wait_full();
                     wgmma_fence(sum);
@@ -225,7 +253,7 @@ convolve(const T* x, const __grid_constant__ Filters filters, const float* b, co
                         int tap = i / (PLANES / 2), k = i % (PLANES / 2) * 2;
 #pragma unroll
                         for (int d = 0; d < DEEP; ++d)
-                            MULTIPLY(sum[d], left + (k * PLANE + d * 64 + tap),
+                            MULTIPLY(sum[d], left_operand(from, k) + (d * 64 + tap) * PIXEL,
                                      right_operand(right, tap, k));
                     }
                     wgmma_commit();

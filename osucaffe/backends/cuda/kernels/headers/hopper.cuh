@@ -160,6 +160,15 @@ __device__ __forceinline__ void tma_load(void* to, const TensorMap& map, int i, 
                  "r"(barrier), "r"(i), "r"(j), "r"(k), "r"(l), "r"(m) : "memory");
 }
 
+// A run of pixels of images with zeros around, from this one on, to shared memory: rows of channels.
+__device__ __forceinline__ void tma_load_pixels(void* to, const TensorMap& map, int channel, int column,
+                                                int row, int image, uint32_t barrier) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5, %6}], [%2], {%7, %7};" ::"r"(shared_address(to)),
+                 "l"(&map), "r"(barrier), "r"(channel), "r"(column), "r"(row), "r"(image),
+                 "h"((uint16_t)0) : "memory");
+}
+
 // -- registers of a thread from here on; to be called by all of four warps
 
 template <int COUNT> __device__ __forceinline__ void setmaxnreg_inc() {
