@@ -100,7 +100,10 @@ def split(graph: Graph, a: Arguments) -> None:
 
 @translator
 def permute(graph: Graph, a: Arguments) -> None:
-    put(graph, a.y, "Transpose", graph.read(a.x), perm=list(a.axes))
+    value, own = graph.read(a.x), a.shape is None or tuple(a.shape) == a.x.shape
+    value = value if own else graph.reshape(value, a.shape)
+    value = graph.node("Transpose", value, perm=list(a.axes), hint=graph.hint(a.y))
+    graph.write(a.y, value if own else graph.reshape(value, a.y.shape))
 
 
 @translator

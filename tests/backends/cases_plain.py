@@ -37,6 +37,15 @@ def movement_cases() -> None:
     case("batch", "split", {"x": x}, {"axis": 0}, {"ys": [x[:1], x[1:]]})
 
     case("", "permute", {"x": x}, {"axes": (2, 0, 3, 1)}, {"y": x.transpose(2, 0, 3, 1)})
+    deep = normal(2, 12, 4, 6)
+    for label, shape, axes, result in (
+        ("channels to blocks", (2, 3, 2, 2, 4, 6), (0, 1, 4, 2, 5, 3), (2, 3, 8, 12)),
+        ("blocks to channels", (2, 12, 2, 2, 3, 2), (0, 1, 3, 5, 2, 4), (2, 48, 2, 3)),
+        ("darknet's blocks", (2, 3, 4, 2, 6, 2), (0, 3, 5, 1, 2, 4), (2, 48, 2, 3)),
+        ("groups of channels", (2, 3, 4, 24), (0, 2, 1, 3), deep.shape),
+    ):
+        found = deep.reshape(shape).transpose(axes).reshape(result)
+        case(label, "permute", {"x": deep}, {"axes": axes, "shape": shape}, {"y": found})
     small, box = normal(1, 2, 4, 3), (slice(1, 2), slice(0, 2), slice(0, 4), slice(2, 5))
     offsets = {"offsets": (1, 0, 0, 2)}
     case("", "crop", {"x": x}, offsets, {"y": x[box]})

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY
 from itertools import accumulate
 from typing import Any
 
-from ..tensor import Tensor
+from ..tensor import Shape, Tensor
 from .recording import (
     FusedReads,
     Gradient,
@@ -73,11 +73,22 @@ class Split(Primitive):
 
 
 class Permute(Primitive):
-    """y = x with its axes in another order: axis i of y is axis axes[i] of x."""
+    """y = x with its axes in another order: axis i of y is axis axes[i] of x.
+
+    shape: x is seen under this one (None: its own); y has the elements in the order that comes,
+    under its own shape. (Views would have both lie in the order of their shapes.)
+    """
 
     x: Read
     y: Write
     axes: Sequence[int]
+    shape: Shape | None = None
+
+    @property
+    def seen(self) -> tuple[Shape, Shape]:
+        """The shapes that x and y are seen under."""
+        shape = self.x.shape if self.shape is None else tuple(self.shape)
+        return shape, tuple(shape[axis] for axis in self.axes)
 
 
 class Crop(Primitive):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base import Blobs, Flags, Layer, Program, Reshaped, Shape, Shapes, Tensor, register
+from ..base import Blobs, Flags, Layer, Program, Reshaped, Shape, Shapes, register
 
 
 @register("Reshape")
@@ -162,17 +162,11 @@ class Reordered(Layer):
         return self.shapes[1]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        x, y = map(_seen, (bottom[0].data, top[0].data), self.shapes)
-        program.permute(x, y, axes=self.axes)
+        program.permute(bottom[0].data, top[0].data, self.axes, self.shapes[0])
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        dx, dy = map(_seen, (bottom[0].diff, top[0].diff), self.shapes)
-        program.permute(dy, dx, axes=tuple(map(self.axes.index, range(len(self.axes)))))
-
-
-def _seen(tensor: Tensor, shape: Shape) -> Tensor:
-    """The tensor under a shape; as it lies where that is its own."""
-    return tensor if tensor.shape == shape else tensor.view(shape)
+        axes = tuple(map(self.axes.index, range(len(self.axes))))
+        program.permute(top[0].diff, bottom[0].diff, axes, self.shapes[1])
 
 
 @register("PixelShuffle")

@@ -72,7 +72,7 @@ VIEWED = (
     + given("t", 2, 6, 6, 6)
     + convolution("c", "x", "c")
     + layer("s", "Scale", "c", "s")
-    + layer("v", "ShuffleChannel", "s", "v", "shuffle_channel_param { group: 2 }")
+    + layer("v", "Flip", "s", "v", "flip_param { flip_width: true }")
     + layer("sum", "Eltwise", "s v", "y")
     + LOSS
 )

@@ -54,7 +54,8 @@ def split(call: CpuCall, a: ops.Split) -> Step:
 
 @direct()
 def permute(call: CpuCall, a: ops.Permute) -> None:
-    np.copyto(a.y.array, a.x.array.transpose(a.axes))
+    shape, permuted = a.seen
+    np.copyto(a.y.array.reshape(permuted), a.x.array.reshape(shape).transpose(a.axes))
 
 
 @primitive()

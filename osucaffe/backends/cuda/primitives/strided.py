@@ -110,9 +110,39 @@ def _broadcast_strides(tensor: Tensor, box: Shape) -> tuple[int, ...]:
 @primitive("own")
 def permute(call: CudaCall, a: Permute) -> Step:
     call.choose_layouts(a.x, a.y)
-    from_x = strides(a.x)
-    x = View("x", a.x, tuple(from_x[axis] for axis in a.axes))
-    return map_step([x, _view("y", a.y, stored=True)], a.y.shape, "y = x;")
+    shape, permuted = a.seen
+    x, from_x = _seen(call, a.x, shape)
+    y, to_y = _seen(call, a.y, permuted)
+    views = View("x", x, tuple(from_x[axis] for axis in a.axes)), View("y", y, to_y, stored=True)
+    return map_step(views, permuted, "y = x;")
+
+
+def _seen(call: CudaCall, tensor: Tensor, shape: Shape) -> tuple[Tensor, tuple[int, ...]]:
+    """A tensor, or a row-major one in its place, and its strides under another shape."""
+    found = seen_strides(tensor.shape, strides(tensor), shape)
+    if found is None:
+        tensor = call.in_layout(tensor, nhwc=False)
+        found = seen_strides(tensor.shape, strides(tensor), shape)
+    assert found is not None, "what is row-major can be seen under any shape"
+    return tensor, found
+
+
+def seen_strides(shape: Shape, distances: Shape, seen: Shape) -> tuple[int, ...] | None:
+    """The strides under another shape of what has these under its own; None: there are none."""
+    axes = [axis for axis, extent in enumerate(shape) if extent > 1]
+    found = [0] * len(seen)
+    count = before = 1  # elements of the last axes, as seen and as they are, that go together
+    for axis in reversed(range(len(seen))):
+        if seen[axis] > 1 and count == before:
+            count, before, first = 1, shape[axes[-1]], distances[axes[-1]]
+            axes.pop()
+        found[axis] = first * count if seen[axis] > 1 else 0
+        count *= seen[axis]
+        while before < count:
+            if distances[axes[-1]] != first * before:
+                return None
+            before *= shape[axes.pop()]
+    return tuple(found)
 
 
 def _corner(tensor: Tensor, offsets: Sequence[int]) -> int:
