@@ -221,7 +221,9 @@ class ImplicitGemm(Problem):
         image = self._reach(config.pixels) * self.chunks * self.planes * 16
         results = config.pixels * config.outputs * (16 // self.vector) * (1 + self.masked)
         cached = (filters + image + results) / CACHE_BYTES
-        moved = (image * self.group / self.parts(config.outputs) + results) / MEMORY_BYTES
+        # What lies around a tile has been in the cache since the one before.
+        own = image * config.pixels / self._reach(config.pixels)
+        moved = (own * self.group / self.parts(config.outputs) + results) / MEMORY_BYTES
         turns = -(-self.tiles(config) // device.sm_count)
         return turns * (max(multiplied, cached, moved) + EPILOGUE) / device.cycles_a_millisecond
 

@@ -34,8 +34,10 @@ STEP = 16
 """Pixels of a product."""
 MOST_PIXELS, MOST_STEPS = 192, 12
 """Of a stage; products of one in one row."""
-WIDTH = 64
-"""Channels of a row in shared memory, and outputs of a product."""
+WIDTHS, WIDTH = (16, 32, 64), 64
+"""Channels of a row of x in shared memory; outputs of a row of dy, and of a product."""
+MOST_COLUMNS = 256
+"""Of a product."""
 LOADING, SPARE = 24, 36
 """Registers of a thread that has boxes copied, and of one that multiplies, besides its sums."""
 ONES_BYTES = 128
@@ -102,13 +104,22 @@ class FilterGradient(Problem):
             if outputs < self.outputs + 64 and self._sums(tile) + SPARE <= self._registers(tile):
                 yield tile
 
+    def _merged(self, tile: Tile) -> int:
+        """Taps of a product: those of a row of the kernel, if it can have them."""
+        taps = self.kernel[1]
+        return taps if tile.part in WIDTHS and taps * tile.part <= MOST_COLUMNS else 1
+
     def _units(self, tile: Tile) -> int:
-        """Of 64 outputs and a tap."""
-        return tile.outputs // 64 * tile.rows * self.kernel[1]
+        """Of 64 outputs and the taps of a product."""
+        return tile.outputs // 64 * tile.rows * self.kernel[1] // self._merged(tile)
+
+    def _columns(self, tile: Tile) -> int:
+        """Of a product."""
+        return tile.part * self._merged(tile)
 
     def _sums(self, tile: Tile) -> int:
         """Of a thread."""
-        return -(-self._units(tile) // tile.consumers) * tile.part // 2
+        return -(-self._units(tile) // tile.consumers) * self._columns(tile) // 2
 
     def _registers(self, tile: Tile) -> int:
         """Of a thread that multiplies: what others leave."""
@@ -128,7 +139,8 @@ class FilterGradient(Problem):
         count = self.x[0] * image
         steps = ((image - 1) * stage.steps + stage.last) / image
         # The instruction multiplies, or reads its operands from shared memory.
-        product = max(tile.part / 2, 16 + tile.part / 4)
+        columns = self._columns(tile)
+        product = max(columns / 2, 16 + columns / 4)
         units = -(-self._units(tile) // tile.consumers) * tile.consumers
         cycles = max(steps * units * product, self._slot(stage, tile) / CACHE_BYTES) + STAGE
 
@@ -152,7 +164,9 @@ class FilterGradient(Problem):
     def _slot(self, stage: Stage, tile: Tile) -> int:
         """Bytes of shared memory of a stage and its barriers."""
         maps, x = self._pixels(stage, tile)
-        return 128 * (tile.outputs // WIDTH * maps + -(-tile.part // WIDTH) * x) + 16
+        width = _width(tile)
+        copied = 128 * tile.outputs // WIDTH * maps + -(-tile.part // width) * x * width * 2
+        return -(-copied // 1024) * 1024 + 16
 
     def shared(self, config: TileConfig) -> int:
         """Bytes of shared memory of a block."""
@@ -172,10 +186,11 @@ class FilterGradient(Problem):
             "wgrad_16bit", name, **self.macros, BATCH=self.x[0],
             ROWS=stage.rows, WIDE=stage.wide, PITCH=stage.pitch, MAPS_PITCH=stage.maps_pitch,
             STEPS=stage.steps, LAST_STEPS=stage.last, SLOTS=config.slots, OUTPUTS=tile.outputs,
-            PART=tile.part, KROWS=tile.rows, CONSUMERS=tile.consumers, LOADING=LOADING,
+            PART=tile.part, X_WIDTH=_width(tile), MERGED=self._merged(tile), KROWS=tile.rows,
+            CONSUMERS=tile.consumers, LOADING=LOADING,
             MULTIPLYING=self._registers(tile), BIAS=int(bias), ONES=ONES[self.dtype, 2],
             DW=C_TYPES[dw],
-            **{"MULTIPLY(d, a, b)": wgmma(self.dtype, tile.part, turned=(True, True)),
+            **{"MULTIPLY(d, a, b)": wgmma(self.dtype, self._columns(tile), turned=(True, True)),
                "ADD_UP(d, a, b)": wgmma(self.dtype, 8, turned=(True, True))},
         )  # fmt: skip
 
@@ -183,14 +198,14 @@ class FilterGradient(Problem):
         """What is copied of x and of dy."""
         stage = config.stage
 
-        def box(shape: Shape, pitch: int, rows: int) -> Box:
+        def box(shape: Shape, width: int, pitch: int, rows: int) -> Box:
             n, c, h, w = shape
             strides = c, w * c, h * w * c, n * h * w * c
-            return Box((c, w, h, n, 1), strides, (WIDTH, pitch, rows, 1, 1), 2, permuted=True)
+            return Box((c, w, h, n, 1), strides, (width, pitch, rows, 1, 1), 2, permuted=True)
 
         return (
-            box(self.x, stage.pitch, stage.rows + config.tile.rows - 1),
-            box(self.y, stage.maps_pitch, stage.rows),
+            box(self.x, _width(config.tile), stage.pitch, stage.rows + config.tile.rows - 1),
+            box(self.y, WIDTH, stage.maps_pitch, stage.rows),
         )
 
     def step(self, config: TileConfig, call: CudaCall) -> Step:
@@ -215,6 +230,11 @@ class FilterGradient(Problem):
                 [partial, partial_bias, dw, db, np.int32(shares), *add],
             ),
         ])  # fmt: skip
+
+
+def _width(tile: Tile) -> int:
+    """Channels of a row of x."""
+    return next((width for width in WIDTHS if width >= tile.part), WIDTHS[-1])
 
 
 def filter_gradient(device: Device, precision: str, problem: Problem) -> FilterGradient | None:

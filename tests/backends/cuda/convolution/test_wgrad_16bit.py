@@ -39,11 +39,13 @@ def gradient(layer: Layer) -> FilterGradient:
 
 
 def one_of_each_kind(found: FilterGradient) -> list[TileConfig]:
-    """With all rows of the kernel or one, of rows or parts of them, by more consumers or fewer."""
+    """With all rows of the kernel or one, of rows or parts of them, by more consumers or fewer; with
+    taps by themselves (24 channels) or together."""
     kinds = itertools.product((found.kernel[0], 1), (False, True))
     result = []
-    for (rows, several), consumers in zip(kinds, 2 * CONSUMERS, strict=True):
-        tiles = [Tile(o, part, rows, consumers) for o in (64, 128) for part in (24, 16, 8)]
+    parts = (16, 24, 24, 32)
+    for (rows, several), consumers, part in zip(kinds, 2 * CONSUMERS, parts, strict=True):
+        tiles = [Tile(outputs, part, rows, consumers) for outputs in (128, 64)]
         cut = stages(found, STEP, MOST_STEPS, MOST_PIXELS)
         fit = [stage for stage in cut if (stage.rows > 1) == several]
         made = (

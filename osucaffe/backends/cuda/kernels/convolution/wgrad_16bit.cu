@@ -3,10 +3,11 @@
 // bf16 take 0.62 ms in place of 1.07 by the best of cuDNN: 14 % of an iteration.
 //
 // dw[output][tap][channel] = sum over pixels of dy[pixel][output] x[pixel + tap][channel]. Shared
-// memory holds, of both, rows of 64 channels for each pixel, in the order in which the instruction
+// memory holds, of both, a row of channels for each pixel, in the order in which the instruction
 // takes them turned around (a row's vectors are permuted by its number), from wherever a tap says: so
 // nothing is copied. A thread has boxes copied, groups of four warps multiply: each has some units, of
-// 64 outputs and a tap.
+// 64 outputs and MERGED taps: what follows a pixel's channels for the instruction are those of the next
+// pixel, which the next tap wants, so that dy is read once for a row of the kernel.
 //
 // A stage: ROWS rows of an image's output, or WIDE pixels of one. Rows of x are PITCH pixels apart,
 // those of dy MAPS_PITCH, the same if there are several: the pixels of x before a row are zeros, and
@@ -17,7 +18,8 @@
 // same dy take turns, by stages, to sum it for the biases: a product by ones.
 //
 // BATCH, OH, OW: maps; G: groups; CG, OG: channels and outputs of each; KH, KW, PH, PW: kernel and
-// padding; OUTPUTS, PART, KROWS: outputs, channels and rows of the kernel of a block; STEPS,
+// padding; OUTPUTS, PART, KROWS: outputs, channels and rows of the kernel of a block; X_WIDTH:
+// channels of a row of x, PART if MERGED > 1; STEPS,
 // LAST_STEPS: products, of 16 pixels, of a stage and of an image's last one; SLOTS: stages in flight;
 // CONSUMERS: groups of four warps that multiply; MULTIPLYING, LOADING: registers of a thread of these,
 // and of the others; MULTIPLY(d, a, b), ADD_UP(d, a, ones): the instruction; BIAS: there are biases;
@@ -29,7 +31,9 @@
 #define THREADS (CONSUMERS * 128 + 128)
 #define BLOCKS (OUTPUTS / 64)
 #define PARTS ((PART + 63) / 64)
-#define UNITS (BLOCKS * KROWS * KW)
+#define PIXEL (X_WIDTH / 8)
+#define COLUMNS (PART * MERGED)
+#define UNITS (BLOCKS * KROWS * KW / MERGED)
 #define OWN ((UNITS + CONSUMERS - 1) / CONSUMERS)
 #define ADDED (BIAS ? (BLOCKS + CONSUMERS - 1) / CONSUMERS : 1)
 
@@ -40,8 +44,8 @@
 #define MAPS_PIXELS EIGHTS(MAX(MAPS_COPIED, STEPS * 16))
 #define X_PIXELS EIGHTS(MAX(X_COPIED, STEPS * 16 + (KROWS - 1) * PITCH + KW - 1))
 #define MAPS (BLOCKS * MAPS_PIXELS * 8)
-#define SLOT (MAPS + PARTS * X_PIXELS * 8)
-#define COPIED_BYTES ((BLOCKS * MAPS_COPIED + PARTS * X_COPIED) * 128)
+#define SLOT ((MAPS + PARTS * X_PIXELS * PIXEL + 63) / 64 * 64)
+#define COPIED_BYTES ((BLOCKS * MAPS_COPIED * 8 + PARTS * X_COPIED * PIXEL) * 16)
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 filter_products(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap maps_map,
@@ -73,7 +77,7 @@ filter_products(const __grid_constant__ TensorMap x_map, const __grid_constant__
                 tma_load(slot + i * MAPS_PIXELS * 8, maps_map, w.group * OG + w.output + i * 64,
                          column, row, image, 0, ring.full());
             for (int i = 0; i < PARTS; ++i)
-                tma_load(slot + MAPS + i * X_PIXELS * 8, x_map, w.group * CG + w.channel + i * 64,
+                tma_load(slot + MAPS + i * X_PIXELS * PIXEL, x_map, w.group * CG + w.channel + i * 64,
                          column - PW, row + w.row - PH, image, 0, ring.full());
         }
         return;
@@ -82,31 +86,32 @@ filter_products(const __grid_constant__ TensorMap x_map, const __grid_constant__
     int lane = threadIdx.x % 32, left[OWN], right[OWN];
 #pragma unroll
     for (int j = 0; j < OWN; ++j) {
-        int unit = min(consumer * OWN + j, UNITS - 1), tap = unit / BLOCKS;
+        int unit = min(consumer * OWN + j, UNITS - 1), tap = unit / BLOCKS * MERGED;
         left[j] = unit % BLOCKS * (MAPS_PIXELS * 8);
-        right[j] = MAPS + (tap / KW * PITCH + tap % KW) * 8;
+        right[j] = (tap / KW * PITCH + tap % KW) * PIXEL;
     }
-    float sum[OWN][PART / 2] = {}, bias[ADDED][4] = {};
+    float sum[OWN][COLUMNS / 2] = {}, bias[ADDED][4] = {};
     uint32_t used = 0;  // the barrier of what may be emptied after the next wait
 #pragma unroll 1
     for (int stage = w.first; stage < last; ++stage, ring.advance()) {
-        const uint4* slot = shared + ring.place * SLOT;
+        const uint4 *maps = shared + ring.place * SLOT, *x = maps + MAPS;
         ring.wait_full();
         pin(bias);
         wgmma_fence(sum);
         bool adds = BIAS && stage % TURNS == w.turn;
         int steps = is_last(stage) ? LAST_STEPS : STEPS;
 #pragma unroll 1
-        for (int step = 0; step < steps; ++step, slot += 128) {
+        for (int step = 0; step < steps; ++step, maps += 128, x += 16 * PIXEL) {
 #pragma unroll
             for (int j = 0; j < OWN; ++j)
-                MULTIPLY(sum[j], turned_rows_descriptor(slot + left[j], 8, MAPS_PIXELS * 8),
-                         turned_rows_descriptor(slot + right[j], 8, X_PIXELS * 8));
+                MULTIPLY(sum[j], turned_rows_descriptor(maps + left[j], 8, MAPS_PIXELS * 8),
+                         turned_rows_descriptor(x + right[j], PIXEL,
+                                                (MERGED > 1 ? 1 : X_PIXELS) * PIXEL));
 #pragma unroll
             for (int j = 0; j < ADDED; ++j)
                 if (int block = consumer + j * CONSUMERS; adds && block < BLOCKS)
                     ADD_UP(bias[j],
-                           turned_rows_descriptor(slot + block * (MAPS_PIXELS * 8), 8, MAPS_PIXELS * 8),
+                           turned_rows_descriptor(maps + block * (MAPS_PIXELS * 8), 8, MAPS_PIXELS * 8),
                            matrix_descriptor(ones, 0, 0));
         }
         wgmma_commit();
@@ -121,15 +126,15 @@ filter_products(const __grid_constant__ TensorMap x_map, const __grid_constant__
     partial += (int64_t)(blockIdx.y * G + w.group) * OG * (KH * KW * CG);
 #pragma unroll
     for (int j = 0; j < OWN; ++j) {
-        int unit = consumer * OWN + j, tap = unit / BLOCKS;
+        int unit = consumer * OWN + j, tap = unit / BLOCKS * MERGED;
         int output = w.output + unit % BLOCKS * 64 + row;
         float* to = partial + (w.row * KW + tap) * CG + w.channel + lane % 4 * 2;
 #pragma unroll
-        for (int k = 0; k < PART / 4; ++k) {
-            int below = output + k % 2 * 8, behind = k / 2 * 8;
+        for (int k = 0; k < COLUMNS / 4; ++k) {
+            int below = output + k % 2 * 8, behind = k / 2 * 8 % PART;
             if (unit >= UNITS || below >= OG || w.channel + behind >= CG) continue;
             float pair[2] = {sum[j][k * 2], sum[j][k * 2 + 1]};
-            store(to + (int64_t)below * (KH * KW * CG) + behind, pair);
+            store(to + (int64_t)below * (KH * KW * CG) + k / 2 * 8 / PART * CG + behind, pair);
         }
     }
     partial_bias += ((int64_t)(blockIdx.y * TURNS + w.turn) * G + w.group) * OG;
