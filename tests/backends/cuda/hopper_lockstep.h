@@ -45,8 +45,13 @@ inline void put(bfloat16& to, float value) {
 template <typename T, int N> void load(const T* from, float (&to)[N]) {
     for (int i = 0; i < N; ++i) to[i] = to_float(reinterpret_cast<const Vector<T, N>*>(from)->element[i]);
 }
+template <typename T, int N> Vector<T, N> pack(const float (&from)[N]) {
+    Vector<T, N> v;
+    for (int i = 0; i < N; ++i) put(v.element[i], from[i]);
+    return v;
+}
 template <typename T, int N> void store(T* to, const float (&from)[N]) {
-    for (int i = 0; i < N; ++i) put(reinterpret_cast<Vector<T, N>*>(to)->element[i], from[i]);
+    *reinterpret_cast<Vector<T, N>*>(to) = pack<T>(from);
 }
 
 // -- products: d (64 x N, of 128 threads) += a b, which are ELEMENTs

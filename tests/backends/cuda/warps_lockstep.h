@@ -58,6 +58,9 @@ template <typename T, int N> static void load(const T* from, float (&to)[N]) {
 template <typename T, int N> static void unpack(const Vector<T, N>& v, float (&to)[N]) {
     load(v.element, to);
 }
+template <typename T, int N> static void store(T* to, const Vector<T, N>& v) {
+    *reinterpret_cast<Vector<T, N>*>(to) = v;
+}
 template <typename T, int N> static void store(T* to, const float (&from)[N]) {
     for (int i = 0; i < N; ++i) reinterpret_cast<Vector<T, N>*>(to)->element[i] = from[i];
 }

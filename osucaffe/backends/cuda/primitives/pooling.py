@@ -62,13 +62,10 @@ def _over_images(
     vector = math.gcd(over.shape[1], 16 // ITEM_BYTES[floats])
     count = over.shape[0] * over.shape[1] // vector
     macros: dict[str, Any] = {"T": over, "VEC": vector, "C": over.shape[1], "RELU": relu}
-    # What windows share is read once for two rows of pixels, and backward for two columns, too.
+    # What windows share is read once for four pixels (outputs side by side may share little).
     maximum = isinstance(a, MaxPooling | MaxPoolingBackward)
-    tiled = maximum and all(
-        stride < min(size, 3) and size <= MOST_TILED
-        for size, stride in zip(a.kernel, a.stride, strict=True)
-    )
-    tile = (2, a.stride[1] if backward else 1) if tiled else (1, 1)
+    tiled = maximum and max(a.stride) <= 2 and max(a.kernel) <= MOST_TILED
+    tile = (2, 2 if backward or a.stride[1] == 1 else 1) if tiled else (1, 1)
     for i, axis in enumerate("HW"):
         # Backward, the first pixel of a tile is the first of a window, if it is not the only one.
         before = a.pad[i] % a.stride[i] if backward and tiled else 0

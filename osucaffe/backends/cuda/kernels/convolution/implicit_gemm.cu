@@ -288,7 +288,7 @@ convolve(const __grid_constant__ Images x, const __grid_constant__ Filters filte
                 pair[0] = behind_relu(pair[0], mask[0]);
                 pair[1] = behind_relu(pair[1], mask[1]);
 #endif
-                store(to + j * 8, pair);
+                *reinterpret_cast<Vector<T, 2>*>(to + j * 8) = pack<T>(pair);
             }
         }
         __syncwarp();

@@ -97,7 +97,7 @@ template <typename T, int N> __device__ __forceinline__ void load(const T* from,
     unpack(v, to);
 }
 
-template <typename T, int N> __device__ __forceinline__ void store(T* to, const float (&from)[N]) {
+template <typename T, int N> __device__ __forceinline__ Vector<T, N> pack(const float (&from)[N]) {
     Vector<T, N> v;
 #if __CUDA_ARCH__ >= 800
     if constexpr (is_bfloat16<T> && N % 2 == 0) {
@@ -106,13 +106,30 @@ template <typename T, int N> __device__ __forceinline__ void store(T* to, const 
         for (int i = 0; i < N / 2; ++i)
             asm("cvt.rn.bf16x2.f32 %0, %1, %2;"
                 : "=r"(words.element[i]) : "f"(from[2 * i + 1]), "f"(from[2 * i]));
-        *reinterpret_cast<Vector<T, N>*>(to) = v;
-        return;
+        return v;
     }
 #endif
 #pragma unroll
     for (int i = 0; i < N; ++i) v.element[i] = from_float<T>(from[i]);
-    *reinterpret_cast<Vector<T, N>*>(to) = v;
+    return v;
+}
+
+// A vector to global memory. The compiler takes assignments apart where it shares them between branches:
+// parts of sectors then take several times as long.
+template <typename T, int N> __device__ __forceinline__ void store(T* to, const Vector<T, N>& v) {
+    const auto* words = reinterpret_cast<const uint32_t*>(&v);
+    if constexpr (sizeof(v) == 16)
+        asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(words[0]),
+                     "r"(words[1]), "r"(words[2]), "r"(words[3]) : "memory");
+    else if constexpr (sizeof(v) == 8)
+        asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(words[0]), "r"(words[1])
+                     : "memory");
+    else
+        *reinterpret_cast<Vector<T, N>*>(to) = v;
+}
+
+template <typename T, int N> __device__ __forceinline__ void store(T* to, const float (&from)[N]) {
+    store(to, pack<T>(from));
 }
 
 template <typename N> __device__ __forceinline__ N warp_sum(N x) {

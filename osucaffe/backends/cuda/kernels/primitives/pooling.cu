@@ -75,7 +75,7 @@ template <typename E, int N> struct Greatest {
         Vector<uint8_t, N> noted;
 #pragma unroll
         for (int i = 0; i < N; ++i) noted.element[i] = positive && !(best[i] > 0) ? 255 : number[i];
-        if (note) *reinterpret_cast<Vector<uint8_t, N>*>(note) = noted;
+        if (note) store(note, noted);
     }
 };
 
@@ -113,17 +113,18 @@ template <typename E, int N> struct GreatestPairs {
         }
     }
     __device__ __forceinline__ void store_to(E* y, uint8_t* note, bool positive) const {
-        Vector<uint32_t, N / 2> values;
+        Vector<E, N> values;
+        auto& pairs = reinterpret_cast<Vector<uint32_t, N / 2>&>(values);
         Vector<uint8_t, N> noted;
 #pragma unroll
         for (int i = 0; i < N / 2; ++i) {
             uint32_t kept = positive ? number[i] | ~greater(best[i], 0, E()) : number[i];
-            values.element[i] = best[i];
+            pairs.element[i] = best[i];
             noted.element[2 * i] = kept;
             noted.element[2 * i + 1] = kept >> 16;
         }
-        *reinterpret_cast<Vector<uint32_t, N / 2>*>(y) = values;
-        if (note) *reinterpret_cast<Vector<uint8_t, N>*>(note) = noted;
+        store(y, values);
+        if (note) store(note, noted);
     }
 };
 template <int N> struct Greatest<bfloat16, N> : GreatestPairs<bfloat16, N> {};
