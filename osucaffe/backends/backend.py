@@ -75,6 +75,8 @@ class Backend(Protocol):
     adds_gradients: frozenset[str] = frozenset()
     """Primitives that can add another gradient to the one that they write, and apply the backward
     pass of a ReLU to the sum."""
+    sums_outputs: bool = False
+    """Whether its convolutions can sum their outputs for a batch normalization (`sums`)."""
     activations: frozenset[str] = frozenset()
     """Formulas that a convolution or inner product may end with, where nothing runs backward: its
     setting `activation` is the call that would apply it."""

@@ -39,6 +39,7 @@ class Cuda(TuningGpu):
         "inner_product_backward_data", "lrn_backward", "max_pooling_backward", "split", "sum",
     ))  # fmt: skip
     adds_gradients = frozenset(("average_pooling_backward", "max_pooling_backward"))
+    sums_outputs = True
     overlaps = frozenset(("convolution_backward_filter", "inner_product_backward_filter", "total"))
     raw_records = True
     """A byte a pixel is quicker to upload than a float, and `transform` takes no time here."""

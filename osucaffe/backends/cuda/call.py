@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from ..tensor import Call, Step, Tensor
+from ..tensor import Call, Step, Tensor, sequence
 from .gpu import Gpu
 from .layout import Layout, dtype_of, is_nhwc, is_row_major, with_layout
 from .passes.convert import convert
@@ -129,12 +129,13 @@ class Provider:
     The tuner asks providers in their order. name: what it is called in logs and in what is
     remembered, without a colon. eager: whether the tuner lets it build what its candidates need as
     soon as the call is known, or only when it is asked. unless: milliseconds; where another
-    candidate takes less, it is not asked.
+    candidate takes less, it is not asked. sums: whether it writes the `sums` of a call, too.
     """
 
     name: str
     eager: bool = True
     unless: float = 0.0
+    sums: bool = False
 
     def worthwhile(self, best: float) -> bool:
         """Whether to ask for its candidates, where the best so far takes so many milliseconds
@@ -184,6 +185,36 @@ class Kernels(Provider):
         for config in self._configs():
             make = functools.partial(self.make, config)
             yield Candidate(str(config), make, self._estimate(config))
+
+
+class Followed(Provider):
+    """Another's candidates, each with a step of the call behind it."""
+
+    def __init__(self, provider: Provider, step: Callable[[CudaCall], Step]) -> None:
+        self.name, self.eager, self.unless = provider.name, provider.eager, provider.unless
+        self._provider, self._step = provider, step
+
+    def build(self, call: CudaCall) -> None:
+        self._provider.build(call)
+
+    def build_named(self, call: CudaCall, name: str) -> None:
+        self._provider.build_named(call, name)
+
+    def chosen(self, name: str) -> None:
+        self._provider.chosen(name)
+
+    def candidates(self) -> Iterable[Candidate]:
+        return map(self._followed, self._provider.candidates())
+
+    def named(self, name: str) -> Candidate | None:
+        found = self._provider.named(name)
+        return found and self._followed(found)
+
+    def _followed(self, candidate: Candidate) -> Candidate:
+        def make(call: CudaCall) -> Step:
+            return sequence([candidate.make(call), self._step(call)])
+
+        return replace(candidate, make=make)
 
 
 def only_unless(milliseconds: float, providers: list[Provider]) -> list[Provider]:

@@ -73,8 +73,9 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Unused:
-    """Of a tensor that this backend needs no memory for: it reads as zeros."""
+class Opaque:
+    """Of a tensor that only kernels know how to read: it reads as zeros. size: elements of memory
+    that they need."""
 
     dtype: str
     shape: Shape = ()

@@ -51,6 +51,7 @@ class BatchNormStatistics(Primitive):
 
     The past: past_means = fraction * past_means + mean, past_variances (C,) likewise with the
     unbiased variance, past_weight (1,) = fraction * past_weight + 1.
+    sums: what the convolution that made x has summed.
     """
 
     x: Read
@@ -62,6 +63,7 @@ class BatchNormStatistics(Primitive):
     _: KW_ONLY
     eps: float
     fraction: float
+    sums: FusedRead | None = None
 
 
 class Normalization(Primitive, abstract=True):

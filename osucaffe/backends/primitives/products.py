@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .recording import FusedCall, FusedRead, Gradient, Primitive, Read, Write
+from .recording import FusedCall, FusedRead, FusedWrite, Gradient, Primitive, Read, Write
 
 
 class ConvolutionWindow(Primitive, abstract=True, kw_only=True):
@@ -21,6 +21,7 @@ class Convolution(ConvolutionWindow):
 
     addend: y itself, whose values are added. relu: then y = y if y > 0 else relu * y (set by
     the fusion pass). activation: the call of another formula that y ends with, in its place.
+    sums: what `batch_norm_statistics` needs of y, as the backend keeps it.
     """
 
     x: Read
@@ -30,6 +31,7 @@ class Convolution(ConvolutionWindow):
     addend: FusedRead | None = None
     relu: float | None = None
     activation: FusedCall | None = None
+    sums: FusedWrite | None = None
 
 
 class ConvolutionBackwardData(ConvolutionWindow):

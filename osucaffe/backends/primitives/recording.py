@@ -26,10 +26,11 @@ Writes = list[Tensor]
 ReadWrites = list[Tensor]
 FusedRead = Tensor
 FusedReads = list["Tensor | None"]
+FusedWrite = Tensor
 FusedFlag = bool
 FusedCall = Call
 _READ = ("Read", "ReadWrite", "FusedRead")
-_WRITTEN = ("Write", "ReadWrite", "Gradient")
+_WRITTEN = ("Write", "ReadWrite", "Gradient", "FusedWrite")
 
 
 PRIMITIVES: dict[str, type[Primitive]] = {}

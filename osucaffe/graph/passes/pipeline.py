@@ -22,7 +22,7 @@ from ..assembly import Assembly
 from ..capture import by_layer
 from ..recording import record_backward, record_forward, warn_of_overwriters
 from . import fusion, inference, siblings, sums, verify
-from .batch_norm import fuse_batch_norm
+from .batch_norm import fuse_batch_norm, sum_outputs
 from .constants import Constants
 from .editing import Programs, owners, timelines
 from .folding import fold_batch_norm
@@ -185,6 +185,10 @@ COMPILE = (
     _fusing(
         "add gradients",
         lambda build: sums.add_gradients(build.programs, build.backend.adds_gradients),
+    ),
+    _fusing(
+        "sum outputs",
+        lambda build: sum_outputs(build.programs[0]) if build.backend.sums_outputs else None,
     ),
     _inferring("drop copies", lambda calls, *_: inference.drop_copies(calls)),
     _inferring("fold batch norm", lambda calls, _, constants: fold_batch_norm(calls, constants)),

@@ -29,6 +29,7 @@ inline uint32_t round_to_tf32(float value) {
     return bits;
 }
 inline uint32_t nearest_tf32(float value) { return round_to_tf32(value); }
+inline float fmaf(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 inline float __uint_as_float(uint32_t bits) {
     float value;
     memcpy(&value, &bits, 4);
@@ -42,8 +43,11 @@ inline void put(bfloat16& to, float value) {
     uint32_t bits = round_to_tf32(value);
     to.bits = bits + 0x7fff + (bits >> 16 & 1) >> 16;
 }
+template <typename T, int N> void unpack(const Vector<T, N>& v, float (&to)[N]) {
+    for (int i = 0; i < N; ++i) to[i] = to_float(v.element[i]);
+}
 template <typename T, int N> void load(const T* from, float (&to)[N]) {
-    for (int i = 0; i < N; ++i) to[i] = to_float(reinterpret_cast<const Vector<T, N>*>(from)->element[i]);
+    unpack(*reinterpret_cast<const Vector<T, N>*>(from), to);
 }
 template <typename T, int N> Vector<T, N> pack(const float (&from)[N]) {
     Vector<T, N> v;
@@ -211,6 +215,11 @@ inline void sync_warp_group() {
     static int come;
     int phase = come++ / 128;
     while (come < (phase + 1) * 128) meet();
+}
+template <int THREADS> void sync_consumers() {
+    static int come;
+    int phase = come++ / THREADS;
+    while (come < (phase + 1) * THREADS) meet();
 }
 inline void fence_proxy_async() {}
 inline void fence_mbarrier_init() {}

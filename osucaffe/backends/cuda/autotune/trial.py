@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...tensor import Step, Tensor, map_tensors, sequence
+from ...tensor import Step, Tensor, map_tensors, sequence, tensors_in
 from ..call import Candidate, CudaCall, TuningGpu
 from ..layout import C_TYPES, dtype_of, in_dtype
 from ..passes.convert import convert
@@ -62,7 +62,9 @@ class Trial:
         self._like = replace(call, reads=reads, writes=writes, trial=self)
         self._targets: list[Tensor] = []
         self._sampling: list[Step] = []
-        for tensor in self._like.written_tensors():
+        # Candidates may sum other parts for themselves.
+        compared = {name: each for name, each in writes.items() if name != "sums"}
+        for tensor in tensors_in(compared.values()):
             target = Tensor((SAMPLES,))
             self._backend.give_memory(target)
             function = kernel("sample", "sample", T=C_TYPES[dtype_of(tensor)])

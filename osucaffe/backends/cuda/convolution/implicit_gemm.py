@@ -54,11 +54,14 @@ SHORT = 96
 BUFFERS = (3, 2)
 LEAST_STAGES, ENOUGH_STAGES, MOST_STAGES = 4, 8, 32
 """From ENOUGH_STAGES on, memory is better spent on a third part of the image."""
-CACHE_BYTES, MEMORY_BYTES, EPILOGUE = 36, 14, 1500
+CACHE_BYTES, MEMORY_BYTES, EPILOGUE = 36, 20, 1500
 """On an H200, about: bytes a cycle of each multiprocessor's from the cache that all share, and
 from the memory; cycles in which the results of a tile are stored."""
 TRIED = 3
 """Tile configs that are timed."""
+SUMMING, SUMMED_OUTPUTS = 26, (128, 64, 32)
+"""Registers of a thread that sums what it stores; outputs of a tile then: a thread's are always of
+the same channels."""
 
 
 @dataclass(frozen=True)
@@ -99,11 +102,10 @@ class TileConfig:
         """Of a thread that multiplies: what those that load leave of those at the start."""
         return (self.share * self.threads - 128 * LOADING) // (self.groups * 128) // 8 * 8
 
-    @property
-    def fits(self) -> bool:
-        """Whether the registers are enough."""
+    def fits(self, spare: int = SPARE) -> bool:
+        """Whether the registers are enough. spare: of a thread, besides its products' sums."""
         one = self.outputs // 2
-        return one + SPARE <= self.share and self.deep * one + SPARE <= self.registers
+        return one + spare <= self.share and self.deep * one + spare <= self.registers
 
     @property
     def macros(self) -> dict[str, Any]:
@@ -118,10 +120,11 @@ class TileConfig:
 @dataclass(frozen=True)
 class ImplicitGemm(Problem):
     """A dense convolution of images, with the channels last. dtype: of the elements; masked: y has
-    a mask."""
+    a mask; sums: of how many parts of y a batch normalization wants sums (0: of none)."""
 
     dtype: str = "float32"
     masked: bool = False
+    sums: int = 0
 
     @property
     def vector(self) -> int:
@@ -162,8 +165,14 @@ class ImplicitGemm(Problem):
             self.channels % self.vector == 0 and self.outputs % self.vector == 0
             and (self.vector == 4 or rows)
             and all(0 <= pad < extent for pad, extent in between)
-            and max(self.kernel) > 1 and self.pixels < MOST_PIXELS
+            and self.pixels < MOST_PIXELS
+            and (self.can_sum if self.sums else max(self.kernel) > 1)
         )  # fmt: skip
+
+    @property
+    def can_sum(self) -> bool:
+        """Whether it can sum its outputs; then it does not leave products to libraries, either."""
+        return self.vector == 8 and self.group == 1 and self.outputs % SUMMED_OUTPUTS[-1] == 0
 
     def parts(self, outputs: int) -> int:
         """Tiles for the same pixels."""
@@ -190,9 +199,12 @@ class ImplicitGemm(Problem):
     def configs(self, device: Device) -> list[TileConfig]:
         """The most promising tile configs."""
         least = -(-self.outputs // MOST_OUTPUTS)
+        wide = [-(-self.outputs // (parts * 8)) * 8 for parts in range(least, least + 3)]
+        if self.sums:
+            wide = [outputs for outputs in SUMMED_OUTPUTS if self.outputs % outputs == 0]
         made = (
-            self._config(device, groups, deep, -(-self.outputs // (parts * 8)) * 8)
-            for (groups, deep), parts in itertools.product(SHAPES, range(least, least + 3))
+            self._config(device, groups, deep, outputs)
+            for (groups, deep), outputs in itertools.product(SHAPES, wide)
         )
         estimate = functools.partial(self.milliseconds, device)
         return sorted(dict.fromkeys(filter(None, made)), key=estimate)[:TRIED]
@@ -209,7 +221,8 @@ class ImplicitGemm(Problem):
         reach = self._reach(best.pixels)
         loaded = -(-reach // (LOADERS // self.planes))
         loads = reach <= MOST_RUN if self.vector == 8 else loaded <= MOST_LOADED
-        return best if best.stages >= LEAST_STAGES and best.fits and loads else None
+        fits = best.fits(SPARE + SUMMING if self.sums else SPARE)
+        return best if best.stages >= LEAST_STAGES and fits and loads else None
 
     def milliseconds(self, device: Device, config: TileConfig) -> float:
         """An estimate of the time it takes."""
@@ -231,7 +244,7 @@ class ImplicitGemm(Problem):
         """A kernel of implicit_gemm.cu, compiled for this."""
         own = {
             "T": C_TYPES[self.dtype], "VEC": self.vector, "PLANES": self.planes,
-            "WIDTH": WIDTH, "MASKED": int(self.masked),
+            "WIDTH": WIDTH, "MASKED": int(self.masked), "SUMS": self.sums,
             "MULTIPLY(d, a, b)": wgmma(
                 self.dtype, config.outputs, turned=(False, self.vector == 8 and self.flipped)
             ),
@@ -260,6 +273,9 @@ class ImplicitGemm(Problem):
         """A step that computes it, for a call."""
         x, w, b, relu_output, y, slope = Operands.of(call)
         parts, tiles = self.parts(config.outputs), self.tiles(config)
+        blocks = min(tiles, call.backend.properties.sm_count)
+        if self.sums:  # each block has the same outputs of all its tiles
+            blocks -= blocks % parts
         images: Tensor | Described
         filters: Tensor | Described
         if self.vector == 8:
@@ -269,22 +285,24 @@ class ImplicitGemm(Problem):
             images, filters = x, call.temporary((vectors * 4,))
             arrange = self.function("arrange_filters", config)
             steps = [launch(arrange, blocks_for(vectors), [w, filters])]
-        arguments = [images, filters, b, relu_output, y, np.int32(self.x[0]), np.int32(tiles)]
+        sums = call["sums"] if self.sums else None
+        arguments = [images, filters, b, relu_output, y, sums, *map(np.int32, (self.x[0], tiles))]
         steps.append(
             launch(
-                self.function("convolve", config), min(tiles, call.backend.properties.sm_count),
-                [*arguments, np.float32(slope)],
+                self.function("convolve", config), blocks, [*arguments, np.float32(slope)],
                 block=config.threads, shared=self.shared(config),
             )
         )  # fmt: skip
         return sequence(steps)
 
 
-def as_implicit_gemm(device: Device, precision: str, problem: Problem) -> ImplicitGemm | None:
+def as_implicit_gemm(
+    device: Device, precision: str, problem: Problem, sums: int = 0
+) -> ImplicitGemm | None:
     """The convolution as one for this kernel, if it is worth trying as such."""
     if not can_use_wgmma(device, precision, problem):
         return None
-    gemm = ImplicitGemm.like(problem, dtype=PRECISIONS[precision])
+    gemm = ImplicitGemm.like(problem, dtype=PRECISIONS[precision], sums=sums)
     return gemm if gemm.possible and gemm.work >= LEAST_WORK[precision] else None
 
 
@@ -292,11 +310,22 @@ def implicit_gemm(call: CudaCall, problem: Problem) -> list[Kernels]:
     """This kernel, for the outputs or for the gradient of the images of a call, where it is worth
     trying."""
     device = call.backend.properties
-    gemm = as_implicit_gemm(device, call.backend.precision, problem)
+    found = [
+        as_implicit_gemm(device, call.backend.precision, problem, sums)
+        for sums in dict.fromkeys((_parts_summed(call), 0))
+    ]
+    gemm = next(filter(None, found), None)
     if gemm is None:
         return []
     if "y" not in call.writes:
         gemm = gemm.gradient(masked=call["relu_output"] is not None)
     configs = functools.partial(gemm.configs, device)
     estimate = functools.partial(gemm.milliseconds, device)
-    return [Kernels("implicit_gemm", configs, gemm.step, estimate)]
+    kernels = Kernels("implicit_gemm", configs, gemm.step, estimate)
+    kernels.sums = gemm.sums > 0
+    return [kernels]
+
+
+def _parts_summed(call: CudaCall) -> int:
+    """The parts of the outputs of which a batch normalization wants sums, 0: none."""
+    return 0 if call["sums"] is None else call.needed("sums").layout.shape[1]

@@ -13,7 +13,7 @@ from ...primitives.formulas import (
 )
 from ...random import keep_threshold
 from ...tensor import Step, Tensor
-from ..layout import Unused, is_channels_last
+from ..layout import Opaque, is_channels_last
 from ..passes.elementwise import Operand, element_kernel, formula_step, row_major_place
 from ..registry import CudaCall, primitive
 from ..runtime.compile import kernel_from
@@ -56,7 +56,7 @@ def relu_backward(call: CudaCall, a: ReluBackward) -> Step:
 @primitive("own")
 def dropout(call: CudaCall, a: Dropout) -> Step:
     if a.mask.flexible:
-        a.mask.layout = Unused("uint8")
+        a.mask.layout = Opaque("uint8")
     return _dropout(call, a, a.x, a.y)
 
 

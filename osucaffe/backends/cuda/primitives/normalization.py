@@ -17,7 +17,7 @@ from ...primitives.normalization import (
 )
 from ...tensor import Step, Tensor, sequence
 from ..convolution.operands import choose_row_major
-from ..layout import ITEM_BYTES, Unused, dtype_of, is_channels_last
+from ..layout import ITEM_BYTES, Opaque, dtype_of, is_channels_last
 from ..registry import CudaCall, primitive
 from ..runtime import device
 from ..runtime.compile import kernel
@@ -47,7 +47,7 @@ def lrn(call: CudaCall, a: Lrn) -> Step:
     call.choose_layouts(a.x, a.y)
     if note is not None:
         if not a.within_channel and note.flexible:
-            note.layout = Unused("float32")  # to make the sums again is faster than to read them
+            note.layout = Opaque("float32")  # to make the sums again is faster than to read them
         call.backend.choose_layout(note, "float32")
     y = call.in_layout(a.y, nhwc=True)
     x = call.in_layout(a.x, nhwc=True, dtype=dtype_of(y))
@@ -161,21 +161,36 @@ class _Matrix:
         return launch(function, -(-self.channels // 32), arguments, block=(32, 32))
 
 
+SUMS = 4
+"""Of each channel and part of the pixels: of x - shift, and its square; the shift; how many."""
+
+
+def choose_sums(call: CudaCall, sums: Tensor, y: Tensor) -> None:
+    """Let a convolution's sums of its output lie as `batch_norm_statistics` reads them."""
+    matrix = _Matrix(call, y)
+    shape = SUMS, matrix.grid[1], matrix.channels
+    sums.layout = Opaque("float32", shape, size=math.prod(shape))
+
+
+def sum_outputs(call: CudaCall) -> Step:
+    """A step that makes these sums, behind a convolution that has not."""
+    matrix = _Matrix(call, call.needed("y"))
+    return matrix.over("sum_squares", [matrix.x, call.needed("sums")])
+
+
 @primitive("own")
 def batch_norm_statistics(call: CudaCall, a: BatchNormStatistics) -> Step:
     for tensor in a.mean, a.rate, a.past_means, a.past_variances, a.past_weight:
         choose_row_major(tensor)
-    matrix = _Matrix(call, a.x)
-    partial = matrix.partial()
-    rows = matrix.rows
-    finish = [
-        matrix.x, partial, a.mean, a.rate, a.past_means, a.past_variances, a.past_weight,
-        matrix.grid[1], 1 / rows, rows / max(rows - 1, 1), a.eps, a.fraction, rows,
-    ]  # fmt: skip
-    return sequence([
-        matrix.over("sum_squares", [matrix.x, partial]),
-        matrix.finish("finish_statistics", finish),
-    ])  # fmt: skip
+    matrix, sums, steps = _Matrix(call, a.x), a.sums, []
+    rows, parts = matrix.rows, matrix.grid[1]
+    if sums is None:
+        sums = call.temporary((SUMS, parts, matrix.channels))
+        steps = [matrix.over("sum_squares", [matrix.x, sums])]
+    past = [a.past_means, a.past_variances, a.past_weight]
+    numbers = [parts, 1 / rows, rows / max(rows - 1, 1), a.eps, a.fraction]
+    finish = matrix.finish("finish_statistics", [sums, a.mean, a.rate, *past, *numbers])
+    return sequence([*steps, finish])
 
 
 @primitive("own")

@@ -19,7 +19,7 @@ from ...primitives.products import (
 )
 from ...primitives.recording import arguments
 from ...tensor import Step, Tensor
-from ..call import Candidate, Pending, Provider
+from ..call import Candidate, Followed, Pending, Provider
 from ..convolution import providers
 from ..convolution.gemm import Bound, Gemm
 from ..convolution.operands import (
@@ -36,6 +36,7 @@ from ..passes.rows import sum_rows
 from ..registry import CudaCall, primitive
 from ..runtime.compile import kernel
 from ..runtime.launch import launch
+from .normalization import choose_sums, sum_outputs
 
 
 @primitive("own")
@@ -43,7 +44,12 @@ def convolution(call: CudaCall, a: Convolution) -> Pending:
     choose_weight_layout(a.w)
     choose_row_major(a.b)
     call.choose_layouts(a.x, a.y)
-    return call.tune(providers.forward(call, Problem.of(a.x, a.w, a.y, a)))
+    if a.sums is not None:
+        choose_sums(call, a.sums, a.y)
+    offered = providers.forward(call, Problem.of(a.x, a.w, a.y, a))
+    if a.sums is not None:
+        offered = [each if each.sums else Followed(each, sum_outputs) for each in offered]
+    return call.tune(offered)
 
 
 @primitive("own")

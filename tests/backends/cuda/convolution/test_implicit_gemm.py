@@ -22,6 +22,7 @@ from osucaffe.backends.cuda.convolution.implicit_gemm import (
     TileConfig,
 )
 from osucaffe.backends.cuda.convolution.operands import Operands
+from osucaffe.backends.cuda.layout import from_bfloat16, to_bfloat16
 from osucaffe.backends.cuda.runtime import device
 from osucaffe.backends.tensor import Tensor
 
@@ -50,7 +51,7 @@ def in_lockstep(macros: Mapping[str, Any], late: bool, folder: Path) -> Any:
 #include "{HEADER}"
 {defines(macros)}{as_text("implicit_gemm")}
 extern "C" void run(void* x, const T* w, void* filters, const float* b, const T* relu_output, T* y,
-                    int images, int tiles, float slope, int grid) {{
+                    float* sums, int images, int tiles, float slope, int grid) {{
 #if VEC == 4
     T* pixels = static_cast<T*>(x);
     uint4* given = static_cast<uint4*>(filters);
@@ -63,7 +64,7 @@ extern "C" void run(void* x, const T* w, void* filters, const float* b, const T*
 #endif
     blockDim = {{THREADS, 1, 1}};
     run_blocks({{grid, 1, 1}}, blockDim,
-               [=] {{ convolve(pixels, given, b, relu_output, y, images, tiles, slope); }});
+               [=] {{ convolve(pixels, given, b, relu_output, y, sums, images, tiles, slope); }});
 }}"""
     return compiled(text, folder)
 
@@ -80,7 +81,6 @@ def test_kernels_in_lockstep(
     """Sums of small whole numbers are exact, in whatever order."""
     layer = (ODD_OUTPUTS | EIGHTS)[name]
     back = number % 2 == 1
-    late = len(name) % 2 == number % 2
     found = as_gemm(layer, dtype)
     found = found.gradient(masked=number > 1) if back else replace(found, masked=number > 1)
     if name == "5x5 in eights":  # of 24 channels each: too few, and too many
@@ -89,7 +89,52 @@ def test_kernels_in_lockstep(
     config = CONFIGS[number]
     if config.taps > 1:
         config = replace(config, taps=found.kernel[1])
-    generator = np.random.default_rng(number)
+    late = len(name) % 2 == number % 2
+    run(found, layer, config, number, late, monkeypatch, tmp_path)
+
+
+SUMMED = {
+    "3x3": Layer((3, 24, 7, 9), (64, 24, 3, 3), pad=(1, 1)),
+    "1x1": Layer((5, 32, 6, 7), (32, 32, 1, 1)),
+}
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+@pytest.mark.parametrize("config", [TileConfig(2, 1, 32, 1, 5, 3), TileConfig(1, 2, 16, 1, 2, 2)])
+@pytest.mark.parametrize("name", SUMMED)
+def test_outputs_are_summed(
+    name: str, config: TileConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As batch_norm.cu wants it: where there is no part, there are no numbers."""
+    layer = SUMMED[name]
+    found = replace(as_gemm(layer, "bfloat16"), sums=7)
+    assert found.possible
+    y, sums = run(found, layer, config, 5, False, monkeypatch, tmp_path, blocks=4)
+    y = from_bfloat16(to_bfloat16(y)).astype(np.float64)  # what is stored
+    sums = sums.reshape(4, 7, layer.y[1]).astype(np.float64)
+    first, square, shift, count = np.where(sums[3] > 0, sums, 0)
+    assert ((count > 0).sum(0) <= 4).all()
+    np.testing.assert_array_equal(count.sum(0), y[:, 0].size)
+    total = first + count * shift
+    np.testing.assert_allclose(total.sum(0), y.sum((0, 2, 3)), rtol=1e-5)
+    squares = square + 2 * shift * first + count * shift**2
+    np.testing.assert_allclose(squares.sum(0), (y**2).sum((0, 2, 3)), rtol=1e-5)
+
+
+def run(
+    found: ImplicitGemm,
+    layer: Layer,
+    config: TileConfig,
+    seed: int,
+    late: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    *,
+    blocks: int = 2,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Let so many blocks compute it on small whole numbers; what should come out, and the sums."""
+    back = found.flipped
+    generator = np.random.default_rng(seed)
     x, w, b, relu_output = (
         generator.integers(-4, 5, size=size).astype(np.float32)
         for size in (found.x, layer.w, found.y[1:2], found.y)
@@ -102,36 +147,43 @@ def test_kernels_in_lockstep(
     )
     monkeypatch.setattr(device, "current", lambda: H200)
     sizes: list[int] = []
-    call: Any = SimpleNamespace(
-        temporary=lambda shape: sizes.append(shape[0]), backend=SimpleNamespace(properties=H200)
-    )
+
+    class Call(dict[str, Any]):
+        backend = SimpleNamespace(properties=H200)
+
+        def temporary(self, shape: Any) -> None:
+            sizes.append(shape[0])
+
+    call: Any = Call(sums=None)
     nothing: Any = None
     operands = Operands(nothing, Tensor(layer.w), *[nothing] * 3, 0.5)
     monkeypatch.setattr(Operands, "of", lambda _: operands)
     found.step(config, call)
     (_, grid, arguments), named = launched[-1]
     assert named["shared"] <= 16 << 14  # what there is on the CPU
-    x_memory, w_memory = memory(x, dtype), memory(w, dtype)
-    if dtype == "float32":
+    x_memory, w_memory = memory(x, found.dtype), memory(w, found.dtype)
+    if found.dtype == "float32":
         images, filters = x_memory, memory(np.zeros(sizes[0]))
     else:
         images = described(found.images(config), x_memory)
         filters = described(found.filters(config), w_memory)
+    sums = memory(np.full(max(1, 4 * found.sums * found.y[1]), np.nan))
     arrays = [
         *(images, w_memory, filters, memory(b)),
-        *(memory(each, dtype) for each in (relu_output, np.full(found.y, np.nan))),
+        *(memory(each, found.dtype) for each in (relu_output, np.full(found.y, np.nan))),
+        sums,
     ]
-    run = in_lockstep(compiled, late, tmp_path)
-    run(
+    in_lockstep(compiled, late, folder)(
         *(ctypes.c_void_p(each.ctypes.data) for each in arrays),
-        int(arguments[5]), int(arguments[6]), ctypes.c_float(0.5), min(grid, 2),
+        *map(int, arguments[6:8]), ctypes.c_float(0.5), min(grid, blocks),
     )  # fmt: skip
     wanted = by_cpu(layer, "data", dy=x, w=w) if back else by_cpu(layer, "forward", x=x, w=w)
     wanted = wanted + b[:, None, None]
     wanted = np.where(wanted > 0, wanted, 0.5 * wanted)
     if found.masked:
         wanted = np.where(relu_output > 0, wanted, 0)
-    np.testing.assert_array_equal(arrays[-1], memory(wanted, dtype))
+    np.testing.assert_array_equal(arrays[-2], memory(wanted, found.dtype))
+    return wanted, sums
 
 
 @pytest.mark.parametrize(("groups", "deep"), SHAPES)
@@ -140,7 +192,7 @@ def test_the_most_outputs_that_fit_compile(
 ) -> None:
     simulate(monkeypatch)
     fitting = [TileConfig(groups, deep, outputs, 1, 4, 2) for outputs in range(8, 200, 8)]
-    most = [each for each in fitting if each.fits][-1]
+    most = [each for each in fitting if each.fits()][-1]
     assert most.outputs >= 88
     forward = as_gemm(square((2, 16, 14, 14), (most.outputs, 16, 3, 3), 1, 1))
     for found in forward, forward.gradient(masked=True):

@@ -39,8 +39,8 @@ def gradient(layer: Layer) -> FilterGradient:
 
 
 def one_of_each_kind(found: FilterGradient) -> list[TileConfig]:
-    """With all rows of the kernel or one, of rows or parts of them, by more consumers or fewer; with
-    taps by themselves (24 channels) or together."""
+    """With all rows of the kernel or one, of rows or parts of them, by more consumers or fewer;
+    with taps by themselves (24 channels) or together."""
     kinds = itertools.product((found.kernel[0], 1), (False, True))
     result = []
     parts = (16, 24, 24, 32)

@@ -19,8 +19,9 @@
 // KH, KW, OG) and rotated by 180 degrees, as the gradient to the input wants it; N: outputs of a tile;
 // GROUPS: groups of warps that multiply, each DEEP times 64 pixels; STAGES: parts of the filters, of
 // TAPS taps, and BUFFERS: parts of the image that are in flight; WIDTH: outputs of a row of filters in 16
-// bits that are FLIPPED; LOADING, MULTIPLYING: registers of a thread; MASKED: y becomes 0 where `relu_output`, which lies as y does, is not positive; MULTIPLY(d, a,
-// b): the instruction.
+// bits that are FLIPPED; LOADING, MULTIPLYING: registers of a thread; MASKED: y becomes 0 where
+// `relu_output`, which lies as y does, is not positive; SUMS: parts of the sums of y that are written
+// for a batch normalization (see batch_norm.cu), 0: none; MULTIPLY(d, a, b): the instruction.
 
 #include "ring.cuh"
 
@@ -47,6 +48,8 @@
 #define ROW (VEC == 4 ? N / 4 + (N % 16 ? 0 : 2) : N / 8 | 1)
 #define ROWS (DEEP * 16)
 #define VECTORS (N / VEC)
+// Numbers of each sum.
+#define SUMMED 4
 
 #if VEC == 4
 typedef const T* Images;
@@ -144,10 +147,68 @@ template <typename F> __device__ __forceinline__ void for_each_vector(int pixel,
     }
 }
 
-// tiles: in all: those of all groups and parts at a time, then the next pixels.
+#if SUMS
+// Sums of the channels of a vector: of x and x^2 less a shift, the first x.
+struct VectorSums {
+    float shift[VEC], sum[VEC], square[VEC];
+    int count;
+
+    __device__ __forceinline__ void add(const Vector<T, VEC>& x) {
+        float values[VEC];
+        unpack(x, values);
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) {
+            if (count == 0) shift[i] = values[i];
+            float apart = values[i] - shift[i];
+            sum[i] += apart;
+            square[i] = fmaf(apart, apart, square[i]);
+        }
+        ++count;
+    }
+};
+
+// Those of `count` numbers less another shift, less this one: added to what there is of `all`.
+__device__ __forceinline__ void add_shifted(float (&all)[SUMMED], float sum, float square, float shift,
+                                            float count) {
+    if (count == 0) return;
+    if (all[3] == 0) all[2] = shift;
+    float apart = shift - all[2];
+    all[0] += fmaf(count, apart, sum);
+    all[1] += fmaf(apart, fmaf(count, apart, 2 * sum), square);
+    all[3] += count;
+}
+
+// The sums of a block's outputs: what lanes have, in shared memory that no thread uses any more, is
+// added by a thread for each. Those of parts that have no block are of no numbers.
+__device__ __forceinline__ void store_sums(const VectorSums& mine, float* shared, float* sums) {
+    constexpr int ROWS_OF_LANES = GROUPS * 4 * 32 / VECTORS, ROW_LENGTH = SUMMED * N;
+    int lane = threadIdx.x % 32, row = threadIdx.x / VECTORS;
+    sync_consumers<GROUPS * 128>();
+#pragma unroll
+    for (int i = 0; i < VEC; ++i) {
+        float* at = shared + row * ROW_LENGTH + lane % VECTORS * VEC + i;
+        at[0] = mine.sum[i], at[N] = mine.square[i], at[2 * N] = mine.shift[i], at[3 * N] = mine.count;
+    }
+    sync_consumers<GROUPS * 128>();
+    if (threadIdx.x >= N) return;
+    float all[SUMMED] = {};
+    for (int i = 0; i < ROWS_OF_LANES; ++i) {
+        const float* at = shared + i * ROW_LENGTH + threadIdx.x;
+        add_shifted(all, at[0], at[N], at[2 * N], at[3 * N]);
+    }
+    int blocks = gridDim.x / PARTS, part = blockIdx.x / PARTS;
+    sums += blockIdx.x % PARTS * N + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < SUMMED; ++i) sums[(i * SUMS + part) * OG] = all[i];
+    for (part += blocks; part < SUMS; part += blocks) sums[(3 * SUMS + part) * OG] = 0;
+}
+#endif
+
+// tiles: in all: those of all groups and parts at a time, then the next pixels. With SUMS, all that a
+// block has are of the same part.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 convolve(const __grid_constant__ Images x, const __grid_constant__ Filters filters, const float* b,
-         const T* relu_output, T* y, int images, int tiles, float slope) {
+         const T* relu_output, T* y, float* sums, int images, int tiles, float slope) {
     PDL_BEGIN;
     extern __shared__ __align__(1024) uint4 shared[];
     uint4 *stages = shared, *patches = stages + STAGES * STAGE;
@@ -213,6 +274,9 @@ convolve(const __grid_constant__ Images x, const __grid_constant__ Filters filte
         return;
     }
     setmaxnreg_inc<MULTIPLYING>();
+#if SUMS
+    VectorSums mine = {};
+#endif
     results += warp * (ROWS * ROW);
     int own = warp / 4 * DEEP * 64;
     for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
@@ -294,7 +358,14 @@ convolve(const __grid_constant__ Images x, const __grid_constant__ Filters filte
         __syncwarp();
         for_each_vector(pixel, bytes, [&](int row, int vector, int at, bool there) {
             uint4* to = reinterpret_cast<uint4*>(y + (int64_t)at * (G * OG) + output) + vector;
-            if (there) *to = results[row * ROW + vector];
+            uint4 stored = results[row * ROW + vector];
+            if (there) *to = stored;
+#if SUMS
+            if (there) mine.add(reinterpret_cast<const Vector<T, VEC>&>(stored));
+#endif
         });
     }
+#if SUMS
+    store_sums(mine, reinterpret_cast<float*>(shared), sums);
+#endif
 }

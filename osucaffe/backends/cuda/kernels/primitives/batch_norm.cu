@@ -65,25 +65,25 @@ __device__ __forceinline__ void channels(const float* from, int column, float ot
     for (int j = 0; j < VEC; ++j) to[j] = from ? from[column + j] : otherwise;
 }
 
-// A number near the mean of each of N channels, of which x is at the first: the mean of four rows,
-// as a single one may lie far from all others.
-template <int N>
-__device__ __forceinline__ void near_mean(const T* x, int64_t rows, float (&mean)[N]) {
-    float values[4][N];
+// A number near the mean of each channel of this thread, of which x is at the first: the mean of four
+// rows, as a single one may lie far from all others.
+__device__ __forceinline__ void near_mean(const T* x, int64_t rows, float (&mean)[VEC]) {
+    float values[4][VEC];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) load<T, N>(x + rows * i / 4 * C, values[i]);
+    for (int i = 0; i < 4; ++i) load<T, VEC>(x + rows * i / 4 * C, values[i]);
 #pragma unroll
-    for (int j = 0; j < N; ++j)
+    for (int j = 0; j < VEC; ++j)
         mean[j] = ((values[0][j] + values[1][j]) + (values[2][j] + values[3][j])) * 0.25f;
 }
 
-// Sums of x and x^2, less a number near the mean of the channel: else large means cancel digits.
-extern "C" __global__ void sum_squares(const T* x, float* partial, int64_t rows) {
+// Sums of x and x^2, less a number near the mean of the channel (else large means cancel digits); that
+// number, and how many there are: into sums (4, parts, C).
+extern "C" __global__ void sum_squares(const T* x, float* sums, int64_t rows) {
     PDL_BEGIN;
     int column = own_column();
     float sum[VEC] = {}, square[VEC] = {}, shift[VEC];
     if (column < C) {
-        near_mean<VEC>(x + column, rows, shift);
+        near_mean(x + column, rows, shift);
         for_pieces<true>(rows, column, [&](const int64_t (&at)[AT_ONCE], int count) {
             Piece xs[AT_ONCE];
 #pragma unroll
@@ -103,26 +103,28 @@ extern "C" __global__ void sum_squares(const T* x, float* partial, int64_t rows)
             }
         });
     }
-    sum_block(sum, square, partial);
+    sum_block(sum, square, sums);
+    if (threadIdx.x >= GROUPS || column >= C) return;
+    // The part that is dealt out first has the last rows, of which there are fewer.
+    int64_t at_once = LANES * AT_ONCE, chunks = (rows + at_once - 1) / at_once;
+    int64_t count = (chunks - blockIdx.y + gridDim.y - 1) / gridDim.y * at_once;
+    if (blockIdx.y == 0) count -= chunks * at_once - rows;
+#pragma unroll
+    for (int j = 0; j < VEC; ++j) {
+        sums[(2 * (int64_t)gridDim.y + blockIdx.y) * C + column + j] = shift[j];
+        sums[(3 * (int64_t)gridDim.y + blockIdx.y) * C + column + j] = count;
+    }
 }
 
-// The sums of both numbers over the parts, for the channel of threadIdx.x; true in one thread each.
-__device__ __forceinline__ bool sum_partial(const float* partial, int parts, int column,
-                                            float& first, float& second) {
+// The sums of both numbers over the rows of threads, for the channel of threadIdx.x; true in one thread
+// each.
+__device__ __forceinline__ bool sum_over_rows(float& first, float& second) {
     __shared__ float shared[2][32][32];
-    float one = 0, two = 0;
-    if (column < C) {
-#pragma unroll 8
-        for (int part = threadIdx.y; part < parts; part += 32) {
-            one += partial[part * (int64_t)C + column];
-            two += partial[(parts + part) * (int64_t)C + column];
-        }
-    }
-    shared[0][threadIdx.y][threadIdx.x] = one;
-    shared[1][threadIdx.y][threadIdx.x] = two;
+    shared[0][threadIdx.y][threadIdx.x] = first;
+    shared[1][threadIdx.y][threadIdx.x] = second;
     __syncthreads();
-    if (threadIdx.y || column >= C) return false;
     first = second = 0;
+    if (threadIdx.y) return false;
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
         first += shared[0][i][threadIdx.x];
@@ -131,20 +133,29 @@ __device__ __forceinline__ bool sum_partial(const float* partial, int parts, int
     return true;
 }
 
-// Mean and rate from the sums of sum_squares, and what the past gets of them.
-extern "C" __global__ void finish_statistics(const T* x, const float* partial, float* mean,
-                                             float* rate, float* past_means, float* past_variances,
+// Mean and rate from sums, and what the past gets of them.
+extern "C" __global__ void finish_statistics(const float* sums, float* mean, float* rate,
+                                             float* past_means, float* past_variances,
                                              float* past_weight, int parts, float share,
-                                             float unbiased, float eps, float fraction,
-                                             int64_t rows) {
+                                             float unbiased, float eps, float fraction) {
     PDL_BEGIN;
     int column = blockIdx.x * 32 + threadIdx.x;
-    float sum, square;
-    if (!sum_partial(partial, parts, column, sum, square)) return;
+    int64_t step = parts * (int64_t)C;
+    float sum = 0, square = 0, shift = 0;
+    if (column < C) {
+        shift = sums[2 * step + column];  // near the mean of all, too
+#pragma unroll 8
+        for (int part = threadIdx.y; part < parts; part += 32) {
+            const float* at = sums + part * (int64_t)C + column;
+            float count = at[3 * step], one = at[0], two = at[step], apart = at[2 * step] - shift;
+            if (count == 0) one = two = apart = 0;  // there is nothing
+            sum += fmaf(count, apart, one);
+            square += fmaf(apart, fmaf(count, apart, 2 * one), two);
+        }
+    }
+    if (!sum_over_rows(sum, square) || column >= C) return;
     float centre = sum * share, variance = fmaxf(square * share - centre * centre, 0.0f);
-    float shift[1];
-    near_mean<1>(x + column, rows, shift);
-    float value = shift[0] + centre;
+    float value = shift + centre;
     mean[column] = value;
     rate[column] = 1 / sqrtf(variance + eps);
     past_means[column] = fraction * past_means[column] + value;
@@ -262,8 +273,13 @@ extern "C" __global__ void finish_gradients(const float* partial, const float* r
                                             int add_scale, int add_bias) {
     PDL_BEGIN;
     int column = blockIdx.x * 32 + threadIdx.x;
-    float sum, product;
-    if (!sum_partial(partial, parts, column, sum, product)) return;
+    float sum = 0, product = 0;
+#pragma unroll 8
+    for (int part = threadIdx.y; part < parts && column < C; part += 32) {
+        sum += partial[part * (int64_t)C + column];
+        product += partial[(parts + part) * (int64_t)C + column];
+    }
+    if (!sum_over_rows(sum, product) || column >= C) return;
     float factor = rate ? rate[column] : 1.0f;
     if (dscale) dscale[column] = product * factor + (add_scale ? dscale[column] : 0.0f);
     if (dbias) dbias[column] = sum + (add_bias ? dbias[column] : 0.0f);
