@@ -154,10 +154,11 @@ def join_relu(calls: list[Call]) -> None:
 
 
 def sum_outputs(calls: list[Call]) -> None:
-    """Let a convolution make the sums of its output that the statistics directly behind it want."""
+    """Let a convolution make the sums of its output that the statistics directly behind it want:
+    where the output is free to lie as convolutions like it."""
     for convolution, statistics in neighbours(calls, {"convolution"}):
         y = convolution.writes["y"]
-        if is_call(statistics, "batch_norm_statistics", x=y) and y.base is None:
+        if is_call(statistics, "batch_norm_statistics", x=y) and y.flexible and not y.base:
             sums = Tensor(y.shape[1:2], name=f"{y.name}.sums", flexible=True)
             set_operand(convolution.writes, convolution, "sums", sums)
             set_operand(statistics.reads, statistics, "sums", sums)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cpu import Cpu
+from osucaffe.graph.passes.batch_norm import sum_outputs
 from osucaffe.net import Net
 from tests.layers.nets import build
 
@@ -97,3 +98,20 @@ def test_nothing_joins_where_what_lies_between_is_wanted() -> None:
     net, _, _ = run(text)
     separate = [call for call in net.programs[0] if call.name == "batch_norm"]
     assert len(separate) == 5  # the stem's normalization and its scale stay apart
+
+
+def test_a_convolution_sums_for_the_normalization_behind_it() -> None:
+    """But for one whose output is viewed, which has to lie in the order of its shape."""
+    net = build(residual_net("_"), Cpu(onednn=False), phase="TRAIN")
+    calls = net.programs[0]
+    statistics = [call for call in calls if call.name == "batch_norm_statistics"]
+    outputs = [call.reads["x"] for call in statistics]
+    for y in outputs:
+        y.flexible = True
+    outputs[1].view((outputs[1].count,))
+    sum_outputs(calls)
+    makers = {call.writes["y"]: call for call in calls if call.name == "convolution"}
+    summed = [makers[y].writes.get("sums") for y in outputs]
+    assert summed == [call.reads.get("sums") for call in statistics]
+    assert [each is None for each in summed] == [False, True, False, False]
+    assert all(each is None or each.shape == (8,) for each in summed)

@@ -168,6 +168,7 @@ SUMS = 4
 def choose_sums(call: CudaCall, sums: Tensor, y: Tensor) -> None:
     """Let a convolution's sums of its output lie as `batch_norm_statistics` reads them."""
     matrix = _Matrix(call, y)
+    assert matrix.x is y, "only a copy of it would have been summed"
     shape = SUMS, matrix.grid[1], matrix.channels
     sums.layout = Opaque("float32", shape, size=math.prod(shape))
 
