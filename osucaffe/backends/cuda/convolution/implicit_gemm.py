@@ -240,11 +240,11 @@ class ImplicitGemm(Problem):
         turns = -(-self.tiles(config) // device.sm_count)
         return turns * (max(multiplied, cached, moved) + EPILOGUE) / device.cycles_a_millisecond
 
-    def function(self, name: str, config: TileConfig) -> Kernel:
+    def function(self, name: str, config: TileConfig, *, relu: bool = True) -> Kernel:
         """A kernel of implicit_gemm.cu, compiled for this."""
         own = {
             "T": C_TYPES[self.dtype], "VEC": self.vector, "PLANES": self.planes,
-            "WIDTH": WIDTH, "MASKED": int(self.masked), "SUMS": self.sums,
+            "WIDTH": WIDTH, "MASKED": int(self.masked), "RELU": int(relu), "SUMS": self.sums,
             "MULTIPLY(d, a, b)": wgmma(
                 self.dtype, config.outputs, turned=(False, self.vector == 8 and self.flipped)
             ),
@@ -289,7 +289,8 @@ class ImplicitGemm(Problem):
         arguments = [images, filters, b, relu_output, y, sums, *map(np.int32, (self.x[0], tiles))]
         steps.append(
             launch(
-                self.function("convolve", config), blocks, [*arguments, np.float32(slope)],
+                self.function("convolve", config, relu=slope != 1), blocks,
+                [*arguments, np.float32(slope)],
                 block=config.threads, shared=self.shared(config),
             )
         )  # fmt: skip

@@ -20,7 +20,7 @@
 // GROUPS: groups of warps that multiply, each DEEP times 64 pixels; STAGES: parts of the filters, of
 // TAPS taps, and BUFFERS: parts of the image that are in flight; WIDTH: outputs of a row of filters in 16
 // bits that are FLIPPED; LOADING, MULTIPLYING: registers of a thread; MASKED: y becomes 0 where
-// `relu_output`, which lies as y does, is not positive; SUMS: parts of the sums of y that are written
+// `relu_output`, which lies as y does, is not positive; RELU: y ends with one; SUMS: parts of the sums of y that are written
 // for a batch normalization (see batch_norm.cu), 0: none; MULTIPLY(d, a, b): the instruction.
 
 #include "ring.cuh"
@@ -148,7 +148,7 @@ template <typename F> __device__ __forceinline__ void for_each_vector(int pixel,
 }
 
 #if SUMS
-// Sums of the channels of a vector: of x and x^2 less a shift, the first x.
+// Sums of the channels of a vector: of x and x^2 less a shift, which is one of what is computed.
 struct VectorSums {
     float shift[VEC], sum[VEC], square[VEC];
     int count;
@@ -158,7 +158,6 @@ struct VectorSums {
         unpack(x, values);
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
-            if (count == 0) shift[i] = values[i];
             float apart = values[i] - shift[i];
             sum[i] += apart;
             square[i] = fmaf(apart, apart, square[i]);
@@ -345,7 +344,11 @@ convolve(const __grid_constant__ Images x, const __grid_constant__ Filters filte
 #pragma unroll
             for (int j = 0; j < N / 8; ++j) {
                 float* v = &sum[i / 2][j * 4 + i % 2 * 2];
-                float pair[2] = {relu(v[0], slope), relu(v[1], slope)};
+                float pair[2] = {v[0], v[1]};
+#if RELU
+                pair[0] = relu(pair[0], slope);
+                pair[1] = relu(pair[1], slope);
+#endif
 #if MASKED
                 float mask[2];
                 load(to + j * 8, mask);
@@ -356,6 +359,10 @@ convolve(const __grid_constant__ Images x, const __grid_constant__ Filters filte
             }
         }
         __syncwarp();
+#if SUMS
+        if (tile == blockIdx.x)  // even a pixel outside of the images is like others
+            unpack(reinterpret_cast<const Vector<T, VEC>&>(results[lane % VECTORS]), mine.shift);
+#endif
         for_each_vector(pixel, bytes, [&](int row, int vector, int at, bool there) {
             uint4* to = reinterpret_cast<uint4*>(y + (int64_t)at * (G * OG) + output) + vector;
             uint4 stored = results[row * ROW + vector];
