@@ -43,7 +43,7 @@ def one_of_each_kind(found: FilterGradient) -> list[TileConfig]:
     with taps by themselves (24 channels) or together."""
     kinds = itertools.product((found.kernel[0], 1), (False, True))
     result = []
-    parts = (16, 24, 24, 32)
+    parts = (16, 24, 24, 32 if found.kernel[1] < 5 else 16)
     for (rows, several), consumers, part in zip(kinds, 2 * CONSUMERS, parts, strict=True):
         tiles = [Tile(outputs, part, rows, consumers) for outputs in (128, 64)]
         cut = stages(found, STEP, MOST_STEPS, MOST_PIXELS)
