@@ -1,4 +1,5 @@
-// Owns what implicit_gemm.cu needs to run as plain C++ beside the instructions: threads of a warp that meet.
+// Owns what implicit_gemm.cu needs to run as plain C++ beside the instructions: threads of a warp that
+// meet.
 #include "hopper_lockstep.h"
 static Index blockDim;
 #define FOR_EACH(count) \

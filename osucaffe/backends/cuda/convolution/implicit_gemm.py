@@ -274,8 +274,8 @@ class ImplicitGemm(Problem):
         x, w, b, relu_output, y, slope = Operands.of(call)
         parts, tiles = self.parts(config.outputs), self.tiles(config)
         blocks = min(tiles, call.backend.properties.sm_count)
-        if self.sums:  # each block has the same outputs of all its tiles
-            blocks -= blocks % parts
+        if self.sums:  # each block has a part of the sums, and the same outputs of all its tiles
+            blocks = min(blocks // parts, self.sums) * parts
         images: Tensor | Described
         filters: Tensor | Described
         if self.vector == 8:

@@ -101,17 +101,18 @@ SUMMED = {
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
 @pytest.mark.parametrize("config", [TileConfig(2, 1, 32, 1, 5, 3), TileConfig(1, 2, 16, 1, 2, 2)])
+@pytest.mark.parametrize("parts", [7, 1])
 @pytest.mark.parametrize("name", SUMMED)
 def test_outputs_are_summed(
-    name: str, config: TileConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    name: str, parts: int, config: TileConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """As batch_norm.cu wants it: where there is no part, there are no numbers."""
     layer = SUMMED[name]
-    found = replace(as_gemm(layer, "bfloat16"), sums=7)
+    found = replace(as_gemm(layer, "bfloat16"), sums=parts)
     assert found.possible
     y, sums = run(found, layer, config, 5, False, monkeypatch, tmp_path, blocks=4)
     y = from_bfloat16(to_bfloat16(y)).astype(np.float64)  # what is stored
-    sums = sums.reshape(4, 7, layer.y[1]).astype(np.float64)
+    sums = sums.reshape(4, parts, layer.y[1]).astype(np.float64)
     first, square, shift, count = np.where(sums[3] > 0, sums, 0)
     assert ((count > 0).sum(0) <= 4).all()
     np.testing.assert_array_equal(count.sum(0), y[:, 0].size)

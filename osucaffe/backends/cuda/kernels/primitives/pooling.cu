@@ -3,12 +3,14 @@
 // T: element type; VEC: channels a thread (a divisor of C); C H W OH OW: extents of the large image
 // and the small; KH KW SH SW PH PW: window, stride, padding; TILE_H TILE_W: pixels that a thread
 // writes, TILES_H TILES_W: how many such tiles an image has, and BEFORE_H BEFORE_W: by how much the
-// first begins before it. All are constants, so that no division is left to the run. The backward kernels gather: each input element adds what the windows over it
-// send, in a fixed order, so that results do not depend on how threads are scheduled.
+// first begins before it; MAXIMUM: whether the maximum is taken, or the mean. All are constants, so that
+// no division is left to the run. The backward kernel gathers: each input element adds what the windows
+// over it send, in a fixed order, so that results do not depend on how threads are scheduled.
 //
-// Maximum pooling is bound by integer instructions, not by memory, where each pixel has a thread of
-// its own: in a tile, what was read serves several pixels, and as backward it begins where a window
-// does, the compiler knows at which tap each pixel is.
+// Maximum pooling is bound by integer instructions, not by memory, where each pixel has a thread of its
+// own: in a tile, what was read serves several pixels, and as backward it begins where a window does,
+// the compiler knows at which tap each pixel is. On an H200, 3 x 3 windows two apart over 64 channels in
+// bf16 take 86 us backward, 149 without tiles; one apart over 256 forward 42, and 51.
 
 #define GROUPS (C / VEC)
 
