@@ -34,6 +34,8 @@ that is right is not known to 3 points, and the last model is better than the on
 def run(args: argparse.Namespace) -> int:
     """Run the commands, each of which is printed. Returns the exit code of the first that fails."""
     log.start()
+    if args.gpu is not None:
+        _check_gpus(args.gpu)
     solver = Path(args.out) / "solver.prototxt"
     photos = images_in(Path(args.photos))
     many = args.gpu is not None and len(photos) >= _MANY
@@ -76,6 +78,15 @@ def run(args: argparse.Namespace) -> int:
     use = ["classify", "--model", f"{args.out}/deploy.prototxt", "--weights", weights, "PHOTOS"]
     print(f"\nnext:\n\n{shlex.join(['osucaffe', *use])}")
     return 0
+
+
+def _check_gpus(option: str) -> None:
+    """UserError, before anything is written, where --gpu is not one, or nothing can use it."""
+    from ...backends.cuda.runtime.startup import import_cupy
+    from ..launch.start import gpu_numbers
+
+    gpu_numbers(option)
+    import_cupy()
 
 
 def _run(steps: list[list[str]]) -> int:

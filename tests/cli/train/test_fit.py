@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from osucaffe.backends.cuda.runtime import startup
 from osucaffe.cli.train import fit
+from osucaffe.errors import UserError
 from osucaffe.proto import read_solver
 
 from ..conftest import Cli
@@ -80,8 +82,23 @@ def test_it_ends_with_the_first_command_that_fails(cli: Cli) -> None:
         (("nowhere",), "nowhere: No such file"),
         (("photos", "--model=nonet"), "there is no model 'nonet'"),
         (("photos", "--from=none.caffemodel"), "none.caffemodel: cannot read it"),
+        (("photos", "--gpu=first"), "--gpu first: give a number"),
     ):
         assert expected in cli.fails("fit", "--out=run2", *words).err
+    assert not (cli.folder / "run2").exists()
+
+
+def test_a_gpu_that_is_not_there_is_told_of_first(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_photos(cli.folder / "photos", 3)
+
+    def missing() -> None:
+        raise UserError("no NVIDIA driver is there")
+
+    monkeypatch.setattr(startup, "import_cupy", missing)
+    assert "no NVIDIA driver" in cli.fails("fit", "photos", "--gpu=0", "--out=run2").err
+    assert not (cli.folder / "run2").exists()
 
 
 def test_photographs_are_as_large_as_they_are(tmp_path: Path) -> None:
