@@ -87,15 +87,23 @@ def main() -> None:
     parser.add_argument("--only", metavar="MODELS", help="these models, with commas")
     parser.add_argument("--precision", default="bf16")
     options = parser.parse_args()
-    record = results.begin(**versions(), rows=[])
+    record = results.begin(**versions())
+    file = f"memory-{results.slug(record['device'])}-{record['date']}"
+    # Those of the same day that are not measured again stay.
+    rows = {_name(row): row for row in results.earlier(file, options.out).get("rows", ())}
     for model, batch in CASES:
         if options.only and model not in options.only.split(","):
             continue
         print(f"{model} ...", file=sys.stderr, flush=True)
-        record["rows"].append(measure(model, batch, options.precision))
-        file = f"memory-{results.slug(record['device'])}-{record['date']}"
+        row = measure(model, batch, options.precision)
+        rows[_name(row)] = row
+        record["rows"] = sorted(rows.values(), key=_name)
         path = results.write(file, record, render(record), options.out)
     print(f"\n{path.read_text()}")
+
+
+def _name(row: dict[str, Any]) -> tuple[str, str]:
+    return row["model"], row["precision"]
 
 
 if __name__ == "__main__":
