@@ -3,8 +3,8 @@ products.
 
 cuDNN is slow on groups of channels and on few channels. The kernel is
 kernels/convolution/implicit_gemm.cu, for outputs and gradients of images; it takes tensors as
-they lie, adds biases, applies ReLUs, masks gradients on its way. How the work is divided is a
-`TileConfig`: an estimate ranks them, timing decides.
+they lie, adds biases, applies ReLUs, masks gradients, sums outputs for batch normalization on its
+way. How the work is divided is a `TileConfig`: an estimate ranks them, timing decides.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from ..gpu import PRECISIONS
 from ..layout import C_TYPES, ITEM_BYTES
 from ..runtime.compile import Kernel, kernel
 from ..runtime.device import Device
-from ..runtime.driver import MOST_PIXELS as MOST_RUN
-from ..runtime.driver import Box, Described, Pixels
+from ..runtime.driver import MOST_RUN, Box, Described, Pixels
 from ..runtime.launch import blocks_for, launch
 from .operands import Operands
 from .problem import Problem
