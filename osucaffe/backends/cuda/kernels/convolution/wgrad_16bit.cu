@@ -20,9 +20,9 @@
 // BATCH, OH, OW: maps; G: groups; CG, OG: channels and outputs of each; KH, KW, PH, PW: kernel and
 // padding; OUTPUTS, PART, KROWS: outputs, channels and rows of the kernel of a block; X_WIDTH: channels
 // of a row of x, PART if MERGED > 1; STEPS, LAST_STEPS: products, of 16 pixels, of a stage and of an
-// image's last one; SLOTS: stages in flight; CONSUMERS: groups of four warps that multiply; MULTIPLYING, LOADING: registers of a thread of these,
-// and of the others; MULTIPLY(d, a, b), ADD_UP(d, a, ones): the instruction; BIAS: there are biases;
-// ONES: two elements; DW: type of dw.
+// image's last one; SLOTS: stages in flight; CONSUMERS: groups of four warps that multiply; MULTIPLYING,
+// LOADING: registers of a thread of these, and of the others; MULTIPLY(d, a, b), ADD_UP(d, a, ones): the
+// instruction; BIAS: there are biases; ONES: two elements; DW: type of dw.
 
 #include "filter_work.cuh"
 #include "ring.cuh"
