@@ -16,7 +16,6 @@ from ...data.sets.folder import images_in
 from ...errors import UserError
 from ...proto import read_solver
 from ...solvers.snapshots.snapshot import best_model, listed, named
-from ..arguments.options import names
 from ..nets.new import find_start
 from .snapshot_options import resuming
 
@@ -34,8 +33,7 @@ that is right is not known to 3 points, and the last model is better than the on
 def run(args: argparse.Namespace) -> int:
     """Run the commands, each of which is printed. Returns the exit code of the first that fails."""
     log.start()
-    if args.gpu is not None:
-        _check_gpus(args.gpu)
+    gpus = [] if args.gpu is None else _usable_gpus(args.gpu)
     solver = Path(args.out) / "solver.prototxt"
     photos = images_in(Path(args.photos))
     many = args.gpu is not None and len(photos) >= _MANY
@@ -45,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     data, net = f"{args.out}/data", f"{args.out}/train_val.prototxt"
     begin = ["--weights", args.weights] if args.weights else []
     gpu = ["--gpu", args.gpu] if args.gpu else []
-    first = ["--gpu", names(args.gpu)[0].replace("all", "0")] if args.gpu else []
+    first = ["--gpu", gpus[0]] if gpus else []
     steps = [
         ["data", "folder", args.photos, "--out", data, "--size", str(size)],
         ["new", args.what, "--data", data, "--out", args.out, "--augment"],
@@ -80,13 +78,14 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _check_gpus(option: str) -> None:
-    """UserError, before anything is written, where --gpu is not one, or nothing can use it."""
+def _usable_gpus(option: str) -> list[str]:
+    """The GPUs of --gpu. UserError, before anything is written, where nothing can use them."""
     from ...backends.cuda.runtime.startup import import_cupy
     from ..launch.start import gpu_numbers
 
-    gpu_numbers(option)
+    numbers = gpu_numbers(option)
     import_cupy()
+    return numbers
 
 
 def _run(steps: list[list[str]]) -> int:

@@ -211,11 +211,6 @@ inline void mbarrier_wait(uint32_t at, int parity) {
     }
 }
 inline void mbarrier_wait_opaque(uint32_t at, int parity) { mbarrier_wait(at, parity); }
-inline void sync_warp_group() {
-    static int come;
-    int phase = come++ / 128;
-    while (come < (phase + 1) * 128) meet();
-}
 template <int THREADS> void sync_consumers() {
     static int come;
     int phase = come++ / THREADS;

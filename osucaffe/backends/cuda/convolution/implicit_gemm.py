@@ -165,12 +165,12 @@ class ImplicitGemm(Problem):
             and (self.vector == 4 or rows)
             and all(0 <= pad < extent for pad, extent in between)
             and self.pixels < MOST_PIXELS
-            and (self.can_sum if self.sums else max(self.kernel) > 1)
+            and (self.sums > 0 or max(self.kernel) > 1)
         )  # fmt: skip
 
     @property
     def can_sum(self) -> bool:
-        """Whether it can sum its outputs; then it does not leave products to libraries, either."""
+        """Whether it can sum its outputs; then it takes products, too: libraries do not sum them."""
         return self.vector == 8 and self.group == 1 and self.outputs % SUMMED_OUTPUTS[-1] == 0
 
     def parts(self, outputs: int) -> int:
@@ -299,10 +299,12 @@ class ImplicitGemm(Problem):
 def as_implicit_gemm(
     device: Device, precision: str, problem: Problem, sums: int = 0
 ) -> ImplicitGemm | None:
-    """The convolution as one for this kernel, if it is worth trying as such."""
+    """The convolution as one for this kernel, if it is worth trying as such. sums: those of so many
+    parts of the outputs are wanted; it makes them if it can."""
     if not can_use_wgmma(device, precision, problem):
         return None
-    gemm = ImplicitGemm.like(problem, dtype=PRECISIONS[precision], sums=sums)
+    gemm = ImplicitGemm.like(problem, dtype=PRECISIONS[precision])
+    gemm = replace(gemm, sums=sums if gemm.can_sum else 0)
     return gemm if gemm.possible and gemm.work >= LEAST_WORK[precision] else None
 
 
@@ -310,11 +312,8 @@ def implicit_gemm(call: CudaCall, problem: Problem) -> list[Kernels]:
     """This kernel, for the outputs or for the gradient of the images of a call, where it is worth
     trying."""
     device = call.backend.properties
-    found = [
-        as_implicit_gemm(device, call.backend.precision, problem, sums)
-        for sums in dict.fromkeys((_parts_summed(call), 0))
-    ]
-    gemm = next(filter(None, found), None)
+    sums = 0 if call["sums"] is None else call.needed("sums").layout.shape[1]
+    gemm = as_implicit_gemm(device, call.backend.precision, problem, sums)
     if gemm is None:
         return []
     if "y" not in call.writes:
@@ -324,8 +323,3 @@ def implicit_gemm(call: CudaCall, problem: Problem) -> list[Kernels]:
     kernels = Kernels("implicit_gemm", configs, gemm.step, estimate)
     kernels.sums = gemm.sums > 0
     return [kernels]
-
-
-def _parts_summed(call: CudaCall) -> int:
-    """The parts of the outputs of which a batch normalization wants sums, 0: none."""
-    return 0 if call["sums"] is None else call.needed("sums").layout.shape[1]

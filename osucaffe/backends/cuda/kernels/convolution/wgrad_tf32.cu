@@ -107,7 +107,7 @@ __device__ __forceinline__ void transpose(const Work& w, const TensorMap& x_map,
                                nearest_tf32(v[2].element[j]), nearest_tf32(v[3].element[j]));
         }
         fence_proxy_async();
-        sync_warp_group();
+        sync_consumers<128>();
         if (thread == 0) mbarrier_arrive(barriers.transposed.of(i));
     }
 }

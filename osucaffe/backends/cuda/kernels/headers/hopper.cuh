@@ -118,12 +118,9 @@ __device__ __forceinline__ void mbarrier_wait_opaque(uint32_t barrier, int parit
                  "@!over bra again;}" ::"r"(barrier), "r"(parity) : "memory");
 }
 
-// Threads of the four warps that come here meet; no others take part, as they do in __syncthreads.
-__device__ __forceinline__ void sync_warp_group() { asm volatile("bar.sync 1, 128;" ::: "memory"); }
-
-// So many threads meet, all that come here; no others take part.
+// So many threads meet, all that come here; no others take part, as they do in __syncthreads.
 template <int THREADS> __device__ __forceinline__ void sync_consumers() {
-    asm volatile("bar.sync 2, %0;" ::"n"(THREADS) : "memory");
+    asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
 }
 
 // -- copies

@@ -39,22 +39,6 @@ __device__ __forceinline__ bool inside(int& h, int& w, int height, int width) {
     return found;
 }
 
-// Runs the body for each tap (kh, kw) of window (h, w) inside the large image, with its channels v.
-#define TAPS(...) \
-    int h0 = h * SH - PH, w0 = w * SW - PW; \
-    UNROLL \
-    for (int kh = 0; kh < KH; ++kh) { \
-        if ((unsigned)(h0 + kh) >= H) continue; \
-        UNROLL \
-        for (int kw = 0; kw < KW; ++kw) { \
-            if ((unsigned)(w0 + kw) >= W) continue; \
-            float v[VEC]; \
-            load<T, VEC>(x + ((n * H + h0 + kh) * W + w0 + kw) * C + g * VEC, v); \
-            _Pragma("unroll") \
-            for (int i = 0; i < VEC; ++i) __VA_ARGS__ \
-        } \
-    }
-
 // The greatest of some vectors, element by element, and the number of the first that has it.
 template <typename E, int N> struct Greatest {
     float best[N];
@@ -181,8 +165,20 @@ extern "C" __global__ void average_pooling(const T* x, T* y, int64_t count) {
     PDL_BEGIN;
     FOR_EACH(count) {
         PLACE
+        int h0 = h * SH - PH, w0 = w * SW - PW;
         float sum[VEC] = {};
-        TAPS(sum[i] += v[i];)
+        UNROLL
+        for (int kh = 0; kh < KH; ++kh) {
+            if ((unsigned)(h0 + kh) >= H) continue;
+            UNROLL
+            for (int kw = 0; kw < KW; ++kw) {
+                if ((unsigned)(w0 + kw) >= W) continue;
+                float v[VEC];
+                load<T, VEC>(x + ((n * H + h0 + kh) * W + w0 + kw) * C + g * VEC, v);
+#pragma unroll
+                for (int i = 0; i < VEC; ++i) sum[i] += v[i];
+            }
+        }
         float scale = share(h, w);
 #pragma unroll
         for (int i = 0; i < VEC; ++i) sum[i] *= scale;
