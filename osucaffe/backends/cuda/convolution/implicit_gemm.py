@@ -170,7 +170,7 @@ class ImplicitGemm(Problem):
 
     @property
     def can_sum(self) -> bool:
-        """Whether it can sum its outputs; then it takes products, too: libraries do not sum them."""
+        """Whether it can sum its outputs; then it takes products, too: no library sums them."""
         return self.vector == 8 and self.group == 1 and self.outputs % SUMMED_OUTPUTS[-1] == 0
 
     def parts(self, outputs: int) -> int:
