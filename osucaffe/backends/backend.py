@@ -72,9 +72,6 @@ class Backend(Protocol):
     """Primitives that overlap with the calls that follow, none of which waits for their results."""
     adds: frozenset[str] = frozenset()
     """Primitives that can add a tensor to what they compute, in its memory."""
-    adds_gradients: frozenset[str] = frozenset()
-    """Primitives that can add another gradient to the one that they write, and apply the backward
-    pass of a ReLU to the sum."""
     sums_outputs: bool = False
     """Whether its convolutions can sum their outputs for a batch normalization (`sums`)."""
     activations: frozenset[str] = frozenset()
@@ -82,6 +79,11 @@ class Backend(Protocol):
     setting `activation` is the call that would apply it."""
     raw_records: bool = False
     """Whether it wants records as they are stored, and transforms them itself."""
+
+    def adds_gradient(self, call: Call) -> bool:
+        """Whether a call can add another gradient to the one that it writes, and apply the backward
+        pass of a ReLU to the sum."""
+        return False
 
     def image_decoder(self, *, always: bool) -> ImageDecoder | None:
         """What decodes JPEGs into its own memory by engines made for it, where it has such.

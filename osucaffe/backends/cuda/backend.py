@@ -13,6 +13,7 @@ from . import registry
 from .autotune.trial import trial_numbers
 from .autotune.tuner import Tuner
 from .call import CudaCall, Pending, Provider, TuningGpu
+from .convolution.providers import adds_gradient
 from .libraries import cudnn
 from .libraries.jpegs import Decoder, find_decoder
 from .runtime.background import shared_interpreter
@@ -38,7 +39,6 @@ class Cuda(TuningGpu):
         "average_pooling_backward", "convolution_backward_data", "dropout_backward",
         "inner_product_backward_data", "lrn_backward", "max_pooling_backward", "split", "sum",
     ))  # fmt: skip
-    adds_gradients = frozenset(("average_pooling_backward", "max_pooling_backward"))
     sums_outputs = True
     overlaps = frozenset(("convolution_backward_filter", "inner_product_backward_filter", "total"))
     raw_records = True
@@ -68,6 +68,12 @@ class Cuda(TuningGpu):
     def tune(self, call: CudaCall, providers: Sequence[Provider]) -> Pending:
         """Begin to choose among what these offer."""
         return self.tuner.begin(call, providers)
+
+    def adds_gradient(self, call: Call) -> bool:
+        """Gradients of pooling, in any kernel; of images, where our own kernel may make them."""
+        if call.name == "convolution_backward_data":
+            return adds_gradient(self, call)
+        return call.name in ("average_pooling_backward", "max_pooling_backward")
 
     def image_decoder(self, *, always: bool) -> Decoder | None:
         """The device's JPEG engines, if it has any; always: else its multiprocessors."""

@@ -35,7 +35,7 @@ class Convolution(ConvolutionWindow):
 
 
 class ConvolutionBackwardData(ConvolutionWindow):
-    """dx = the gradient of `convolution` to x.
+    """dx = the gradient of `convolution` to x, plus addend.
 
     relu_output: of dx's shape; dx is zero where it is not positive, as behind a ReLU that made
     it.
@@ -44,6 +44,7 @@ class ConvolutionBackwardData(ConvolutionWindow):
     dy: Read
     w: Read
     dx: Write
+    addend: FusedRead | None = None
     relu_output: FusedRead | None = None
 
 

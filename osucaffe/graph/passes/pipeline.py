@@ -184,7 +184,7 @@ COMPILE = (
     ),
     _fusing(
         "add gradients",
-        lambda build: sums.add_gradients(build.programs, build.backend.adds_gradients),
+        lambda build: sums.add_gradients(build.programs, build.backend.adds_gradient),
     ),
     _fusing(
         "sum outputs",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +13,13 @@ from osucaffe.graph.passes.sums import add_gradients
 
 from .test_fusion import names, tensors
 
-ADDS = {"max_pooling_backward", "average_pooling_backward"}
+
+def adding(*names: str) -> Callable[[Call], bool]:
+    """Whether a call is of one of these primitives."""
+    return lambda call: call.name in names
+
+
+ADDS = adding("max_pooling_backward", "average_pooling_backward")
 WINDOW: dict[str, Any] = {"kernel": [3, 3], "stride": [1, 1], "pad": [1, 1]}
 
 
@@ -63,7 +70,7 @@ def test_several_add_one_after_the_other() -> None:
 
 def test_what_cannot_add_leaves_a_sum() -> None:
     calls, [_, first, second, third, *_] = backward(3)
-    add_gradients([[], calls], {"max_pooling_backward"})
+    add_gradients([[], calls], adding("max_pooling_backward"))
     assert names(calls)[-2:] == ["max_pooling_backward", "sum"]
     assert calls[-2].reads["addend"] is second
     assert calls[-1].reads["xs"] == [first, third]
@@ -72,14 +79,78 @@ def test_what_cannot_add_leaves_a_sum() -> None:
 @pytest.mark.parametrize(
     ("given", "adds"),
     [
-        ({}, set()),
+        ({}, adding()),
         ({"coefficients": [1.0, 2.0]}, ADDS),
         ({"between": "dy"}, ADDS),  # what it reads is another thing later
         ({"between": "dx"}, ADDS),  # another reads what it makes
     ],
 )
-def test_sums_that_stay(given: dict[str, Any], adds: set[str]) -> None:
+def test_sums_that_stay(given: dict[str, Any], adds: Callable[[Call], bool]) -> None:
     calls, _ = backward(**given)
     before = names(calls)
     add_gradients([[], calls], adds)
     assert names(calls) == before
+
+
+CONVOLVES = adding("convolution_backward_data")
+ONE: dict[str, Any] = {"stride": [1, 1], "pad": [0, 0], "dilation": [1, 1], "group": 1}
+
+
+def residual(*, relu: str = "of a sum", kept: str = "") -> tuple[list[Call], dict[str, Tensor]]:
+    """A convolution's gradient, and the batch normalization before it, whose output another gradient
+    comes to, too. kept: where the gradient behind the ReLU goes, which others read."""
+    named = "dy", "w", "made", "skip", "x", "relu_output", "kept", "dx"
+    given = dict(zip(named, tensors(len(named)), strict=True))
+    program = Program()
+    program.convolution_backward_data(given["dy"], given["w"], given["made"], **ONE)
+    program.batch_norm_backward(
+        given["x"], [given["made"]], *[None] * 5, given.get(kept), given["dx"], None, None,
+        constant=False,
+    )  # fmt: skip
+    norm = program.calls[1]
+    norm.reads["dys"] = [given["skip"], given["made"]]
+    norm.settings["relu"] = bool(relu)
+    norm.settings.pop("relu_output", None)
+    norm.reads |= {"relu_output": given["relu_output"]} if relu == "of a sum" else {}
+    return program.calls, given
+
+
+@pytest.mark.parametrize("kept", ["", "kept"])
+def test_a_convolution_adds_and_masks_in_the_place_of_batch_normalization(kept: str) -> None:
+    calls, given = residual(kept=kept)
+    add_gradients([[], calls], CONVOLVES)
+    convolution, norm = calls
+    assert convolution.reads["addend"] is given["skip"]
+    assert convolution.reads["relu_output"] is given["relu_output"]
+    assert norm.reads["dys"] == [convolution.writes["dx"]] == [given[kept or "made"]]
+    assert not norm.settings["relu"] and "relu_output" not in norm.reads
+    assert "dy" not in norm.writes
+
+
+def test_a_relu_that_follows_from_x_stays_with_batch_normalization() -> None:
+    calls, given = residual(relu="of x", kept="kept")
+    add_gradients([[], calls], CONVOLVES)
+    convolution, norm = calls
+    assert convolution.reads["addend"] is given["skip"]
+    assert "relu_output" not in convolution.reads
+    assert norm.reads["dys"] == [convolution.writes["dx"]] == [given["made"]]
+    assert norm.settings["relu"] and norm.writes["dy"] is given["kept"]
+
+
+@pytest.mark.parametrize("kept", ["skip", "dy"])
+def test_what_would_be_overwritten_while_it_is_read_is_not_added(kept: str) -> None:
+    calls, given = residual(kept=kept)
+    add_gradients([[], calls], CONVOLVES)
+    assert "addend" not in calls[0].reads
+    assert calls[1].reads["dys"] == [given["skip"], given["made"]]
+
+
+def test_pooling_adds_rather_than_a_convolution() -> None:
+    dy, w, index, first, second, dx = tensors(6)
+    program = Program()
+    program.convolution_backward_data(dy, w, first, **ONE)
+    program.max_pooling_backward(dy, index, second, **WINDOW)
+    program.sum([first, second], dx)
+    add_gradients([[], program.calls], lambda call: CONVOLVES(call) or ADDS(call))
+    assert names(program.calls) == ["convolution_backward_data", "max_pooling_backward"]
+    assert program.calls[1].reads["addend"] is first

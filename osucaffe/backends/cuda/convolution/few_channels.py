@@ -95,7 +95,7 @@ def _blocks(problem: Problem, dtype: str, config: Config) -> int:
 
 
 def _step(problem: Problem, dtype: str, config: Config, call: CudaCall) -> Step:
-    x, w, b, _, y, slope = Operands.of(call, x_as_stored=True)
+    x, w, b, _, _, y, slope = Operands.of(call, x_as_stored=True)
     function = kernel("few_channels", "few_channels", **macros(problem, dtype, config, dtype_of(x)))
     images, outputs, height, width = y.shape
     tiles = images * -(-height // ROWS) * -(-width // config.columns)

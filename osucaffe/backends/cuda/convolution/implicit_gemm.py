@@ -3,8 +3,8 @@ products.
 
 cuDNN is slow on groups of channels and on few channels. The kernel is
 kernels/convolution/implicit_gemm.cu, for outputs and gradients of images; it takes tensors as
-they lie, adds biases, applies ReLUs, masks gradients, sums outputs for batch normalization on its
-way. How the work is divided is a `TileConfig`: an estimate ranks them, timing decides.
+they lie, adds biases, applies ReLUs, adds and masks gradients, sums outputs for batch normalization
+on its way. How the work is divided is a `TileConfig`: an estimate ranks them, timing decides.
 """
 
 from __future__ import annotations
@@ -118,10 +118,12 @@ class TileConfig:
 
 @dataclass(frozen=True)
 class ImplicitGemm(Problem):
-    """A dense convolution of images, with the channels last. dtype: of the elements; masked: y has
-    a mask; sums: of how many parts of y a batch normalization wants sums (0: of none)."""
+    """A dense convolution of images, with the channels last. dtype: of the elements; adds: y has an
+    addend; masked: y has a mask; sums: of how many parts of y a batch normalization wants sums (0:
+    of none)."""
 
     dtype: str = "float32"
+    adds: bool = False
     masked: bool = False
     sums: int = 0
 
@@ -165,7 +167,7 @@ class ImplicitGemm(Problem):
             and (self.vector == 4 or rows)
             and all(0 <= pad < extent for pad, extent in between)
             and self.pixels < MOST_PIXELS
-            and (self.sums > 0 or max(self.kernel) > 1)
+            and (self.adds or self.sums > 0 or max(self.kernel) > 1)
         )  # fmt: skip
 
     @property
@@ -193,14 +195,15 @@ class ImplicitGemm(Problem):
         vectors = vectors + (0 if vectors % 4 else 2) if self.vector == 4 else vectors | 1
         patches = config.buffers * (self.planes * 16 * plane + 16)
         stages = config.stages * self._stage(config)
-        return patches + stages + config.pixels * vectors * 16
+        results = max(1, self.adds + self.masked) * config.pixels * vectors * 16
+        return patches + stages + results
 
     def configs(self, device: Device) -> list[TileConfig]:
         """The most promising tile configs."""
         least = -(-self.outputs // MOST_OUTPUTS)
         wide = [-(-self.outputs // (parts * 8)) * 8 for parts in range(least, least + 3)]
-        if self.sums:
-            wide = [outputs for outputs in SUMMED_OUTPUTS if self.outputs % outputs == 0]
+        if self.sums or self.is_product:
+            wide = [outputs for outputs in SUMMED_OUTPUTS if self.outputs % outputs == 0] or wide
         made = (
             self._config(device, groups, deep, outputs)
             for (groups, deep), outputs in itertools.product(SHAPES, wide)
@@ -231,7 +234,8 @@ class ImplicitGemm(Problem):
         multiplied = steps * (self.planes // 2) * config.groups * config.deep * product
         filters = steps * config.outputs * self.planes * 16
         image = self._reach(config.pixels) * self.chunks * self.planes * 16
-        results = config.pixels * config.outputs * (16 // self.vector) * (1 + self.masked)
+        results = config.pixels * config.outputs * (16 // self.vector)
+        results *= 1 + self.adds + self.masked
         cached = (filters + image + results) / CACHE_BYTES
         # What lies around a tile has been in the cache since the one before.
         own = image * config.pixels / self._reach(config.pixels)
@@ -243,7 +247,8 @@ class ImplicitGemm(Problem):
         """A kernel of implicit_gemm.cu, compiled for this."""
         own = {
             "T": C_TYPES[self.dtype], "VEC": self.vector, "PLANES": self.planes,
-            "WIDTH": WIDTH, "MASKED": int(self.masked), "RELU": int(relu), "SUMS": self.sums,
+            "WIDTH": WIDTH, "ADDS": int(self.adds), "MASKED": int(self.masked),
+            "RELU": int(relu), "SUMS": self.sums,
             "MULTIPLY(d, a, b)": wgmma(
                 self.dtype, config.outputs, turned=(False, self.vector == 8 and self.flipped)
             ),
@@ -270,7 +275,7 @@ class ImplicitGemm(Problem):
 
     def step(self, config: TileConfig, call: CudaCall) -> Step:
         """A step that computes it, for a call."""
-        x, w, b, relu_output, y, slope = Operands.of(call)
+        x, w, b, addend, relu_output, y, slope = Operands.of(call)
         parts, tiles = self.parts(config.outputs), self.tiles(config)
         blocks = min(tiles, call.backend.properties.sm_count)
         if self.sums:  # each block has a part of the sums, and the same outputs of all its tiles
@@ -285,7 +290,8 @@ class ImplicitGemm(Problem):
             arrange = self.function("arrange_filters", config)
             steps = [launch(arrange, blocks_for(vectors), [w, filters])]
         sums = call["sums"] if self.sums else None
-        arguments = [images, filters, b, relu_output, y, sums, *map(np.int32, (self.x[0], tiles))]
+        arguments = [images, filters, b, addend, relu_output, y, sums]
+        arguments += map(np.int32, (self.x[0], tiles))
         steps.append(
             launch(
                 self.function("convolve", config, relu=slope != 1), blocks,
@@ -297,13 +303,13 @@ class ImplicitGemm(Problem):
 
 
 def as_implicit_gemm(
-    device: Device, precision: str, problem: Problem, sums: int = 0
+    device: Device, precision: str, problem: Problem, sums: int = 0, *, adds: bool = False
 ) -> ImplicitGemm | None:
     """The convolution as one for this kernel, if it is worth trying as such. sums: those of so many
-    parts of the outputs are wanted; it makes them if it can."""
+    parts of the outputs are wanted; it makes them if it can. adds: as ImplicitGemm has it."""
     if not can_use_wgmma(device, precision, problem):
         return None
-    gemm = ImplicitGemm.like(problem, dtype=PRECISIONS[precision])
+    gemm = ImplicitGemm.like(problem, dtype=PRECISIONS[precision], adds=adds)
     gemm = replace(gemm, sums=sums if gemm.can_sum else 0)
     return gemm if gemm.possible and gemm.work >= LEAST_WORK[precision] else None
 
@@ -313,7 +319,8 @@ def implicit_gemm(call: CudaCall, problem: Problem) -> list[Kernels]:
     trying."""
     device = call.backend.properties
     sums = 0 if call["sums"] is None else call.needed("sums").layout.shape[1]
-    gemm = as_implicit_gemm(device, call.backend.precision, problem, sums)
+    adds = call["addend"] is not None
+    gemm = as_implicit_gemm(device, call.backend.precision, problem, sums, adds=adds)
     if gemm is None:
         return []
     if "y" not in call.writes:

@@ -11,7 +11,7 @@ from ...tensor import Shape, Step, Tensor
 from ..call import CudaCall
 from ..layout import C_TYPES, ITEM_BYTES, Layout, dtype_of, is_nhwc, with_layout
 from ..passes.convert import convert
-from ..passes.elementwise import mask_step
+from ..passes.elementwise import finish_gradient
 from ..passes.rows import sum_rows
 from ..runtime.compile import kernel
 from ..runtime.launch import blocks_for, launch
@@ -59,13 +59,14 @@ class Operands(NamedTuple):
     """Those of a call for outputs, or for the gradient of images, as the correlation that it is:
     y = x correlated with w, plus b, then y or slope * y where it is negative.
 
-    All have the channels last. Where relu_output is not positive, y becomes 0: the backward pass
-    of the ReLU that made the images.
+    All have the channels last. The addend is added to y; then, where relu_output is not positive,
+    y becomes 0: the backward pass of the ReLU that made the images.
     """
 
     x: Tensor
     w: Tensor
     b: Tensor | None
+    addend: Tensor | None
     relu_output: Tensor | None
     y: Tensor
     slope: float
@@ -74,20 +75,21 @@ class Operands(NamedTuple):
     def of(cls, call: CudaCall, *, x_as_stored: bool = False) -> Operands:
         """Those of a call. x_as_stored: x is the call's own, in any layout and type."""
         x, w, y = map(call.needed, "xwy" if "y" in call.writes else ("dy", "w", "dx"))
-        slope, relu_output = call.settings.get("relu"), call["relu_output"]
+        slope = call.settings.get("relu")
+        behind = [call["addend"], call["relu_output"]]
         return cls(
             x if x_as_stored else channels_last_blob(call, x),
             low_precision_weights(call, w),
             call["b"],
-            None if relu_output is None else channels_last_blob(call, relu_output),
+            *(None if each is None else channels_last_blob(call, each) for each in behind),
             channels_last_blob(call, y),
             1.0 if slope is None else slope,
         )
 
     def epilogue(self) -> list[Step]:
-        """The bias and the ReLU, or the mask, as a pass of its own over y."""
-        if self.relu_output is not None:
-            return [mask_step(self.y, self.relu_output)]
+        """The bias and the ReLU, or the addend and the mask, as a pass of its own over y."""
+        if self.addend is not None or self.relu_output is not None:
+            return [finish_gradient(self.y, self.addend, self.relu_output)]
         if self.b is None and self.slope == 1:
             return []
         return [bias_step(self.y, self.b, self.slope, self.y.shape[1])]

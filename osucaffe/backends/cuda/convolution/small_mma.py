@@ -158,7 +158,7 @@ class Small(Problem):
         """A step that computes it, for a call. Images of an odd number of channels are read as they
         lie."""
         as_stored = not self.flipped and self.x[1] % 2 == 1
-        x, w, b, relu_output, y, slope = Operands.of(call, x_as_stored=as_stored)
+        x, w, b, _, relu_output, y, slope = Operands.of(call, x_as_stored=as_stored)
         divided = dict(config.macros)
         own = [divided["OWN"], self.y[1] - (config.grid[2] - 1) * divided["OWN"]]
         most = 16 // ITEM_BYTES[self.dtype]

@@ -117,10 +117,14 @@ def fill_step(y: Tensor, value: float) -> Step:
     return element_step([Operand("y", y, stored=True, loaded=False)], f"y = {float(value)!r}f;")
 
 
-def mask_step(dx: Tensor, relu_output: Tensor) -> Step:
-    """A step that sets dx to 0 where `relu_output`, which lies as dx does, is not positive."""
-    operands = [Operand("p", relu_output), Operand("dx", dx, stored=True)]
-    return element_step(operands, "dx = p > 0 ? dx : 0.0f;")
+def finish_gradient(dx: Tensor, addend: Tensor | None, relu_output: Tensor | None) -> Step:
+    """A step that adds to dx, then sets it to 0 where `relu_output` is not positive: what there is of
+    these, which lie as dx does."""
+    given = {"more": addend, "positive": relu_output}
+    operands = [Operand(name, each) for name, each in given.items() if each is not None]
+    body = "dx += more;" * (addend is not None)
+    body += "if (!(positive > 0)) dx = 0;" * (relu_output is not None)
+    return element_step([*operands, Operand("dx", dx, stored=True)], body)
 
 
 def row_major_place(tensor: Tensor) -> str:

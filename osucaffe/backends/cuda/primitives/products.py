@@ -31,7 +31,7 @@ from ..convolution.operands import (
 from ..convolution.problem import Problem
 from ..layout import ITEM_BYTES, Layout, choose_row_layout, dtype_of, is_row_major
 from ..libraries.cublaslt import Product
-from ..passes.elementwise import mask_step
+from ..passes.elementwise import finish_gradient
 from ..passes.rows import sum_rows
 from ..registry import CudaCall, primitive
 from ..runtime.compile import kernel
@@ -55,7 +55,7 @@ def convolution(call: CudaCall, a: Convolution) -> Pending:
 @primitive("own")
 def convolution_backward_data(call: CudaCall, a: ConvolutionBackwardData) -> Pending:
     choose_weight_layout(a.w)
-    call.choose_layouts(a.dx, a.dy, a.relu_output)
+    call.choose_layouts(a.dx, a.dy, a.addend, a.relu_output)
     return call.tune(providers.data_gradient(call, Problem.of(a.dx, a.w, a.dy, a)))
 
 
@@ -203,7 +203,7 @@ def inner_product_backward_data(call: CudaCall, a: InnerProductBackwardData) -> 
 
     def bind(call: CudaCall) -> Bound:
         a: InnerProductBackwardData = _operands(call, nhwc)
-        behind = [] if a.relu_output is None else [mask_step(a.dx, a.relu_output)]
+        behind = [] if a.relu_output is None else [finish_gradient(a.dx, None, a.relu_output)]
         return Bound(a.dy, a.w, a.dx, None, behind)
 
     return _tune(call, a, product, bind, _SmallGradient((columns, rows, inside), nhwc))

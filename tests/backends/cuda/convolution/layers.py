@@ -136,7 +136,8 @@ def run(
     integers: bool = False,
 ) -> dict[str, np.ndarray]:
     """By name: outputs with a bias and a ReLU of this slope, and bare; the images' gradient, alone
-    and masked by a ReLU; the filters' and biases' gradients, alone and added to what was there.
+    masked by a ReLU, and added to another and masked; the filters' and biases' gradients, alone and
+    added to what was there.
 
     integers: of small whole numbers, whose sums are exact; without biases' gradients. All runs
     twice: a step must not depend on what its last run left behind.
@@ -148,8 +149,8 @@ def run(
             return generator.integers(-3, 4, size=shape).astype(np.float64)
         return generator.normal(size=shape).astype(np.float32).astype(np.float64)
 
-    x, w, dy, b, before, relu_output = map(
-        draw, (layer.x, layer.w, layer.y, layer.w[:1], layer.w, layer.x)
+    x, w, dy, b, before, relu_output, addend = map(
+        draw, (layer.x, layer.w, layer.y, layer.w[:1], layer.w, layer.x, layer.x)
     )
     window = layer.window
     runner = Runner(backend, flexible=flexible)
@@ -161,11 +162,13 @@ def run(
         runner.record("convolution", tensors, window | {"relu": relu})
         runner.record("convolution", tensors | {"b": None, "y": found["bare"]}, window)
     if "data" in operations:
-        found |= {"dx": Output(layer.x), "masked": Output(layer.x)}
-        for name in "dx", "masked":
+        for name in ("dx", "masked", "added")[: 3 if layer.group == 1 else 2]:
+            found[name] = Output(layer.x)
             runner.record(PRIMITIVES["data"], {"dy": dy, "w": w, "dx": found[name]}, window)
-        if masks:
-            runner.calls[-1].reads["relu_output"] = runner.tensor(relu_output)
+            if masks and name != "dx":
+                runner.calls[-1].reads["relu_output"] = runner.tensor(relu_output)
+            if masks and name == "added":
+                runner.calls[-1].reads["addend"] = runner.tensor(addend)
     if "filter" in operations:
         added = {"dw": before * 10} | ({} if integers else {"db": b * 10})
         found |= {name: Output(values.shape) for name, values in added.items()}
@@ -179,6 +182,8 @@ def run(
     results = {name: runner.read(each) for name, each in found.items()}
     if "data" in operations and not masks:
         results["masked"] = np.where(relu_output > 0, results["masked"], 0)
+        if "added" in results:
+            results["added"] = np.where(relu_output > 0, results["added"] + addend, 0)
     return results
 
 

@@ -50,8 +50,9 @@ def in_lockstep(macros: Mapping[str, Any], late: bool, folder: Path) -> Any:
 #define ELEMENT {macros["T"]}
 #include "{HEADER}"
 {defines(macros)}{as_text("implicit_gemm")}
-extern "C" void run(void* x, const T* w, void* filters, const float* b, const T* relu_output, T* y,
-                    float* sums, int images, int tiles, float slope, int grid) {{
+extern "C" void run(void* x, const T* w, void* filters, const float* b, const T* addend,
+                    const T* relu_output, T* y, float* sums, int images, int tiles, float slope,
+                    int grid) {{
 #if VEC == 4
     T* pixels = static_cast<T*>(x);
     uint4* given = static_cast<uint4*>(filters);
@@ -63,8 +64,9 @@ extern "C" void run(void* x, const T* w, void* filters, const float* b, const T*
     memcpy(&given, filters, sizeof given);
 #endif
     blockDim = {{THREADS, 1, 1}};
-    run_blocks({{grid, 1, 1}}, blockDim,
-               [=] {{ convolve(pixels, given, b, relu_output, y, sums, images, tiles, slope); }});
+    run_blocks({{grid, 1, 1}}, blockDim, [=] {{
+        convolve(pixels, given, b, addend, relu_output, y, sums, images, tiles, slope);
+    }});
 }}"""
     return compiled(text, folder)
 
@@ -82,7 +84,7 @@ def test_kernels_in_lockstep(
     layer = (ODD_OUTPUTS | EIGHTS)[name]
     back = number % 2 == 1
     found = as_gemm(layer, dtype)
-    found = found.gradient(masked=number > 1) if back else replace(found, masked=number > 1)
+    found = replace(found.gradient(masked=False) if back else found, masked=number > 1)
     if name == "5x5 in eights":  # of 24 channels each: too few, and too many
         assert not found.possible
         return
@@ -91,6 +93,26 @@ def test_kernels_in_lockstep(
         config = replace(config, taps=found.kernel[1])
     late = len(name) % 2 == number % 2
     run(found, layer, config, number, late, monkeypatch, tmp_path)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("layer", "config"),
+    [
+        (Layer((5, 40, 6, 7), (24, 40, 1, 1)), TileConfig(2, 1, 24, 1, 5, 3)),
+        (Layer((2, 32, 7, 9), (16, 32, 3, 3), pad=(1, 1)), TileConfig(1, 2, 32, 3, 2, 2)),
+    ],
+    ids=["1x1", "3x3"],
+)
+def test_gradients_are_added(
+    layer: Layer, config: TileConfig, dtype: str, masked: bool,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+) -> None:  # fmt: skip
+    found = replace(as_gemm(layer, dtype), adds=True).gradient(masked=masked)
+    assert found.possible
+    run(found, layer, config, 2, masked, monkeypatch, tmp_path)
 
 
 SUMMED = {
@@ -136,9 +158,9 @@ def run(
     """Let so many blocks compute it on small whole numbers; what should come out, and the sums."""
     back, slope = found.flipped, (1.0, 0.5)[seed % 2]  # 1: there is no ReLU
     generator = np.random.default_rng(seed)
-    x, w, b, relu_output = (
+    x, w, b, addend, relu_output = (
         generator.integers(-4, 5, size=size).astype(np.float32)
-        for size in (found.x, layer.w, found.y[1:2], found.y)
+        for size in (found.x, layer.w, found.y[1:2], found.y, found.y)
     )
     compiled: dict[str, Any] = {}
     launched: list[tuple[Any, dict[str, Any]]] = []
@@ -157,7 +179,7 @@ def run(
 
     call: Any = Call(sums=None)
     nothing: Any = None
-    operands = Operands(nothing, Tensor(layer.w), *[nothing] * 3, slope)
+    operands = Operands(nothing, Tensor(layer.w), *[nothing] * 4, slope)
     monkeypatch.setattr(Operands, "of", lambda _: operands)
     found.step(config, call)
     (_, grid, arguments), named = launched[-1]
@@ -171,16 +193,18 @@ def run(
     sums = memory(np.full(max(1, 4 * found.sums * found.y[1]), np.nan))
     arrays = [
         *(images, w_memory, filters, memory(b)),
-        *(memory(each, found.dtype) for each in (relu_output, np.full(found.y, np.nan))),
+        *(memory(each, found.dtype) for each in (addend, relu_output, np.full(found.y, np.nan))),
         sums,
     ]
     in_lockstep(compiled, late, folder)(
         *(ctypes.c_void_p(each.ctypes.data) for each in arrays),
-        *map(int, arguments[6:8]), ctypes.c_float(slope), min(grid, blocks),
+        *map(int, arguments[7:9]), ctypes.c_float(slope), min(grid, blocks),
     )  # fmt: skip
     wanted = by_cpu(layer, "data", dy=x, w=w) if back else by_cpu(layer, "forward", x=x, w=w)
     wanted = wanted + b[:, None, None]
     wanted = np.where(wanted > 0, wanted, slope * wanted)
+    if found.adds:
+        wanted = wanted + addend
     if found.masked:
         wanted = np.where(relu_output > 0, wanted, 0)
     np.testing.assert_array_equal(arrays[-2], memory(wanted, found.dtype))

@@ -20,10 +20,10 @@
 // KH, KW, OG) and rotated by 180 degrees, as the gradient to the input wants it; N: outputs of a tile;
 // GROUPS: groups of warps that multiply, each DEEP times 64 pixels; STAGES: parts of the filters, of
 // TAPS taps, and BUFFERS: parts of the image that are in flight; WIDTH: outputs of a row of filters in 16
-// bits that are FLIPPED; LOADING, MULTIPLYING: registers of a thread; MASKED: y becomes 0 where
-// `relu_output`, which lies as y does, is not positive; RELU: y ends with one; SUMS: parts of the sums of
-// y that are written for a batch normalization (see batch_norm.cu), 0: none; MULTIPLY(d, a, b): the
-// instruction.
+// bits that are FLIPPED; LOADING, MULTIPLYING: registers of a thread; ADDS: y gets `addend`; MASKED: then
+// it becomes 0 where `relu_output` is not positive; both lie as y does; RELU: y ends with one; SUMS: parts
+// of the sums of y that are written for a batch normalization (see batch_norm.cu), 0: none;
+// MULTIPLY(d, a, b): the instruction.
 
 #include "ring.cuh"
 
@@ -50,6 +50,9 @@
 #define ROW (VEC == 4 ? N / 4 + (N % 16 ? 0 : 2) : N / 8 | 1)
 #define ROWS (DEEP * 16)
 #define VECTORS (N / VEC)
+#define RESULTS (GROUPS * 4 * ROWS * ROW)
+// What lies so: results in the place of what is added to them, and what masks them.
+#define OPERANDS (ADDS && MASKED ? 2 : 1)
 // Numbers of each sum.
 #define SUMMED 4
 
@@ -138,6 +141,20 @@ __device__ __forceinline__ int output_pixel(int flat, int images) {
     return n < images && row < OH && column < OW ? (n * OH + row) * OW + column : -1;
 }
 
+// What a warp has of a tile: pixels, lane by lane (-1: there is none); the first of their outputs, and how
+// many bytes of these there are.
+struct WarpTile {
+    int pixel, output, bytes;
+
+    __device__ __forceinline__ WarpTile(int tile, int warp, int images) {
+        int lane = threadIdx.x % 32, part = tile % (G * PARTS);
+        int first = tile / (G * PARTS) * TILE + warp / 4 * DEEP * 64 + warp % 4 * 16;
+        pixel = lane < ROWS ? output_pixel(first + lane / 16 * 64 + lane % 16, images) : -1;
+        output = part / PARTS * OG + part % PARTS * N;
+        bytes = min(N, OG - part % PARTS * N) * (int)sizeof(T);
+    }
+};
+
 // A warp: call this for the vectors of its rows, whose pixels lane by lane are these (-1: none), with
 // whether they are there: neighbouring lanes have neighbouring vectors. bytes: of a row.
 template <typename F> __device__ __forceinline__ void for_each_vector(int pixel, int bytes, F call) {
@@ -148,6 +165,20 @@ template <typename F> __device__ __forceinline__ void for_each_vector(int pixel,
         if (row < ROWS) call(row, vector, at, at >= 0 && vector * 16 < bytes);
     }
 }
+
+#if ADDS || MASKED
+// Begin to fetch what a warp adds to its results, and what masks them, to where these will be.
+__device__ __forceinline__ void fetch_operands(uint4* results, const T* addend, const T* relu_output,
+                                               const WarpTile& its) {
+    __syncwarp();  // the results that were there have left
+    for_each_vector(its.pixel, its.bytes, [&](int row, int vector, int at, bool there) {
+        int64_t from = there ? (int64_t)at * (G * OG) + its.output + vector * VEC : 0;
+        uint4* to = results + row * ROW + vector;
+        if (ADDS) cp_async_16_bytes(to, addend + from, there);
+        if (MASKED) cp_async_16_bytes(to + ADDS * RESULTS, relu_output + from, there);
+    });
+}
+#endif
 
 #if SUMS
 // Sums of the channels of a vector: of x and x^2 less a shift, which is one of what is computed.
@@ -209,12 +240,12 @@ __device__ __forceinline__ void store_sums(const VectorSums& mine, float* shared
 // block has are of the same part.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 convolve(const __grid_constant__ Images x, const __grid_constant__ Filters filters, const float* b,
-         const T* relu_output, T* y, float* sums, int images, int tiles, float slope) {
+         const T* addend, const T* relu_output, T* y, float* sums, int images, int tiles, float slope) {
     PDL_BEGIN;
     extern __shared__ __align__(1024) uint4 shared[];
     uint4 *stages = shared, *patches = stages + STAGES * STAGE;
     uint4* results = patches + BUFFERS * PATCH;
-    uint32_t barriers = shared_address(results + GROUPS * 4 * ROWS * ROW);
+    uint32_t barriers = shared_address(results + OPERANDS * RESULTS);
     Ring<BUFFERS> patch(barriers);
     Ring<STAGES> stage(barriers + BUFFERS * 16);
     // Of the whole warp, as the instruction wants its operands.
@@ -281,24 +312,17 @@ convolve(const __grid_constant__ Images x, const __grid_constant__ Filters filte
     results += warp * (ROWS * ROW);
     int own = warp / 4 * DEEP * 64;
     for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-        int part = tile % (G * PARTS), first = tile / (G * PARTS) * TILE + own + warp % 4 * 16;
-        int output = part / PARTS * OG + part % PARTS * N;
-        int bytes = min(N, OG - part % PARTS * N) * (int)sizeof(T);
+        WarpTile its(tile, warp, images);
         float sum[DEEP][N / 2];
 #pragma unroll
         for (int j = 0; j < N / 4; ++j) {
             int o = j / 2 * 8 + lane % 4 * 2 + j % 2;
-            float bias = b && o * (int)sizeof(T) < bytes ? b[output + o] : 0.0f;
+            float bias = b && o * (int)sizeof(T) < its.bytes ? b[its.output + o] : 0.0f;
 #pragma unroll
             for (int i = 0; i < DEEP * 2; ++i) sum[i / 2][j / 2 * 4 + i % 2 * 2 + j % 2] = bias;
         }
-        int pixel = lane < ROWS ? output_pixel(first + lane / 16 * 64 + lane % 16, images) : -1;
-#if MASKED
-        __syncwarp();  // results of the tile before have left
-        for_each_vector(pixel, bytes, [&](int row, int vector, int at, bool there) {
-            const T* from = relu_output + (int64_t)at * (G * OG) + output + vector * VEC;
-            cp_async_16_bytes(results + row * ROW + vector, there ? from : relu_output, there);
-        });
+#if ADDS || MASKED
+        fetch_operands(results, addend, relu_output, its);
 #endif
         uint32_t used = 0, used_patch = 0;  // barriers of what may be emptied after the next wait
 #pragma unroll 1
@@ -342,7 +366,9 @@ convolve(const __grid_constant__ Images x, const __grid_constant__ Filters filte
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < DEEP * 2; ++i) {
-            T* to = reinterpret_cast<T*>(results + (i * 8 + lane / 4) * ROW) + lane % 4 * 2;
+            int row = (i * 8 + lane / 4) * ROW;
+            T* to = reinterpret_cast<T*>(results + row) + lane % 4 * 2;
+            const T* positive = reinterpret_cast<T*>(results + ADDS * RESULTS + row) + lane % 4 * 2;
 #pragma unroll
             for (int j = 0; j < N / 8; ++j) {
                 float* v = &sum[i / 2][j * 4 + i % 2 * 2];
@@ -351,9 +377,15 @@ convolve(const __grid_constant__ Images x, const __grid_constant__ Filters filte
                 pair[0] = relu(pair[0], slope);
                 pair[1] = relu(pair[1], slope);
 #endif
+#if ADDS
+                float more[2];
+                load(to + j * 8, more);
+                pair[0] += more[0];
+                pair[1] += more[1];
+#endif
 #if MASKED
                 float mask[2];
-                load(to + j * 8, mask);
+                load(positive + j * 8, mask);
                 pair[0] = behind_relu(pair[0], mask[0]);
                 pair[1] = behind_relu(pair[1], mask[1]);
 #endif
@@ -365,8 +397,8 @@ convolve(const __grid_constant__ Images x, const __grid_constant__ Filters filte
         if (tile == blockIdx.x)  // even a pixel outside of the images is like others
             unpack(reinterpret_cast<const Vector<T, VEC>&>(results[lane % VECTORS]), mine.shift);
 #endif
-        for_each_vector(pixel, bytes, [&](int row, int vector, int at, bool there) {
-            uint4* to = reinterpret_cast<uint4*>(y + (int64_t)at * (G * OG) + output) + vector;
+        for_each_vector(its.pixel, its.bytes, [&](int row, int vector, int at, bool there) {
+            uint4* to = reinterpret_cast<uint4*>(y + (int64_t)at * (G * OG) + its.output) + vector;
             uint4 stored = results[row * ROW + vector];
             if (there) *to = stored;
 #if SUMS
