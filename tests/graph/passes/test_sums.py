@@ -97,8 +97,8 @@ ONE: dict[str, Any] = {"stride": [1, 1], "pad": [0, 0], "dilation": [1, 1], "gro
 
 
 def residual(*, relu: str = "of a sum", kept: str = "") -> tuple[list[Call], dict[str, Tensor]]:
-    """A convolution's gradient, and the batch normalization before it, whose output another gradient
-    comes to, too. kept: where the gradient behind the ReLU goes, which others read."""
+    """A convolution's gradient, and the batch normalization before it, to whose output another
+    gradient comes, too. kept: where the gradient behind the ReLU goes, which others read."""
     named = "dy", "w", "made", "skip", "x", "relu_output", "kept", "dx"
     given = dict(zip(named, tensors(len(named)), strict=True))
     program = Program()
@@ -123,7 +123,8 @@ def test_a_convolution_adds_and_masks_in_the_place_of_batch_normalization(kept: 
     assert convolution.reads["addend"] is given["skip"]
     assert convolution.reads["relu_output"] is given["relu_output"]
     assert norm.reads["dys"] == [convolution.writes["dx"]] == [given[kept or "made"]]
-    assert not norm.settings["relu"] and "relu_output" not in norm.reads
+    assert not norm.settings["relu"]
+    assert "relu_output" not in norm.reads
     assert "dy" not in norm.writes
 
 
@@ -134,7 +135,8 @@ def test_a_relu_that_follows_from_x_stays_with_batch_normalization() -> None:
     assert convolution.reads["addend"] is given["skip"]
     assert "relu_output" not in convolution.reads
     assert norm.reads["dys"] == [convolution.writes["dx"]] == [given["made"]]
-    assert norm.settings["relu"] and norm.writes["dy"] is given["kept"]
+    assert norm.settings["relu"]
+    assert norm.writes["dy"] is given["kept"]
 
 
 @pytest.mark.parametrize("kept", ["skip", "dy"])

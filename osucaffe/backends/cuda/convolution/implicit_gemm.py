@@ -142,10 +142,6 @@ class ImplicitGemm(Problem):
         """Parts of the image that are loaded one behind the other."""
         return -(-self.channels // (self.planes * self.vector))
 
-    def gradient(self, *, masked: bool) -> ImplicitGemm:
-        """The convolution of y's gradient that gives x's."""
-        return replace(self.transposed, masked=masked)
-
     @property
     def pitch(self) -> int:
         """Pixels from one row to the next."""
@@ -303,13 +299,14 @@ class ImplicitGemm(Problem):
 
 
 def as_implicit_gemm(
-    device: Device, precision: str, problem: Problem, sums: int = 0, *, adds: bool = False
+    device: Device, precision: str, problem: Problem, sums: int = 0, **more: bool
 ) -> ImplicitGemm | None:
-    """The convolution as one for this kernel, if it is worth trying as such. sums: those of so many
-    parts of the outputs are wanted; it makes them if it can. adds: as ImplicitGemm has it."""
+    """The convolution (that which gives x's gradient is `transposed`) as one for this kernel, if it
+    is worth trying as such. sums: those of so many parts of the outputs are wanted; it makes them
+    if it can. more: what ImplicitGemm says."""
     if not can_use_wgmma(device, precision, problem):
         return None
-    gemm = ImplicitGemm.like(problem, dtype=PRECISIONS[precision], adds=adds)
+    gemm = ImplicitGemm.like(problem, dtype=PRECISIONS[precision], **more)
     gemm = replace(gemm, sums=sums if gemm.can_sum else 0)
     return gemm if gemm.possible and gemm.work >= LEAST_WORK[precision] else None
 
@@ -319,12 +316,12 @@ def implicit_gemm(call: CudaCall, problem: Problem) -> list[Kernels]:
     trying."""
     device = call.backend.properties
     sums = 0 if call["sums"] is None else call.needed("sums").layout.shape[1]
-    adds = call["addend"] is not None
-    gemm = as_implicit_gemm(device, call.backend.precision, problem, sums, adds=adds)
+    gemm = as_implicit_gemm(
+        device, call.backend.precision, problem if "y" in call.writes else problem.transposed, sums,
+        adds=call["addend"] is not None, masked=call["relu_output"] is not None,
+    )  # fmt: skip
     if gemm is None:
         return []
-    if "y" not in call.writes:
-        gemm = gemm.gradient(masked=call["relu_output"] is not None)
     configs = functools.partial(gemm.configs, device)
     estimate = functools.partial(gemm.milliseconds, device)
     kernels = Kernels("implicit_gemm", configs, gemm.step, estimate)

@@ -76,12 +76,16 @@ class Operands(NamedTuple):
         """Those of a call. x_as_stored: x is the call's own, in any layout and type."""
         x, w, y = map(call.needed, "xwy" if "y" in call.writes else ("dy", "w", "dx"))
         slope = call.settings.get("relu")
-        behind = [call["addend"], call["relu_output"]]
+
+        def blob(name: str) -> Tensor | None:
+            return None if call[name] is None else channels_last_blob(call, call.needed(name))
+
         return cls(
             x if x_as_stored else channels_last_blob(call, x),
             low_precision_weights(call, w),
             call["b"],
-            *(None if each is None else channels_last_blob(call, each) for each in behind),
+            blob("addend"),
+            blob("relu_output"),
             channels_last_blob(call, y),
             1.0 if slope is None else slope,
         )

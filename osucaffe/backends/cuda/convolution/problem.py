@@ -37,7 +37,8 @@ class Problem:
     @classmethod
     def like(cls, problem: Problem, **more: Any) -> Self:
         """A problem as a subclass sees it. more: the fields that the subclass adds."""
-        return cls(problem.x, problem.w, problem.y, problem.window, problem.group, **more)
+        common = problem.x, problem.w, problem.y, problem.window, problem.group, problem.flipped
+        return cls(*common, **more)
 
     @property
     def kernel(self) -> Shape:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from ...primitives.recording import arguments
 from ...tensor import Call, Step, sequence
@@ -34,8 +35,8 @@ WORTH_FUSING = 20 << 20
 where no kernel of our own does."""
 MOST_ADDING = 128
 """Channels that a product sums over, up to which its tiles wait for memory: there our own kernel
-adds another gradient in 0.65 to 0.7 of the time of a library and a pass (of ResNet-50's, on an H200;
-of more channels in 0.9 to 1.05, and more is lost where a batch normalization would have added)."""
+adds another gradient in 0.65 to 0.7 of the time of a library and a pass (ResNet-50, H200; with more
+channels in 0.9 to 1.05, and a batch normalization behind it would have added in less)."""
 TF32_A_CYCLE, GOOD_SHARE = 2048, 0.225
 """Additions and multiplications of a multiprocessor's tensor cores in a cycle; a share of them."""
 
@@ -51,17 +52,17 @@ def forward(call: CudaCall, problem: Problem) -> list[Provider]:
 
 
 def data_gradient(call: CudaCall, problem: Problem) -> list[Provider]:
-    """For the gradient of the images, another that is added to it, and the backward pass of the ReLU
-    that made them."""
+    """For the gradient of the images, another that is added to it, and the backward pass of the
+    ReLU that made them."""
     small = [] if call["addend"] is not None else small_mma(call, problem)
     return [*_by_libraries(call, problem), *small]
 
 
 def adds_gradient(gpu: Gpu, call: Call) -> bool:
     """Whether a call for the gradient of the images can add another one on its way."""
-    a = arguments(call.name, call.settings, call.reads | call.writes)
-    problem = Problem.of(a.dx, a.w, a.dy, a)
-    if problem.group > 1 or (problem.is_product and problem.outputs > MOST_ADDING):
+    a: Any = arguments(call.name, call.settings, call.reads | call.writes)
+    problem = Problem.of(a.dx, a.w, a.dy, a).transposed
+    if problem.group > 1 or (problem.is_product and problem.channels > MOST_ADDING):
         return False
     return as_implicit_gemm(gpu.properties, gpu.precision, problem, adds=True) is not None
 

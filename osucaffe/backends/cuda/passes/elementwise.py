@@ -118,8 +118,8 @@ def fill_step(y: Tensor, value: float) -> Step:
 
 
 def finish_gradient(dx: Tensor, addend: Tensor | None, relu_output: Tensor | None) -> Step:
-    """A step that adds to dx, then sets it to 0 where `relu_output` is not positive: what there is of
-    these, which lie as dx does."""
+    """A step that adds to dx, then sets it to 0 where `relu_output` is not positive: what there is
+    of these, which lie as dx does."""
     given = {"more": addend, "positive": relu_output}
     operands = [Operand(name, each) for name, each in given.items() if each is not None]
     body = "dx += more;" * (addend is not None)

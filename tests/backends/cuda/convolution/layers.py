@@ -105,6 +105,7 @@ EIGHTS = {
     "3x3 in eights": Layer((5, 24, 7, 5), (24, 24, 3, 3), pad=(1, 1)),
     "5x5 in eights": Layer((2, 48, 9, 8), (80, 24, 5, 5), pad=(2, 1), group=2),
     "groups in eights": Layer((3, 64, 6, 6), (64, 32, 3, 3), pad=(1, 1), group=2),
+    "groups of 40 outputs": Layer((3, 64, 6, 6), (80, 32, 3, 3), pad=(1, 1), group=2),
     "1x3 in eights": Layer((2, 32, 9, 10), (8, 32, 1, 3), pad=(0, 2)),
     "many outputs in eights": Layer((1, 16, 12, 9), (208, 16, 3, 3), pad=(0, 1)),
 }
