@@ -1,7 +1,7 @@
 """Runs random nets in every configuration, and compares them with the reference.
 
     python -m tests.differential --seconds 600 --seed 1 --workers 2
-    python -m tests.differential --nets 5000 --gpu --precision bf16
+    python -m tests.differential --nets 5000 --gpu --precision bf16 --wide
     python -m tests.differential --file net.prototxt      (such nets; --minimize: smaller ones)
 
 Net N of a seed is always the same. It is checked in a child of this process, which may crash or
@@ -58,9 +58,10 @@ def make_backend(args: argparse.Namespace, number: int = 0) -> Backend:
         from osucaffe.backends.cuda import Cuda
         from tests.backends.cuda.compiler import compile_here
 
-        from .untimed import UntimedTuner
+        from .untimed import UntimedTuner, try_all
 
         compile_here()
+        try_all()
         count = importlib.import_module("cupy").cuda.runtime.getDeviceCount()
         backend = Cuda(number % count, args.precision)
         backend.tuner = UntimedTuner(backend, "none")
@@ -82,6 +83,10 @@ class Search:
         self.explained: Counter[str] = Counter()
         self.failed: dict[str, list[int]] = {}
         """Numbers of nets, by the sort of their first difference."""
+
+    def generate(self, number: int) -> caffe_pb2.NetParameter:
+        """A net."""
+        return generate(self.args.seed, number, wide=self.args.wide)
 
     def run(self) -> None:
         """Check nets until time is over."""
@@ -108,7 +113,7 @@ class Search:
 
     def check(self, number: int, backend: Backend) -> dict[str, Any]:
         """What becomes of a net."""
-        net = generate(self.args.seed, number)
+        net = self.generate(number)
         try:
             result = check(
                 net,
@@ -149,7 +154,7 @@ class Search:
             folder = Path("build/differential")
             folder.mkdir(parents=True, exist_ok=True)
             path = folder / f"{self.args.seed}-{numbers[0]}.prototxt"
-            path.write_text(str(generate(self.args.seed, numbers[0])))
+            path.write_text(str(self.generate(numbers[0])))
             command = [sys.executable, "-m", "tests.differential", "--file", str(path)]
             command += ["--minimize", f"--precision={self.args.precision}"]
             subprocess.run(command + ["--gpu"] * self.args.gpu, stderr=subprocess.DEVNULL)
@@ -202,6 +207,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--quick", action="store_true", help="three configurations a net, not five")
     parser.add_argument("--stored", action="store_true", help="the nets whose values are stored")
+    parser.add_argument("--wide", action="store_true", help="channels for large convolutions")
     parser.add_argument("--gpu", action="store_true")
     parser.add_argument("--precision", default="fp32", choices=("fp32", "tf32", "bf16"))
     parser.add_argument("--write", action="store_true", help="add the counts to benchmarks/results")

@@ -19,7 +19,7 @@ def add_gradients(programs: Programs, adds: Callable[[Call], bool]) -> None:
     """
     for calls in programs[1:]:
         for total in [call for call in calls if call.name in _TERMS]:
-            while maker := _maker(total, calls, adds):
+            while total in calls and (maker := _maker(total, calls, adds)):
                 _add(maker, total, calls)
 
 
@@ -31,14 +31,14 @@ def _maker(total: Call, calls: list[Call], adds: Callable[[Call], bool]) -> Call
         return None
     users, makers = Users([calls]), []
     for term in terms:
-        others = [call for call in users.of(term) if call is not total]
-        if len(others) != 1 or not adds(others[0]) or term.persistent:
-            continue
-        [maker] = others
+        maker, *others = [call for call in users.of(term) if call is not total] or [total]
+        if others or not adds(maker) or maker.writes["dx"] is not term or term.persistent:
+            continue  # others read it, or it is seen under another shape
         between = calls[calls.index(maker) + 1 : calls.index(total)]
-        written = total.writes.get("dy", term)
+        written = total.writes.get("y", total.writes.get("dy", term))
         if (
             not maker.reads.keys() & {"addend", "relu_output"}
+            and terms.count(term) == 1
             and (written is term or not (written in terms or reads(maker, written)))
             and not any(writes(call, read) for call in between for read in maker.read_tensors())
         ):

@@ -24,7 +24,6 @@ from .growing import (
     IN_PLACE,
     LOSSES,
     MAKERS,
-    MOST_ELEMENTS,
     Growing,
     LayerParameter,
     Shape,
@@ -46,8 +45,8 @@ FINAL = _names(
 def _first_shape(g: Growing) -> Shape:
     way = g.random.random()
     batch = g.random.choice(BATCHES)
-    if way < 0.75:
-        shape = (batch, g.random.choice(CHANNELS), g.choice(*EXTENTS), g.choice(*EXTENTS))
+    if way < 0.75 or g.wide:
+        shape = (batch, g.channels(*CHANNELS), g.choice(*EXTENTS), g.choice(*EXTENTS))
     elif way < 0.83:
         shape = (batch, g.choice(*CHANNELS))
     elif way < 0.91:
@@ -56,12 +55,12 @@ def _first_shape(g: Growing) -> Shape:
         shape = (batch, g.choice(1, 2, 3, 4), *(g.choice(1, 2, 3, 4) for _ in range(3)))
     else:
         shape = (g.choice(1, 5, 12),)
-    return shape if math.prod(shape) <= MOST_ELEMENTS else _first_shape(g)
+    return shape if math.prod(shape) <= g.most_elements else _first_shape(g)
 
 
-def generate(seed: int, number: int) -> caffe_pb2.NetParameter:
-    """Net `number` of a seed."""
-    g = Growing(Random(f"{seed}/{number}"))
+def generate(seed: int, number: int, *, wide: bool = False) -> caffe_pb2.NetParameter:
+    """Net `number` of a seed. wide: as `Growing` has it."""
+    g = Growing(Random(f"{seed}/{number}"), wide=wide)
     kinds = sorted(MAKERS)
     shape = _first_shape(g)
     for _ in range(g.choice(1, 1, 1, 2)):
@@ -71,7 +70,7 @@ def generate(seed: int, number: int) -> caffe_pb2.NetParameter:
         made = sum(layer.type != "Input" for layer in g.net.layer)
         if made >= length:
             break
-        kind = g.random.choice(COMMON if g.chance(0.55) else kinds)
+        kind = g.random.choice(COMMON if g.chance(0.85 if wide else 0.55) else kinds)
         bottom = g.pick()
         before = len(g.tops)
         tops = g.add(kind, bottom, MAKERS[kind])

@@ -88,10 +88,12 @@ def maker(
 
 
 class Growing:
-    """A net while layers are added. tops: what can be read; unread: what nobody reads yet."""
+    """A net while layers are added. tops: what can be read; unread: what nobody reads yet. wide: in
+    which most channels are such as kernels for large convolutions take."""
 
-    def __init__(self, random: Random) -> None:
-        self.random = random
+    def __init__(self, random: Random, *, wide: bool = False) -> None:
+        self.random, self.wide = random, wide
+        self.most_elements = (4 if wide else 1) * MOST_ELEMENTS
         self.net = caffe_pb2.NetParameter(name="random")
         self.inputs: list[LayerParameter] = []
         self.tops: list[Top] = []
@@ -116,6 +118,10 @@ class Growing:
     def divisor(self, count: int) -> int:
         """A divisor of a count."""
         return self.random.choice([n for n in range(1, count + 1) if count % n == 0])
+
+    def channels(self, *few: int) -> int:
+        """One of these numbers; in a wide net a multiple of 8."""
+        return 8 * self.choice(1, 2, 3, 4, 4, 5, 8) if self.wide else int(self.choice(*few))
 
     def axis(self, dimensions: int, least: int = 0) -> int:
         """An axis, perhaps counted from the end."""
@@ -207,7 +213,7 @@ class Growing:
         shapes = [tuple(map(int, shape)) for shape in found]
         sizes = [math.prod(shape) for shape in shapes]
         sizes += [blob.data.count for blob in instance.parameters]
-        if max(sizes, default=0) > MOST_ELEMENTS:
+        if max(sizes, default=0) > self.most_elements:
             return None
         self.share_parameters(layer, [blob.shape for blob in instance.parameters])
         return shapes

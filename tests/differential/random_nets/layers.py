@@ -210,7 +210,7 @@ def _window(g: Growing, param: Any, extents: Shape, *, dilated: bool, largest: i
     """Kernel, stride, pad and perhaps dilation for these extents."""
     plane = len(extents) == 2
     kernel = [g.random.randint(1, min(largest, extent + 2)) for extent in extents]
-    stride = [g.choice(1, 1, 1, 2, 2, 3) for _ in extents]
+    stride = [g.choice(1, 1, 1, 2, 2, 3) if not g.wide else 1 + g.chance(0.1) for _ in extents]
     pad = [g.random.randint(0, min(2, max(0, size - (not dilated)))) for size in kernel]
     for name, values in (("kernel_size", kernel), ("stride", stride), ("pad", pad)):
         if plane and g.chance(0.4):
@@ -238,12 +238,12 @@ def _convolution(g: Growing, layer: LayerParameter, shape: Shape) -> bool | None
     if layer.type == "ConvolutionDepthwise":
         param.num_output = channels
         return None
-    param.num_output = g.choice(1, 2, 3, 4, 5, 6, 8, 8, 16, 17, 32)
+    param.num_output = g.channels(1, 2, 3, 4, 5, 6, 8, 8, 16, 17, 32)
     if layer.type == "DepthwiseConvolution" or g.chance(0.3):
-        param.group = g.divisor(channels)
-        if g.chance(0.3):
+        param.group = g.divisor(channels // 8 if g.wide and channels % 8 == 0 else channels)
+        if g.chance(0.3 * (not g.wide)):
             param.group = channels
-        param.num_output = param.group * g.choice(1, 1, 2, 3)
+        param.num_output = param.group * g.channels(1, 1, 2, 3)
     if len(layer.top) == 1 and g.chance(0.05):
         layer.bottom.append(g.extra(shape))
         layer.top.append(f"{layer.name}_b")

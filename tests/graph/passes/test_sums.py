@@ -147,6 +147,43 @@ def test_what_would_be_overwritten_while_it_is_read_is_not_added(kept: str) -> N
     assert calls[1].reads["dys"] == [given["skip"], given["made"]]
 
 
+@pytest.mark.parametrize("into", [0, 1])
+def test_a_sum_in_the_place_of_a_term(into: int) -> None:
+    """Of its own gradient, the convolution may take the place; what it adds, it would overwrite."""
+    dy, w, dx, other = tensors(4)
+    program = Program()
+    program.convolution_backward_data(dy, w, dx, **ONE)
+    program.sum([dx, other], (dx, other)[into])
+    add_gradients([[], program.calls], CONVOLVES)
+    assert names(program.calls) == ["convolution_backward_data", "sum"][: 1 + into]
+    assert program.calls[0].reads.get("addend") is (None if into else other)
+
+
+@pytest.mark.parametrize("maker", ["convolution", "pooling"])
+def test_what_is_added_twice_stays_a_sum(maker: str) -> None:
+    dy, w, index, dx, y = tensors(5)
+    program = Program()
+    if maker == "pooling":
+        program.max_pooling_backward(dy, index, dx, **WINDOW)
+    else:
+        program.convolution_backward_data(dy, w, dx, **ONE)
+    program.sum([dx, dx], y)
+    before = names(program.calls)
+    add_gradients([[], program.calls], lambda call: CONVOLVES(call) or ADDS(call))
+    assert names(program.calls) == before
+
+
+def test_a_gradient_that_is_seen_under_another_shape_is_not_added_to() -> None:
+    dy, w, other, y = tensors(4)
+    dx = Tensor((2, 4, 4), name="dx")
+    program = Program()
+    program.convolution_backward_data(dy, w, dx.view((1, 2, 4, 4)), **ONE)
+    program.sum([dx, other], y)
+    add_gradients([[], program.calls], CONVOLVES)
+    assert names(program.calls) == ["convolution_backward_data", "sum"]
+    assert "addend" not in program.calls[0].reads
+
+
 def test_pooling_adds_rather_than_a_convolution() -> None:
     dy, w, index, first, second, dx = tensors(6)
     program = Program()
