@@ -81,8 +81,7 @@ class Backend(Protocol):
     """Whether it wants records as they are stored, and transforms them itself."""
 
     def adds_gradient(self, call: Call) -> bool:
-        """Whether a call can add another gradient to the one that it writes, and apply the backward
-        pass of a ReLU to the sum."""
+        """Whether a call can add another gradient to the one that it writes, and mask the sum."""
         return False
 
     def image_decoder(self, *, always: bool) -> ImageDecoder | None:

@@ -13,7 +13,7 @@ from . import registry
 from .autotune.trial import trial_numbers
 from .autotune.tuner import Tuner
 from .call import CudaCall, Pending, Provider, TuningGpu
-from .convolution.providers import adds_gradient
+from .convolution.implicit_gemm import adds_gradient
 from .libraries import cudnn
 from .libraries.jpegs import Decoder, find_decoder
 from .runtime.background import shared_interpreter
@@ -70,7 +70,6 @@ class Cuda(TuningGpu):
         return self.tuner.begin(call, providers)
 
     def adds_gradient(self, call: Call) -> bool:
-        """Gradients of pooling, in any kernel; of images, where our own kernel may make them."""
         if call.name == "convolution_backward_data":
             return adds_gradient(self, call)
         return call.name in ("average_pooling_backward", "max_pooling_backward")

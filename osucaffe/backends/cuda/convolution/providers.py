@@ -6,12 +6,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-from ...primitives.recording import arguments
-from ...tensor import Call, Step, sequence
+from ...tensor import Step, sequence
 from ..call import CudaCall, Kernels, Provider, only_unless, spares
-from ..gpu import Gpu
 from ..libraries.cublaslt import Product
 from ..libraries.cudnn import Plan
 from . import space_to_depth
@@ -20,7 +17,7 @@ from .cudnn_graph import ALIGNMENT, Convolution
 from .cudnn_search import HEAVY
 from .few_channels import few_channels
 from .gemm import Bound, Gemm
-from .implicit_gemm import as_implicit_gemm, implicit_gemm
+from .implicit_gemm import implicit_gemm
 from .operands import Operands, bias_gradients, bind, channels_last_blob, operation
 from .problem import Problem
 from .small_mma import small_mma, small_mma_wgrad
@@ -33,10 +30,6 @@ be a few us faster, and takes longer to build."""
 WORTH_FUSING = 20 << 20
 """Bytes of an image's gradient from which on a search for plans that mask it is worth its time,
 where no kernel of our own does."""
-MOST_ADDING = 128
-"""Channels that a product sums over, up to which its tiles wait for memory: there our own kernel
-adds another gradient in 0.65 to 0.7 of the time of a library and a pass (ResNet-50, H200; with more
-channels in 0.9 to 1.05, and a batch normalization behind it would have added in less)."""
 TF32_A_CYCLE, GOOD_SHARE = 2048, 0.225
 """Additions and multiplications of a multiprocessor's tensor cores in a cycle; a share of them."""
 
@@ -56,15 +49,6 @@ def data_gradient(call: CudaCall, problem: Problem) -> list[Provider]:
     ReLU that made them."""
     small = [] if call["addend"] is not None else small_mma(call, problem)
     return [*_by_libraries(call, problem), *small]
-
-
-def adds_gradient(gpu: Gpu, call: Call) -> bool:
-    """Whether a call for the gradient of the images can add another one on its way."""
-    a: Any = arguments(call.name, call.settings, call.reads | call.writes)
-    problem = Problem.of(a.dx, a.w, a.dy, a).transposed
-    if problem.group > 1 or (problem.is_product and problem.channels > MOST_ADDING):
-        return False
-    return as_implicit_gemm(gpu.properties, gpu.precision, problem, adds=True) is not None
 
 
 def filter_gradient(call: CudaCall, problem: Problem) -> list[Provider]:
