@@ -24,15 +24,15 @@ from .script import Compute, Pieces, Post, Push, Script, Update, Wait, record, r
 from .sketch import Sketch
 from .times import Seconds
 
-SPLIT = "split"
-"""The design whose sketch has split inner products."""
+SPLIT, SHARDED = "split", "sharded"
+"""The designs whose sketch has split inner products; that divides the update among ranks."""
 DESIGNS = {
     "SC-B": ParallelConfig("blocking", "blocking"),
     "SC-OB": ParallelConfig("blocking", "overlapped"),
     "SC-OBR": ParallelConfig("layerwise", "overlapped"),
     "all-reduce behind": ParallelConfig("blocking", "none"),
     "all-reduce": ParallelConfig("layerwise", "none"),
-    "sharded": ParallelConfig("layerwise", "sharded"),
+    SHARDED: ParallelConfig("layerwise", "sharded"),
     SPLIT: ParallelConfig("layerwise", "none", split_inner_products="auto"),
     "Horovod": ParallelConfig("buckets", "none", bucket=64 << 20),
     "servers": ParallelConfig("layerwise"),
@@ -74,7 +74,8 @@ class Simulation:
     """Iterations of `size` ranks of a cluster with a net that takes `seconds`.
 
     passes: the solver's iter_size. servers: the hosts of parameter servers, which the designs of
-    `SERVED` have; they are ranked last. narrow: gradients travel in 16 bits.
+    `SERVED` have; they are ranked last. narrow: gradients travel in 16 bits. separable: parameters
+    may be updated separately (see `Update`).
     """
 
     def __init__(
@@ -89,18 +90,24 @@ class Simulation:
         passes: int = 1,
         servers: Sequence[int] = (),
         narrow: bool = False,
+        separable: bool = True,
     ) -> None:
         self.sketch, self._seconds, self._cluster, self._size = sketch, seconds, cluster, size
         self._planner = Planner(cluster, size, selection, hierarchical=hierarchical, narrow=narrow)
-        self._passes, self._servers = passes, servers
+        self._passes, self._servers, self._separable = passes, servers, separable
 
     def prepare(self, config: ParallelConfig) -> tuple[Script, Run]:
         """What each rank does, and what all of it takes. UserError where servers have no work."""
         if self._servers:
             count = len(self._servers)
-            script = record_served(self.sketch, config, self._size, count, self._passes)
+            script = record_served(
+                self.sketch, config, self._size, count, self._passes, separable=self._separable
+            )
         else:
-            script = record(self.sketch, config, self._size, self._planner.part, self._passes)
+            script = record(
+                self.sketch, config, self._size, self._planner.part, self._passes,
+                separable=self._separable,
+            )  # fmt: skip
         return script, Run(
             self._planner,
             self._cluster,

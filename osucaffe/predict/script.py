@@ -106,11 +106,11 @@ class _Noted(Handle):
 class NotedUpdate:
     """Stands for an optimizer: notes what is updated."""
 
-    separable, rate = True, 0.0
+    rate = 0.0
     flats: tuple[Tensor, ...] = ()
 
-    def __init__(self, arena: Arena, script: Script) -> None:
-        self._arena, self._script = arena, script
+    def __init__(self, arena: Arena, script: Script, *, separable: bool) -> None:
+        self._arena, self._script, self.separable = arena, script, separable
         self.steps: list[Step] = [self.part(0, len(arena))]
 
     def part(self, start: int, stop: int) -> Step:
@@ -169,12 +169,15 @@ def record(
     size: int,
     part: Callable[[int, int], tuple[int, int]],
     passes: int = 1,
+    *,
+    separable: bool = True,
 ) -> Script:
     """The script of rank 0 of `size`. A rank that has nobody to talk to waits for nobody."""
     if size == 1:
         config = replace(config, propagation="none", aggregation="blocking")
     script: Script = []
-    notebook, update = Notebook(size, part, script), NotedUpdate(sketch.arena, script)
+    notebook = Notebook(size, part, script)
+    update = NotedUpdate(sketch.arena, script, separable=separable)
     return play(sketch, Collectives(notebook, sketch, update, config), script, passes, notebook)
 
 
@@ -198,7 +201,13 @@ class NotedLink:
 
 
 def record_served(
-    sketch: Sketch, config: ParallelConfig, workers: int, servers: int, passes: int = 1
+    sketch: Sketch,
+    config: ParallelConfig,
+    workers: int,
+    servers: int,
+    passes: int = 1,
+    *,
+    separable: bool = True,
 ) -> Script:
     """The script of a worker. UserError where servers have no work."""
     script: Script = []
@@ -206,7 +215,7 @@ def record_served(
     exchange = ServerExchange(
         Job(),
         sketch,
-        NotedUpdate(sketch.arena, script),
+        NotedUpdate(sketch.arena, script, separable=separable),
         NotedLink(pieces, script),
         buckets,
         range(workers, workers + servers),

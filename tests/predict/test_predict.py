@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -468,6 +469,30 @@ def test_the_command_with_servers(capsys: pytest.CaptureFixture[str]) -> None:
     ):
         assert main([*common, *wrong]) == 1
         assert message in capsys.readouterr().err
+
+
+def test_an_update_that_needs_all_gradients(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It can't be divided among ranks, and waits for the last gradient."""
+    source = (ROOT / "models/caffenet/solver.prototxt").read_text()
+    net = ROOT / "models/caffenet/train_val.prototxt"
+    found = {}
+    for clip in "", "clip_gradients: 1":
+        solver = tmp_path / "solver.prototxt"
+        solver.write_text(re.sub(r"(?m)^net: .*$", f'net: "{net}"', source) + clip)
+        common = ["predict", "--solver", str(solver), "--ranks", "4", "--iterations", "1"]
+        common += ["--cluster", str(ROOT / "clusters/edr-k80.toml")]
+        common += ["--set", "stragglers.sigma=0"]
+        assert main(common) == 0
+        out = capsys.readouterr().out
+        assert ("sharded can't be trained: the update needs sums" in out) == bool(clip)
+        rows = [line.split() for line in out.splitlines()]
+        found[clip] = {row[1]: float(row[2]) for row in rows if row[0] == "4"}
+    bare, clipped = found.values()
+    assert clipped.keys() == bare.keys() - {"sharded"}
+    assert "sharded" in bare
+    assert clipped["all-reduce"] > bare["all-reduce"]
 
 
 def test_servers_behind_backward_hide_nothing() -> None:

@@ -25,7 +25,7 @@ from ...parallel.config import ParallelConfig
 from ...parallel.split import SplitInnerProducts
 from ...parallel.tuning import candidates, choose_size
 from ...predict.cluster import Cluster, read_cluster
-from ...predict.iteration import DESIGNS, SERVED, SPLIT, Prediction, Simulation
+from ...predict.iteration import DESIGNS, SERVED, SHARDED, SPLIT, Prediction, Simulation
 from ...predict.plan import Planner
 from ...predict.script import Notebook
 from ...predict.sketch import Sketch
@@ -39,6 +39,7 @@ from ...predict.times import (
 )
 from ...proto import caffe_pb2, read_net, read_solver
 from ...solvers.nets import Choice, training_net
+from ...solvers.update.rules import update_of
 from .. import options, plots
 from ..arguments.options import names
 from ..score.time import Layer, measure
@@ -60,7 +61,7 @@ class Case:
     """
 
     def __init__(self, args: argparse.Namespace, designs: Sequence[str]) -> None:
-        self.args, self.designs = args, designs
+        self.args = args
         self.cluster = read_cluster(args.cluster, args.set)
         self.ranks = parse_ranks(args.ranks)
         if unknown := [design for design in designs if design not in DESIGNS]:
@@ -71,6 +72,10 @@ class Case:
             DESIGNS[design].check(args.gradient_type)
         self._selection = Selection(args.algorithm, file=args.tuning)
         self.solver = read_solver(args.solver)
+        self._separable = update_of(self.solver, args.solver).separable
+        self.designs = list(designs)
+        if SHARDED in designs and not (self._separable or args.designs):
+            self.designs.remove(SHARDED)
         self.choice = training_net(self.solver, args.solver, read_net)
         self._times = _Times(args, self.choice, self.cluster, self.ranks[-1])
 
@@ -90,6 +95,8 @@ class Case:
     def predict(self) -> list[Prediction]:
         """Predict all, and print a table."""
         print(self.title)
+        if not self._separable:
+            print(f"{SHARDED} can't be trained: the update needs sums over all gradients")
         print(HEADING)
         predictions: list[Prediction] = []
         for size in self.ranks:
@@ -116,6 +123,7 @@ class Case:
             hierarchical=hierarchical,
             passes=passes,
             narrow=args.gradient_type != "float32",
+            separable=self._separable,
         )
         taken = self._times(size)
         plain = served = split = make(*taken)
@@ -146,7 +154,7 @@ class Case:
 logger = logging.getLogger("osucaffe")
 ALONE = "one rank"
 """The design of a rank that has nobody to talk to."""
-_DEFAULT = ("SC-B", "SC-OBR", "all-reduce", "sharded")
+_DEFAULT = ("SC-B", "SC-OBR", "all-reduce", SHARDED)
 HEADING = "".join(
     f"{word:>{width}}"
     for word, width in (

@@ -87,8 +87,7 @@ class Optimizer:
             program.add(scale.change(squares), [])
         self.steps: list[Step] = [self.prepare(call) for call in program.calls]
         """What `run` runs after `take_rate`."""
-        self.separable = len(self.steps) == 1
-        """Whether parameters may be updated separately: no sum over all gradients is needed."""
+        self.separable = update.separable
 
     def _sum_squares(self, program: Program, squares: Tensor, splitter: Splitter | None) -> None:
         """Record the sum over all gradients. Where parameters are divided among ranks, it needs a

@@ -152,6 +152,11 @@ class Update:
     sums: bool = False
     step: str = ""
 
+    @property
+    def separable(self) -> bool:
+        """Whether parameters may be updated separately: no sum over all gradients is needed."""
+        return not self.sums and "squares" not in self.names
+
     def row(self, learning_rate: float, iteration: int) -> list[float]:
         """As float32 has them."""
         more = self.values(iteration) if self.values else ()
