@@ -213,6 +213,12 @@ def join_relu_backward(calls: list[Call], forward: Sequence[Call]) -> None:
             or relu.settings["slope"] != 0
         ):
             continue
+        overwriting = [
+            call for call in forward[forward.index(maker) + 1 :] if writes(call, relu.reads["x"])
+        ]
+        if any(call.name != "dropout" for call in overwriting):
+            continue
+        norm.trade(*overwriting)  # what it drops has no gradient, the rest keeps its sign
         norm.settings["relu"] = True
         if "addend" in maker.reads:
             set_operand(norm.reads, norm, "relu_output", relu.reads["x"])
