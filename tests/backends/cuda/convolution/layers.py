@@ -105,11 +105,12 @@ EIGHTS = {
     "3x3 in eights": Layer((5, 24, 7, 5), (24, 24, 3, 3), pad=(1, 1)),
     "5x5 in eights": Layer((2, 48, 9, 8), (80, 24, 5, 5), pad=(2, 1), group=2),
     "groups in eights": Layer((3, 64, 6, 6), (64, 32, 3, 3), pad=(1, 1), group=2),
-    "groups of 40 outputs": Layer((3, 64, 6, 6), (80, 32, 3, 3), pad=(1, 1), group=2),
     "1x3 in eights": Layer((2, 32, 9, 10), (8, 32, 1, 3), pad=(0, 2)),
     "many outputs in eights": Layer((1, 16, 12, 9), (208, 16, 3, 3), pad=(0, 1)),
 }
 """The same with channels that 16 bits can be loaded of."""
+ODD_EIGHTS = {"groups of 40 outputs": Layer((3, 64, 6, 6), (80, 32, 3, 3), pad=(1, 1), group=2)}
+"""Of which a part of a group's outputs has some of the next group."""
 ODD_GRADIENTS = {
     "3x3 gradient": Layer((5, 16, 7, 5), (24, 16, 3, 3), pad=(1, 1)),
     "groups, gradient": Layer((3, 16, 6, 6), (48, 8, 3, 3), pad=(1, 1), group=2),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import math
 import shutil
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -29,7 +30,17 @@ from osucaffe.backends.tensor import Tensor
 from ..devices import H200
 from ..lockstep import as_text, compiled, defines
 from ..simulated import simulate
-from .layers import EIGHTS, HOPPER, ODD_OUTPUTS, Layer, by_cpu, described, memory, square
+from .layers import (
+    EIGHTS,
+    HOPPER,
+    ODD_EIGHTS,
+    ODD_OUTPUTS,
+    Layer,
+    by_cpu,
+    described,
+    memory,
+    square,
+)
 
 HEADER = Path(__file__).parent.parent / "implicit_gemm_lockstep.h"
 CONFIGS = (
@@ -77,13 +88,16 @@ extern "C" void run(void* x, const T* w, void* filters, const float* b, const T*
 @pytest.mark.parametrize("number", range(4))
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [*((name, "float32") for name in ODD_OUTPUTS), *((name, "bfloat16") for name in EIGHTS)],
+    [
+        *((name, "float32") for name in ODD_OUTPUTS),
+        *((name, "bfloat16") for name in EIGHTS | ODD_EIGHTS),
+    ],
 )
 def test_kernels_in_lockstep(
     name: str, dtype: str, number: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Sums of small whole numbers are exact, in whatever order."""
-    layer = (ODD_OUTPUTS | EIGHTS)[name]
+    layer = (ODD_OUTPUTS | EIGHTS | ODD_EIGHTS)[name]
     back = number % 2 == 1
     found = as_gemm(layer, dtype)
     found = replace(found.transposed if back else found, masked=number > 1)
@@ -229,12 +243,12 @@ def test_the_most_outputs_that_fit_compile(
     ("name", "dtype"),
     [
         *((name, "float32") for name in ODD_OUTPUTS | HOPPER),
-        *((name, "bfloat16") for name in EIGHTS | HOPPER),
+        *((name, "bfloat16") for name in EIGHTS | ODD_EIGHTS | HOPPER),
     ],
 )
 def test_configs_cover_everything(name: str, dtype: str) -> None:
     for batch in 1, 256:
-        found = as_gemm((ODD_OUTPUTS | EIGHTS | HOPPER)[name].of_batch(batch), dtype)
+        found = as_gemm((ODD_OUTPUTS | EIGHTS | ODD_EIGHTS | HOPPER)[name].of_batch(batch), dtype)
         for back, each in enumerate((found, replace(found.transposed, masked=True))):
             assert each.possible == ((name, back) not in IMPOSSIBLE)
             if not each.possible:
@@ -248,3 +262,17 @@ def test_configs_cover_everything(name: str, dtype: str) -> None:
                 used = config.registers * config.groups + LOADING
                 assert used * 128 <= 65536 // config.threads // 8 * 8 * config.threads
                 assert each.kernel[1] % config.taps == 0
+
+
+@pytest.mark.parametrize("written", ["y", "dx"])
+def test_what_is_offered_is_possible(written: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the gradient's own groups that count, not those of the convolution it is of."""
+    monkeypatch.setattr(implicit_gemm, "LEAST_WORK", {"bf16": 0})
+    [layer] = ODD_EIGHTS.values()
+
+    class Call(defaultdict[str, None]):
+        backend = SimpleNamespace(properties=H200, precision="bf16")
+        writes: ClassVar = (written,)
+
+    call: Any = Call(lambda: None)
+    assert len(implicit_gemm.implicit_gemm(call, layer.problem)) == (written == "y")
