@@ -3,6 +3,7 @@ which tests need a GPU or an mpiexec; and what workers that run beside each othe
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import logging
 import os
@@ -13,8 +14,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
@@ -94,14 +100,23 @@ def full_disk() -> Callable[[int], AbstractContextManager[None]]:
 
 @pytest.fixture(autouse=True)
 def same_numbers(request: pytest.FixtureRequest) -> None:
-    """A test draws from its module's generators as if it were the first that does: which tests a
-    worker ran before it must not change its numbers."""
+    """A test draws from its module's generators, and from those of functions that the module
+    imports, as if it were the first that does: which tests a worker ran before it must not change
+    its numbers."""
+    for generator in _generators(request.module):
+        first = STATES.setdefault(id(generator), (generator, generator.bit_generator.state))[1]
+        generator.bit_generator.state = first
+
+
+@functools.cache
+def _generators(module: ModuleType) -> list[np.random.Generator]:
     import numpy as np
 
-    for value in vars(request.module).values():
-        if isinstance(value, np.random.Generator):
-            first = STATES.setdefault(id(value), (value, value.bit_generator.state))[1]
-            value.bit_generator.state = first
+    functions = (each for each in vars(module).values() if isinstance(each, FunctionType))
+    spaces = [vars(module), *(each.__globals__ for each in functions)]
+    values = (value for space in spaces for value in space.values())
+    found = {id(value): value for value in values if isinstance(value, np.random.Generator)}
+    return [*found.values()]
 
 
 @pytest.fixture(scope="session", autouse=True)
