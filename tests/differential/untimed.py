@@ -8,29 +8,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from random import Random
-from typing import Any
 
 from osucaffe.backends.cuda.autotune.trial import Trial
 from osucaffe.backends.cuda.autotune.tuner import Tuner, signature
 from osucaffe.backends.cuda.call import Candidate, CudaCall, Pending, Provider
-from osucaffe.backends.cuda.convolution import (
-    cudnn,
-    implicit_gemm,
-    providers,
-    space_to_depth,
-    wgrad_16bit,
-    wgrad_tf32,
-)
 from osucaffe.errors import UserError
+from tests.backends.cuda.convolution.layers import OF_ANY_SIZE
 
 
 def try_all() -> None:
     """Let kernels for large convolutions be candidates for small ones, too."""
-    for module in implicit_gemm, wgrad_tf32, wgrad_16bit, space_to_depth:
-        least: Any = module.LEAST_WORK
-        new = dict.fromkeys(least, 0) if isinstance(least, dict) else 0
-        setattr(module, "LEAST_WORK", new)  # noqa: B010 (a constant)
-    providers.WORTH_FUSING, cudnn.MOST_COPYING = 0, math.inf
+    for module, name, value in OF_ANY_SIZE:
+        setattr(module, name, value)
 
 
 class UntimedTuner(Tuner):

@@ -64,11 +64,14 @@ class Users:
         """Whether nothing but these calls uses the tensor, and no user may look at it."""
         return not tensor.persistent and set(self.of(tensor)) <= set(calls)
 
-    def other(self, tensor: Tensor, user: Call, names: Collection[str]) -> Call | None:
-        """The only call but `user` that uses a tensor, if it is of one of these primitives: what
-        makes it, where `user` reads it."""
+    def other(
+        self, tensor: Tensor, user: Call, names: Collection[str] | None = None
+    ) -> Call | None:
+        """The only call but `user` that uses a tensor, if it is of one of these primitives, or of
+        any: what makes it, where `user` reads it."""
         others = [call for call in self.of(tensor) if call is not user]
-        return others[0] if len(others) == 1 and others[0].name in names else None
+        found = others[0] if len(others) == 1 else None
+        return found if found and (names is None or found.name in names) else None
 
 
 # -- what a call computes --------------------------------------------------------------------------

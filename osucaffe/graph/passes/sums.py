@@ -31,14 +31,15 @@ def _maker(total: Call, calls: list[Call], adds: Callable[[Call], bool]) -> Call
         return None
     users, makers = Users([calls]), []
     for term in terms:
-        maker, *others = [call for call in users.of(term) if call is not total] or [total]
-        if others or not adds(maker) or maker.writes["dx"] is not term or term.persistent:
-            continue  # others read it, or it is seen under another shape
+        maker = users.other(term, total)
+        if maker is None or not adds(maker) or term.persistent:
+            continue
         between = calls[calls.index(maker) + 1 : calls.index(total)]
         written = total.writes.get("y", total.writes.get("dy", term))
         if (
-            not maker.reads.keys() & {"addend", "relu_output"}
+            maker.writes["dx"] is term  # not another view of its memory
             and terms.count(term) == 1
+            and not maker.reads.keys() & {"addend", "relu_output"}
             and (written is term or not (written in terms or reads(maker, written)))
             and not any(writes(call, read) for call in between for read in maker.read_tensors())
         ):
@@ -54,27 +55,34 @@ def _add(maker: Call, total: Call, calls: list[Call]) -> None:
     maker.position = total.position
     calls.remove(maker)
     calls.insert(calls.index(total), maker)
-    if not rest:
-        _finish(maker, total)
-    if total.name == "sum" and not rest:
-        fuse(calls, maker, total)
-        return
-    total.reads[name] = [maker.writes["dx"], *rest]
-    if total.settings.get("coefficients"):
-        total.settings["coefficients"] = [1.0] * (1 + len(rest))
-    maker.trade(total)
+    if rest:
+        total.reads[name] = [gradient, *rest]
+        if total.settings["coefficients"]:
+            total.settings["coefficients"] = [1.0] * (1 + len(rest))
+        maker.trade(total)
+    elif total.name == "sum":
+        _replace(maker, total, calls)
+    else:
+        _take_over(maker, total)
 
 
-def _finish(maker: Call, total: Call) -> None:
-    """Let the maker of a sum apply the ReLU that the sum was to apply, and write it to where the
-    sum was to be written."""
-    if total.reads.get("relu_output") is not None:
+def _replace(maker: Call, total: Call, calls: list[Call]) -> None:
+    """Let the maker of a sum write it, behind the ReLU that the sum was to apply."""
+    maker.writes["dx"] = total.writes["y"]
+    if "relu_output" in total.reads:
         maker.reads["relu_output"] = total.reads["relu_output"]
-        if total.name != "sum":
-            set_operand(total.reads, total, "relu_output", None)
-            total.settings["relu"] = False
-    if total.name == "sum":
-        maker.writes["dx"] = total.writes["y"]
-    elif not total.settings["relu"] and "dy" in total.writes:
-        maker.writes["dx"] = total.writes["dy"]
-        set_operand(total.writes, total, "dy", None)
+    fuse(calls, maker, total)
+
+
+def _take_over(maker: Call, norm: Call) -> None:
+    """Let the maker of what a batch normalization was to add apply the ReLU, too, if that does not
+    follow from x, and write the gradient behind it, if others read that."""
+    if "relu_output" in norm.reads:
+        maker.reads["relu_output"] = norm.reads["relu_output"]
+        set_operand(norm.reads, norm, "relu_output", None)
+        norm.settings["relu"] = False
+    if "dy" in norm.writes and not norm.settings["relu"]:
+        maker.writes["dx"] = norm.writes["dy"]
+        set_operand(norm.writes, norm, "dy", None)
+    norm.reads["dys"] = [maker.writes["dx"]]
+    maker.trade(norm)

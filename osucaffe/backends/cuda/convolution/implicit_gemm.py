@@ -203,7 +203,7 @@ class ImplicitGemm(Problem):
         """The most promising tile configs."""
         least = -(-self.outputs // MOST_OUTPUTS)
         wide = [-(-self.outputs // (parts * 8)) * 8 for parts in range(least, least + 3)]
-        if self.sums or self.is_product:
+        if self.sums or self.is_product:  # of products, these were the fastest
             wide = [outputs for outputs in SUMMED_OUTPUTS if self.outputs % outputs == 0] or wide
         made = (
             self._config(device, groups, deep, outputs)

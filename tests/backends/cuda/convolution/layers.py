@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
@@ -9,6 +10,14 @@ import numpy as np
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cuda import Cuda
+from osucaffe.backends.cuda.convolution import (
+    cudnn,
+    implicit_gemm,
+    providers,
+    space_to_depth,
+    wgrad_16bit,
+    wgrad_tf32,
+)
 from osucaffe.backends.cuda.convolution.problem import Problem
 from osucaffe.backends.cuda.runtime.driver import Box, Pixels
 
@@ -120,6 +129,16 @@ ODD_GRADIENTS = {
 """What shows the edges of implicit_gemm and of wgrad_tf32."""
 IMAGE = {"image": Layer((2, 3, 23, 27), (8, 3, 7, 7), (2, 2), (2, 1))}
 """Its blocks of pixels become channels."""
+OF_ANY_SIZE: list[tuple[Any, str, Any]] = [
+    (providers, "WORTH_FUSING", 0),
+    (implicit_gemm, "LEAST_WORK", dict.fromkeys(implicit_gemm.LEAST_WORK, 0)),
+    (wgrad_tf32, "LEAST_WORK", 0),
+    (wgrad_16bit, "LEAST_WORK", 0),
+    (space_to_depth, "LEAST_WORK", 0),
+    (cudnn, "MOST_COPYING", math.inf),
+]
+"""Modules, and the values of their constants with which all candidates are worth trying, however
+small a layer is."""
 PRIMITIVES = {
     "forward": "convolution",
     "data": "convolution_backward_data",

@@ -13,11 +13,8 @@ from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.autotune.tuner import Tuner
 from osucaffe.backends.cuda.convolution import (
-    cudnn,
     implicit_gemm,
-    providers,
     small_mma,
-    space_to_depth,
     wgrad_16bit,
     wgrad_tf32,
 )
@@ -32,6 +29,7 @@ from .layers import (
     ODD_EIGHTS,
     ODD_GRADIENTS,
     ODD_OUTPUTS,
+    OF_ANY_SIZE,
     PACKED,
     TOLERANCES,
     close,
@@ -45,12 +43,8 @@ LIBRARIES = ("cudnn alone", "cudnn fused", "cublaslt")
 @pytest.fixture
 def worth_trying(monkeypatch: pytest.MonkeyPatch) -> None:
     """All candidates are, however small the layer is."""
-    monkeypatch.setattr(providers, "WORTH_FUSING", 0)
-    monkeypatch.setattr(implicit_gemm, "LEAST_WORK", dict.fromkeys(implicit_gemm.LEAST_WORK, 0))
-    monkeypatch.setattr(wgrad_tf32, "LEAST_WORK", 0)
-    monkeypatch.setattr(wgrad_16bit, "LEAST_WORK", 0)
-    monkeypatch.setattr(space_to_depth, "LEAST_WORK", 0)
-    monkeypatch.setattr(cudnn, "MOST_COPYING", float("inf"))
+    for module, name, value in OF_ANY_SIZE:
+        monkeypatch.setattr(module, name, value)
 
 
 @functools.lru_cache(1)
