@@ -483,6 +483,8 @@ class Net:
     def read(self, name: str) -> np.ndarray:
         """A row-major copy of a blob's data; of those rows that there are, if that varies."""
         blob = self.blobs[name]
+        if blob.data.array is None:
+            raise UserError(f'blob "{name}" is not computed: inspectable=True has all computed')
         values: np.ndarray = self.backend.read(blob.data)
         if blob.length is not None:
             values = values[..., : int(self.backend.read(blob.length).item()), :]

@@ -74,6 +74,8 @@ class Backend(Protocol):
     """Primitives that can add a tensor to what they compute, in its memory."""
     sums_outputs: bool = False
     """Whether its convolutions can sum their outputs for a batch normalization (`sums`)."""
+    skips_pixels: bool = False
+    """Whether it gains where batch normalization leaves out what nobody reads (`every`)."""
     activations: frozenset[str] = frozenset()
     """Formulas that a convolution or inner product may end with, where nothing runs backward: its
     setting `activation` is the call that would apply it."""

@@ -187,14 +187,18 @@ def batch_norm_cases() -> None:
         both = {"mean": mean, "rate": 1 / np.sqrt(variance + 0.01)}
         affine = {"scale": scale, "bias": bias}
         addend, nothing = normal(*shape), dict.fromkeys((*both, *affine))
-        for what, small, added, relu in [
+        for what, small, added, relu, *every in [
             ("whole", both | affine, None, False),
             ("plain", nothing | both, None, False),
             ("scale", nothing | {"scale": scale}, None, False),
             ("ReLU", both | affine, None, True),
             ("residual", both | affine, addend, True),
+            ("parts", both | affine, None, False, 2, 3),
+            ("parts, ReLU", both | affine, None, True, 1, 2),
+            ("parts, residual", both | affine, addend, True, 2, 2),
         ]:
-            _batch_norm(what, x, small, added, relu)
+            if not every or len(shape) == 4:
+                _batch_norm(what, x, small, added, relu, tuple(every))
 
     far = eighths(8, 2, 64, 64) + 3
     far[0, :, 0, 0] = 35  # whoever subtracts the first number from all loses digits
@@ -204,8 +208,11 @@ def batch_norm_cases() -> None:
          reference.batch_norm_statistics(far, *past.values(), 0.01, 0.9))  # fmt: skip
 
 
-def _batch_norm(what: str, x: np.ndarray, small: dict[str, Any], addend: Any, relu: bool) -> None:
-    """Forward, and backward with constant statistics or not, from one gradient or from two."""
+def _batch_norm(
+    what: str, x: np.ndarray, small: dict[str, Any], addend: Any, relu: bool, every: tuple[int, ...]
+) -> None:
+    """Forward, and backward with constant statistics or not, from one gradient or from two. every:
+    as of the primitive, if it is not empty."""
     label = f"{'x'.join(map(str, x.shape))}, {what}"
 
     def forward(x: np.ndarray, constant: bool = True, relu: bool = relu) -> np.ndarray:
@@ -215,13 +222,18 @@ def _batch_norm(what: str, x: np.ndarray, small: dict[str, Any], addend: Any, re
             of_x = {"mean": mean, "rate": 1 / np.sqrt(variance + 0.01)}
         return reference.batch_norm(x, **small | of_x, addend=addend, relu=relu)
 
-    y, dys = forward(x), [normal(*x.shape), normal(*x.shape)]
-    case(label, "batch_norm", {"x": x, **small, "addend": addend}, {"relu": relu}, {"y": y})
+    there = (..., *(slice(None, None, step) for step in every))
+    whole = forward(x)
+    y = np.ascontiguousarray(whole[there])
+    dys, settings = [normal(*y.shape), normal(*y.shape)], {"every": every} if every else {}
+    case(label, "batch_norm", {"x": x, **small, "addend": addend}, {"relu": relu} | settings,
+         {"y": y})  # fmt: skip
     normalized = reference.batch_norm(x, small["mean"], small["rate"], None, None, None, False)
     axes = (0, *range(2, x.ndim))
     for constant in {small["mean"] is None, True}:
         for parts in dys[:1], dys:
-            dy = sum(parts) * (y > 0) if relu else sum(parts)
+            dy = np.zeros(x.shape)
+            dy[there] = sum(parts) * (y > 0) if relu else sum(parts)
             expected = {
                 "dy": dy if len(parts) > 1 else None,
                 "dscale": None if small["scale"] is None else (normalized * dy).sum(axis=axes),
@@ -230,7 +242,7 @@ def _batch_norm(what: str, x: np.ndarray, small: dict[str, Any], addend: Any, re
             absent = {name: None for name, values in expected.items() if values is None}
             read = {"x": x, "dys": parts, **small, "relu_output": None if addend is None else y}
             case(f"{label}, {len(parts)} parts{', constant' * constant}", "batch_norm_backward",
-                 read | absent, {"constant": constant, "relu": relu},
+                 read | absent, {"constant": constant, "relu": relu} | settings,
                  Gradients({name: expected[name] for name in expected.keys() - absent.keys()},
                            dx=(partial(forward, constant=constant, relu=False), x, dy)),
                  )  # fmt: skip

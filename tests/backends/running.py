@@ -10,6 +10,7 @@ import numpy as np
 
 from osucaffe.backends.cpu.onednn.pooling import Note
 from osucaffe.backends.primitives import Program
+from osucaffe.backends.primitives.recording import PRIMITIVES
 from osucaffe.backends.tensor import Call, Tensor
 
 
@@ -73,9 +74,11 @@ class Runner:
         self.program.convolution(self._make(x), self._make(w), None, y, **window, group=1)
 
     def record(self, name: str, tensors: dict[str, Spec], settings: dict[str, Any]) -> None:
-        """Record a call of a primitive."""
+        """Record a call of a primitive. It gets what only passes give, too."""
         given = {argument: self.tensor(spec) for argument, spec in tensors.items()}
-        getattr(self.program, name)(**given, **settings)
+        fused = {key: settings[key] for key in settings.keys() & PRIMITIVES[name].fused}
+        getattr(self.program, name)(**given, **{n: settings[n] for n in settings.keys() - fused})
+        self.calls[-1].settings |= fused
 
     def prepare(self) -> Callable[[], None]:
         """Everything prepared and placed; the function returned sets the inputs and runs."""

@@ -7,6 +7,8 @@ from dataclasses import KW_ONLY
 from ..tensor import Tensor
 from .recording import FusedRead, Gradient, Primitive, Read, Reads, ReadWrite, Write
 
+FusedExtents = tuple[int, int]
+
 
 class Neighbourhood(Primitive, abstract=True, kw_only=True):
     """The numbers of local response normalization: see `lrn`."""
@@ -79,7 +81,8 @@ class BatchNorm(Normalization):
     """y = (x - mean) * rate * scale + bias + addend, where what is None is left out.
 
     x, addend, y: (N, C, ..); the others: (C,). relu: then y = max(y, 0). y may be x or the
-    addend. (addend and relu are set by the fusion pass.)
+    addend. (addend and relu are set by the fusion pass.) every: steps in rows and columns of
+    images: y has only the pixels from the first on that these reach.
     """
 
     x: Read
@@ -90,6 +93,7 @@ class BatchNorm(Normalization):
     addend: Read | None
     y: Write
     relu: bool = False
+    every: FusedExtents | None = None
 
 
 class BatchNormBackward(Normalization):
@@ -98,7 +102,8 @@ class BatchNormBackward(Normalization):
     constant: mean and rate do not depend on x. relu: there was one; relu_output: its output, or
     None where it follows from x, as it does without an addend. dy: the gradient behind the
     ReLU, which is the addend's. dx or dy may be one of dys. (More than one part, relu, bias,
-    relu_output and dy are set by the fusion pass.)
+    relu_output and dy are set by the fusion pass.) every: of `batch_norm`: dys and relu_output are
+    of y's pixels, at all others the gradient is 0.
     """
 
     x: Read
@@ -114,6 +119,7 @@ class BatchNormBackward(Normalization):
     dbias: Gradient | None
     constant: bool
     relu: bool = False
+    every: FusedExtents | None = None
 
 
 class Softmax(Primitive):

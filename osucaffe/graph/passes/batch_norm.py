@@ -153,10 +153,11 @@ def join_relu(calls: list[Call]) -> None:
             fuse(calls, norm, relu)
 
 
-def sum_outputs(calls: list[Call]) -> None:
+def sum_outputs(calls: list[Call], *, offered: bool) -> None:
     """Let a convolution make the sums of its output that the statistics directly behind it want:
-    where the output is free to lie as convolutions like it."""
-    for convolution, statistics in neighbours(calls, {"convolution"}):
+    where the output is free to lie as convolutions like it. offered: whether those of the backend
+    can do so (`Backend.sums_outputs`)."""
+    for convolution, statistics in neighbours(calls, {"convolution"} if offered else ()):
         y = convolution.writes["y"]
         if is_call(statistics, "batch_norm_statistics", x=y) and y.flexible and not y.base:
             sums = Tensor(y.shape[1:2], name=f"{y.name}.sums", flexible=True)

@@ -21,13 +21,15 @@ from ...labels import Labels
 from ..assembly import Assembly
 from ..capture import by_layer
 from ..recording import record_backward, record_forward, warn_of_overwriters
-from . import fusion, inference, siblings, sums, verify
+from . import fusion, inference, siblings, verify
 from .batch_norm import fuse_batch_norm, sum_outputs
 from .constants import Constants
 from .editing import Programs, owners, timelines
 from .folding import fold_batch_norm
 from .memory import MemoryPlan, plan_memory
 from .overlap import overlap_calls
+from .pixels import skip_pixels
+from .sums import add_gradients
 
 
 @dataclass
@@ -179,17 +181,12 @@ COMPILE = (
         "fuse ReLU backward",
         lambda build: fusion.fuse_relu_backward(build.programs, build.backend.fuses_relu_backward),
     ),
+    _fusing("skip pixels", lambda b: skip_pixels(b.programs, offered=b.backend.skips_pixels)),
     _fusing(
         "join siblings", lambda build: siblings.join_siblings(build.programs, build.parts.nodes)
     ),
-    _fusing(
-        "add gradients",
-        lambda build: sums.add_gradients(build.programs, build.backend.adds_gradient),
-    ),
-    _fusing(
-        "sum outputs",
-        lambda build: sum_outputs(build.programs[0]) if build.backend.sums_outputs else None,
-    ),
+    _fusing("add gradients", lambda b: add_gradients(b.programs, b.backend.adds_gradient)),
+    _fusing("sum outputs", lambda b: sum_outputs(b.programs[0], offered=b.backend.sums_outputs)),
     _inferring("drop copies", lambda calls, *_: inference.drop_copies(calls)),
     _inferring("fold batch norm", lambda calls, _, constants: fold_batch_norm(calls, constants)),
     _inferring(

@@ -81,7 +81,7 @@ def _take_over(maker: Call, norm: Call) -> None:
         maker.reads["relu_output"] = norm.reads["relu_output"]
         set_operand(norm.reads, norm, "relu_output", None)
         norm.settings["relu"] = False
-    if "dy" in norm.writes and not norm.settings["relu"]:
+    if "dy" in norm.writes and not norm.settings["relu"] and not norm.settings.get("every"):
         maker.writes["dx"] = norm.writes["dy"]
         set_operand(norm.writes, norm, "dy", None)
     norm.reads["dys"] = [maker.writes["dx"]]

@@ -24,6 +24,7 @@ class Offers(Cpu):
     fuses_relu_backward = Cuda.fuses_relu_backward
     overlaps = Cuda.overlaps
     sums_outputs = Cuda.sums_outputs
+    skips_pixels = Cuda.skips_pixels
 
     def adds_gradient(self, call: Call) -> bool:
         name = call.name

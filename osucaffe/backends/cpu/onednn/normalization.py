@@ -64,7 +64,7 @@ def lrn_backward(p: Preparation, a: ops.LrnBackward) -> Step | None:
 
 def batch_norm(p: Preparation, a: ops.BatchNorm) -> Step | None:
     """Without statistics; else it is left to NumPy."""
-    if a.scale is None or a.mean is not None or a.rate is not None:
+    if a.scale is None or a.mean is not None or a.rate is not None or a.every:
         return None
     each = p.library.plain((1, a.x.shape[1], *[1] * (len(a.x.shape) - 2)))
     operands, kinds = [p.operand(a.x), p.operand(a.scale, each)], [api.BINARY_MULTIPLY]

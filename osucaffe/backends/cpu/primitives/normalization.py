@@ -12,7 +12,7 @@ import numpy as np
 
 from ...primitives import normalization as ops
 from ...primitives.formulas import Broadcast, Reduce
-from ...tensor import Step, Tensor, sequence
+from ...tensor import Shape, Step, Tensor, sequence
 from ..registry import CpuCall, primitive
 from ..windows import Windows
 from .formulas import broadcast, planes, reduce
@@ -197,32 +197,55 @@ def batch_norm_statistics(call: CpuCall, a: ops.BatchNormStatistics) -> Step:
     ])  # fmt: skip
 
 
+class _Pixels:
+    """Takes the pixels of images that `every` reaches, or puts them between zeros, by steps."""
+
+    def __init__(self, call: CpuCall, every: Shape | None) -> None:
+        self.call, self.every, self.steps = call, every, list[Step]()
+
+    def of(self, tensor: Tensor | None, shape: Shape) -> Tensor | None:
+        """Those of the tensor, or the images of this shape of which it has them."""
+        if tensor is None or self.every is None:
+            return tensor
+        there = (..., *(slice(None, None, step) for step in self.every))
+        made, puts = self.call.temporary(shape), math.prod(shape) > tensor.count
+
+        def step() -> None:
+            made.array[...] = 0
+            made.array[there if puts else ...] = tensor.array[... if puts else there]
+
+        self.steps.append(step)
+        return made
+
+
 @primitive()
 def batch_norm(call: CpuCall, a: ops.BatchNorm) -> Step:
     result = _output(a.small) + (" + addend" if a.addend is not None else "")
     if a.relu:
         result = f"max({result}, 0)"
-    return _Formulas(call, a.x).over(result, a.y, x=a.x, addend=a.addend, **a.small)
+    taken = _Pixels(call, a.every)
+    x, addend = (taken.of(each, a.y.shape) for each in (a.x, a.addend))
+    formula = _Formulas(call, a.x).over(result, a.y, x=x, addend=addend, **a.small)
+    return sequence([*taken.steps, formula])
 
 
 @primitive()
 def batch_norm_backward(call: CpuCall, a: ops.BatchNormBackward) -> Step:
     of, small = _Formulas(call, a.x), a.small
-    dy, dscale, dbias = a.dy, a.dscale, a.dbias
-    steps: list[Step] = []
-    if a.relu or len(a.dys) > 1 or dy is not None:
-        dy = dy or call.temporary(a.x.shape)
-        parts: dict[str, Tensor | None] = {f"part{i}": part for i, part in enumerate(a.dys)}
+    dscale, dbias, put = a.dscale, a.dbias, _Pixels(call, a.every)
+    relu_output, dy, *dys = (put.of(each, a.x.shape) for each in (a.relu_output, *a.dys))
+    steps = put.steps
+    if a.relu or dys or a.dy is not None:
+        parts = {f"part{i}": part for i, part in enumerate((dy, *dys))}
+        dy = a.dy or call.temporary(a.x.shape)
         formula = " + ".join(parts)
         if a.relu and a.relu_output is None:
             formula = f"where({_output(small)} > 0, {formula}, 0)"
             parts |= {"x": a.x, **small}
         elif a.relu:
             formula = f"where(relu_output > 0, {formula}, 0)"
-            parts |= {"relu_output": a.relu_output}
+            parts |= {"relu_output": relu_output}
         steps.append(of.over(formula, dy, **parts))
-    else:
-        dy = a.dys[0]
     normalized = _normalized(small)
     average = a.dx is not None and not a.constant
     if dbias is not None or average:

@@ -15,9 +15,10 @@ from ...primitives.normalization import (
     Softmax,
     SoftmaxBackward,
 )
-from ...tensor import Step, Tensor, sequence
+from ...tensor import Shape, Step, Tensor, sequence
 from ..convolution.operands import choose_row_major
 from ..layout import ITEM_BYTES, Opaque, dtype_of, is_channels_last
+from ..passes.elementwise import fill_step
 from ..registry import CudaCall, primitive
 from ..runtime import device
 from ..runtime.compile import kernel
@@ -118,10 +119,13 @@ AT_ONCE = 4
 class _Matrix:
     """Blobs of one shape as matrices of pixels by channels, and the launches over them.
 
-    blobs: those of the call, by name; they are held in the type of x with the channels last.
+    Blobs are held in the type of x with the channels last. every: of their pixels the kernels
+    treat those that such steps in rows and columns reach.
     """
 
-    def __init__(self, call: CudaCall, x: Tensor, *others: Tensor | None) -> None:
+    def __init__(
+        self, call: CudaCall, x: Tensor, *others: Tensor | None, every: Shape | None = None
+    ) -> None:
         for tensor in (x, *others):
             if tensor is not None:
                 call.backend.choose_layout(tensor)
@@ -130,12 +134,17 @@ class _Matrix:
         self.x = self.in_layout(x)
         self.channels = x.shape[1]
         self.rows = x.count // self.channels
+        places: dict[str, Any] = {}
+        if every:
+            places = dict(zip(("DOWN", "RIGHT", "H", "W"), (*every, *x.shape[2:]), strict=True))
+            extents = zip(x.shape[2:], every, strict=True)
+            self.rows = x.shape[0] * math.prod(-(-extent // step) for extent, step in extents)
         vector = math.gcd(self.channels, 16 // ITEM_BYTES[self.dtype])
         vectors = self.channels // vector
         across = -(-vectors // MOST_GROUPS)
         groups = -(-vectors // across)
         lanes = THREADS // groups
-        self.macros: dict[str, Any] = {
+        self.macros: dict[str, Any] = places | {
             "T": self.x, "VEC": vector, "C": self.channels, "GROUPS": groups, "LANES": lanes
         }  # fmt: skip
         enough = -(-device.current().enough_blocks // across)
@@ -199,7 +208,7 @@ def batch_norm(call: CudaCall, a: BatchNorm) -> Step:
     small = [a.mean, a.rate, a.scale, a.bias]
     for tensor in small:
         choose_row_major(tensor)
-    matrix = _Matrix(call, a.x, a.addend, a.y)
+    matrix = _Matrix(call, a.x, a.addend, a.y, every=a.every)
     added = None if a.addend is None else matrix.in_layout(a.addend)
     arguments = [matrix.x, *small, added, matrix.in_layout(a.y)]
     return matrix.over("normalize", arguments, ADDEND=a.addend is not None, RELU=a.relu)
@@ -209,15 +218,19 @@ def batch_norm(call: CudaCall, a: BatchNorm) -> Step:
 def batch_norm_backward(call: CudaCall, a: BatchNormBackward) -> Step:
     for tensor in a.mean, a.rate, a.scale, a.bias, a.dscale, a.dbias:
         choose_row_major(tensor)
-    matrix = _Matrix(call, a.x, *a.dys, a.relu_output, a.dy, a.dx)
+    blobs = *a.dys, a.relu_output, a.dy, a.dx
+    matrix, read = (_Matrix(call, a.x, *blobs, every=every) for every in (None, a.every))
     first, *others = [matrix.in_layout(part) for part in a.dys]
     mask = matrix.in_layout(a.relu_output) if a.relu and a.relu_output is not None else None
-    dy = None if a.dy is None else matrix.in_layout(a.dy)
+    whole = a.dx if a.every and a.dy is None else a.dy
+    dy = None if whole is None else matrix.in_layout(whole)
     small = [a.mean, a.rate, a.scale, a.bias]
     averages = call.temporary((2, matrix.channels))
-    steps: list[Step] = []
+    steps: list[Step] = [fill_step(dy, 0)] if a.every and dy is not None else []
 
-    def gradients(target: Tensor | None, partial: Tensor | None, **flags: Any) -> Step:
+    def gradients(
+        matrix: _Matrix, target: Tensor | None, partial: Tensor | None, **flags: Any
+    ) -> Step:
         parts = [first, others[0] if others else None, mask]
         arguments = [matrix.x, *parts, *small, averages, target, partial]
         masked = a.relu and (dy is None or flags["SUMS"])
@@ -226,15 +239,16 @@ def batch_norm_backward(call: CudaCall, a: BatchNormBackward) -> Step:
 
     average = a.dx is not None and not a.constant
     if average or dy is not None or a.dscale is not None or a.dbias is not None:
-        partial = matrix.partial()
-        steps.append(gradients(dy, partial, SUMS=1, WHOLE=dy is not None, AVERAGES=0))
+        partial = read.partial()
+        steps.append(gradients(read, dy, partial, SUMS=1, WHOLE=dy is not None, AVERAGES=0))
         finish = [
-            partial, a.rate, a.dscale, a.dbias, averages, matrix.grid[1], 1 / matrix.rows,
+            partial, a.rate, a.dscale, a.dbias, averages, read.grid[1], 1 / matrix.rows,
             *(name in call.accumulates for name in ("dscale", "dbias")),
         ]  # fmt: skip
         steps.append(matrix.finish("finish_gradients", finish))
     if a.dx is not None:
         if dy is not None:  # it is their sum, behind the ReLU
             first, others = dy, []
-        steps.append(gradients(matrix.in_layout(a.dx), None, SUMS=0, WHOLE=0, AVERAGES=average))
+        dx = matrix.in_layout(a.dx)
+        steps.append(gradients(matrix, dx, None, SUMS=0, WHOLE=0, AVERAGES=average))
     return sequence(steps)

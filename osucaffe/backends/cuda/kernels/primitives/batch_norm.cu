@@ -4,30 +4,45 @@
 // of VEC; GROUPS: vectors of a row that a block treats; LANES: rows that it treats at once. The grid
 // is (groups of channels, parts of the rows), a block GROUPS x LANES threads. Rows are dealt out in
 // turn, from the last on where a pass follows one that ended there: that is still in the cache.
+// DOWN, RIGHT, H, W, if there are: rows are those pixels of images (H, W) that such steps reach.
 
 #define AT_ONCE 4
 
 typedef Vector<T, VEC> Piece;
+typedef int64_t Offsets[AT_ONCE];
 
 __device__ __forceinline__ Piece piece(const T* x, int64_t at) {
     return *reinterpret_cast<const Piece*>(x + at);
 }
 
-// Call work(offsets of this thread's pieces in AT_ONCE rows, how many of them there are).
+// The number of a row among all pixels.
+__device__ __forceinline__ int64_t pixel(int64_t row) {
+#ifdef DOWN
+    constexpr int HIGH = (H + DOWN - 1) / DOWN, WIDE = (W + RIGHT - 1) / RIGHT;
+    int64_t line = row / WIDE;
+    return (line / HIGH * H + line % HIGH * DOWN) * W + row % WIDE * RIGHT;
+#else
+    return row;
+#endif
+}
+
+// Call work(offsets of this thread's pieces in AT_ONCE rows, those among all pixels, how many rows
+// there are).
 template <bool BACK, class Work>
 __device__ __forceinline__ void for_pieces(int64_t rows, int column, Work work) {
     int lane = threadIdx.x / GROUPS;
     int64_t chunks = (rows + LANES * AT_ONCE - 1) / (LANES * AT_ONCE);
     for (int64_t i = blockIdx.y; i < chunks; i += gridDim.y) {
         int64_t row = (BACK ? chunks - 1 - i : i) * (LANES * AT_ONCE) + lane;
-        int64_t at[AT_ONCE];
+        Offsets at, of_all;
         int count = 0;
 #pragma unroll
         for (int j = 0; j < AT_ONCE; ++j) {
             at[j] = (row + j * LANES) * C + column;
+            of_all[j] = pixel(row + j * LANES) * C + column;
             count += row + j * LANES < rows;
         }
-        work(at, count);
+        work(at, of_all, count);
     }
 }
 
@@ -84,7 +99,7 @@ extern "C" __global__ void sum_squares(const T* x, float* sums, int64_t rows) {
     float sum[VEC] = {}, square[VEC] = {}, shift[VEC];
     if (column < C) {
         near_mean(x + column, rows, shift);
-        for_pieces<true>(rows, column, [&](const int64_t (&at)[AT_ONCE], int count) {
+        for_pieces<true>(rows, column, [&](const Offsets& at, const Offsets& of_all, int count) {
             Piece xs[AT_ONCE];
 #pragma unroll
             for (int i = 0; i < AT_ONCE; ++i)
@@ -178,13 +193,13 @@ extern "C" __global__ void normalize(const T* x, const float* mean, const float*
     channels(bias, column, 0, shift);
 #pragma unroll
     for (int j = 0; j < VEC; ++j) factor[j] *= scales[j];
-    for_pieces<false>(rows, column, [&](const int64_t (&at)[AT_ONCE], int count) {
+    for_pieces<false>(rows, column, [&](const Offsets& at, const Offsets& of_all, int count) {
         Piece xs[AT_ONCE], added[AT_ONCE];
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
             if (i >= count) break;
-            xs[i] = piece(x, at[i]);
-            if (ADDEND) added[i] = piece(addend, at[i]);
+            xs[i] = piece(x, of_all[i]);
+            if (ADDEND) added[i] = piece(addend, of_all[i]);
         }
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
@@ -226,13 +241,13 @@ extern "C" __global__ void gradients(const T* x, const T* dy, const T* other, co
         channels(AVERAGES ? averages + C : 0, column, 0, slope);
 #pragma unroll
         for (int j = 0; j < VEC; ++j) factor[j] *= scales[j];
-        for_pieces<SUMS>(rows, column, [&](const int64_t (&at)[AT_ONCE], int count) {
+        for_pieces<SUMS>(rows, column, [&](const Offsets& at, const Offsets& of_all, int count) {
             Piece xs[AT_ONCE], ones[AT_ONCE], twos[AT_ONCE], masks[AT_ONCE];
 #pragma unroll
             for (int i = 0; i < AT_ONCE; ++i) {
                 if (i >= count) break;
                 ones[i] = piece(dy, at[i]);
-                if (READ_X) xs[i] = piece(x, at[i]);
+                if (READ_X) xs[i] = piece(x, of_all[i]);
                 if (PARTS > 1) twos[i] = piece(other, at[i]);
                 if (POSITIVE) masks[i] = piece(relu_output, at[i]);
             }
@@ -259,7 +274,7 @@ extern "C" __global__ void gradients(const T* x, const T* dy, const T* other, co
                         values[j] = factor[j] * (value - less[j] - apart * slope[j]);
                     }
                 }
-                if (!SUMS || WHOLE) store<T, VEC>(to + at[i], values);
+                if (!SUMS || WHOLE) store<T, VEC>(to + of_all[i], values);
             }
         });
     }
