@@ -23,12 +23,11 @@ inline uint32_t shared_address(const void* at) { return (const char*)at - (const
 
 // -- numbers: whole ones are what they are in tf32, and small ones what they are in 16 bits
 
-inline uint32_t round_to_tf32(float value) {
+inline uint32_t __float_as_uint(float value) {
     uint32_t bits;
     memcpy(&bits, &value, 4);
     return bits;
 }
-inline uint32_t nearest_tf32(float value) { return round_to_tf32(value); }
 inline float fmaf(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 inline float __uint_as_float(uint32_t bits) {
     float value;
@@ -40,7 +39,7 @@ inline float to_float(float x) { return x; }
 inline float to_float(bfloat16 x) { return __uint_as_float((uint32_t)x.bits << 16); }
 inline void put(float& to, float value) { to = value; }
 inline void put(bfloat16& to, float value) {
-    uint32_t bits = round_to_tf32(value);
+    uint32_t bits = __float_as_uint(value);
     to.bits = bits + 0x7fff + (bits >> 16 & 1) >> 16;
 }
 template <typename T, int N> void unpack(const Vector<T, N>& v, float (&to)[N]) {
@@ -54,7 +53,9 @@ template <typename T, int N> Vector<T, N> pack(const float (&from)[N]) {
     for (int i = 0; i < N; ++i) put(v.element[i], from[i]);
     return v;
 }
+// To global memory alone, as common.cuh's.
 template <typename T, int N> void store(T* to, const float (&from)[N]) {
+    if ((char*)to >= (char*)::shared && (char*)to < (char*)::shared + sizeof ::shared) abort();
     *reinterpret_cast<Vector<T, N>*>(to) = pack<T>(from);
 }
 
@@ -152,32 +153,34 @@ template <int LEFT, typename E> void wgmma_wait(E&) { wgmma_wait<LEFT>(); }
 
 // -- barriers and copies
 
-struct Transfer { void* to; const void* from; int bytes; bool there; };
-static void perform(const Transfer& each) {
-    if ((uintptr_t)each.to % 16 || (uintptr_t)each.from % 16 || each.bytes % 16) abort();
-    if (each.there) memcpy(each.to, each.from, each.bytes);
-    else memset(each.to, 0, each.bytes);
-}
+// Of a map: the address, and what the two copies say of it.
+struct TensorMap { uint64_t words[16]; };
 
-static void perform_all(List<Transfer>& transfers) {
-    for (int i = 0; i < transfers.count; ++i) perform(transfers.first[i]);
-    transfers.count = 0;
-}
+// Copies from a map, from this place on; gives how many bytes.
+struct Copy {
+    int (*perform)(char* to, const uint64_t* words, const int* place);
+    void* to;
+    const TensorMap* map;
+    int place[5];
+    int done() const {
+        if (shared_address(to) % 128) abort();
+        return perform(static_cast<char*>(to), map->words, place);
+    }
+};
 
-// incoming: bytes of copies that are done late.
+// late: copies that are done as late as may be.
 struct Barrier {
     uint32_t address;
-    int expected, missing, bytes, phase, incoming;
-    List<Transfer> transfers;
+    int expected, missing, bytes, phase;
+    List<Copy> late;
     void settle() {
         if (missing < 0) abort();
-        if (missing || bytes || transfers.count) return;
+        if (missing || bytes || late.count) return;
         missing = expected;
         phase ^= 1;
     }
 };
 static Barrier all_barriers[64];
-static List<Transfer> copied[1024];
 inline Barrier& slot(uint32_t address) {
     int i = 0;
     while (all_barriers[i].expected && all_barriers[i].address != address) ++i;
@@ -200,9 +203,8 @@ inline void mbarrier_wait(uint32_t at, int parity) {
     Barrier& barrier = barrier_at(at);
     for (int tries = 0; barrier.phase == parity; ++tries) {
         if (!barrier.missing) {
-            perform_all(barrier.transfers);
-            barrier.bytes -= barrier.incoming;
-            barrier.incoming = 0;
+            for (int i = 0; i < barrier.late.count; ++i) barrier.bytes -= barrier.late.first[i].done();
+            barrier.late.count = 0;
             barrier.settle();
         }
         if (barrier.phase != parity) break;
@@ -218,87 +220,86 @@ template <int THREADS> void sync_consumers() {
 }
 inline void fence_proxy_async() {}
 inline void fence_mbarrier_init() {}
+
+// Copies that a thread has begun of 16 bytes.
+struct Transfer { void* to; const void* from; bool there; };
+static List<Transfer> copied[1024];
+static void perform(const Transfer& each) {
+    if ((uintptr_t)each.to % 16 || (uintptr_t)each.from % 16) abort();
+    if (each.there) memcpy(each.to, each.from, 16);
+    else memset(each.to, 0, 16);
+}
 inline void cp_async_16_bytes(uint4* to, const void* from, bool there) {
-    Transfer each = {to, from, 16, there};
-    if (LATE_COPIES) copied[threadIdx.x].add(each);
-    else perform(each);
+    if (LATE_COPIES) copied[threadIdx.x].add({to, from, there});
+    else perform({to, from, there});
 }
-inline void cp_async_wait() { perform_all(copied[threadIdx.x]); }
-inline void cp_async_mbarrier_arrive(uint32_t at) {
+inline void cp_async_wait() {
     auto& mine = copied[threadIdx.x];
-    for (int i = 0; i < mine.count; ++i) barrier_at(at).transfers.add(mine.first[i]);
+    for (int i = 0; i < mine.count; ++i) perform(mine.first[i]);
     mine.count = 0;
-    mbarrier_arrive(at);
-}
-inline void fetched(uint32_t at, int bytes) {
-    Barrier& barrier = barrier_at(at);
-    barrier.bytes -= bytes;
-    barrier.settle();
-}
-inline void bulk_load(void* to, const void* from, int bytes, uint32_t at) {
-    Transfer each = {to, from, bytes, true};
-    if (LATE_COPIES) {
-        barrier_at(at).transfers.add(each);
-        barrier_at(at).incoming += bytes;
-    } else {
-        perform(each);
-        fetched(at, bytes);
-    }
 }
 
-// Of a map: the address, and what the two copies say of it.
-struct TensorMap { uint64_t words[16]; };
+static void begin(const Copy& copy, uint32_t at) {
+    Barrier& barrier = barrier_at(at);
+    if (LATE_COPIES) return barrier.late.add(copy);
+    barrier.bytes -= copy.done();
+    barrier.settle();
+}
 
 // An element comes to its place, permuted if rows of so many vectors are.
 inline void put_copied(ELEMENT* to, int vectors, ELEMENT value) {
+    constexpr int length = 16 / sizeof(ELEMENT);
     ELEMENT* all = reinterpret_cast<ELEMENT*>(::shared);
     int place = to - all;
-    if (vectors) to = all + permuted(place / 8, vectors) * 8 + place % 8;
+    if (vectors) to = all + permuted(place / length, vectors) * length + place % length;
     *to = value;
 }
 
 // Extents, strides in elements but the first, extents of a box; vectors of a permuted row.
-inline void tma_load(void* to, const TensorMap& map, int i, int j, int k, int l, int m,
-                      uint32_t barrier) {
-    const uint64_t *extents = map.words + 1, *strides = map.words + 6, *box = map.words + 10;
-    const ELEMENT* from = reinterpret_cast<const ELEMENT*>(map.words[0]);
-    ELEMENT* next = static_cast<ELEMENT*>(to);
-    if (shared_address(to) % 128) abort();
-    int first[5] = {i, j, k, l, m}, at[5];
+static int copy_box(char* to, const uint64_t* words, const int* first) {
+    const uint64_t *extents = words + 1, *strides = words + 6, *box = words + 10;
+    const ELEMENT* from = reinterpret_cast<const ELEMENT*>(words[0]);
     int count = box[0] * box[1] * box[2] * box[3] * box[4];
     for (int each = 0; each < count; ++each) {
-        int rest = each;
+        int rest = each, at;
         bool real = true;
         int64_t offset = 0;
         for (int axis = 0; axis < 5; ++axis) {
-            at[axis] = first[axis] + rest % (int)box[axis], rest /= (int)box[axis];
-            real &= at[axis] >= 0 && at[axis] < (int64_t)extents[axis];
-            offset += at[axis] * (axis ? (int64_t)strides[axis - 1] : 1);
+            at = first[axis] + rest % (int)box[axis], rest /= (int)box[axis];
+            real &= at >= 0 && at < (int64_t)extents[axis];
+            offset += at * (axis ? (int64_t)strides[axis - 1] : 1);
         }
-        put_copied(next + each, map.words[15], real ? from[offset] : ELEMENT{});
+        put_copied(reinterpret_cast<ELEMENT*>(to) + each, words[15], real ? from[offset] : ELEMENT{});
     }
-    fetched(barrier, count * sizeof(ELEMENT));
+    return count * sizeof(ELEMENT);
+}
+inline void tma_load(void* to, const TensorMap& map, int i, int j, int k, int l, int m,
+                      uint32_t barrier) {
+    begin({copy_box, to, &map, {i, j, k, l, m}}, barrier);
 }
 
 // N, C, H, W; rows and pixels before; channels and pixels of a run.
-inline void tma_load_pixels(void* to, const TensorMap& map, int channel, int column, int row, int image,
-                            uint32_t barrier) {
-    const ELEMENT* from = reinterpret_cast<const ELEMENT*>(map.words[0]);
-    int given[8];
-    for (int i = 0; i < 8; ++i) given[i] = map.words[1 + i];
+static int copy_pixels(char* to, const uint64_t* words, const int* first) {
+    const ELEMENT* from = reinterpret_cast<const ELEMENT*>(words[0]);
+    int given[8], channel = first[0], column = first[1], row = first[2], image = first[3];
+    for (int i = 0; i < 8; ++i) given[i] = words[1 + i];
     auto [n, c, h, w, above, before, channels, pixels] = given;
-    if (shared_address(to) % 128) abort();
     if (column < -before || column >= w || row < -above || row >= h) abort();
     for (int pixel = 0; pixel < pixels; ++pixel) {
         for (int i = 0; i < channels; ++i) {
             bool real = image < n && row >= 0 && column >= 0 && channel + i < c;
-            put_copied(static_cast<ELEMENT*>(to) + pixel * channels + i, channels / 8,
+            put_copied(reinterpret_cast<ELEMENT*>(to) + pixel * channels + i,
+                       channels * (int)sizeof(ELEMENT) / 16,
                        real ? from[((image * h + row) * w + column) * c + channel + i] : ELEMENT{});
         }
         if (++column == w) column = -before, ++row;
         if (row == h) row = -above, ++image;
     }
-    fetched(barrier, pixels * channels * sizeof(ELEMENT));
+    return pixels * channels * sizeof(ELEMENT);
+}
+inline void tma_load_pixels(void* to, const TensorMap& map, int channel, int column, int row, int image,
+                            uint32_t barrier) {
+    begin({copy_pixels, to, &map, {channel, column, row, image}}, barrier);
 }
 
 template <int COUNT> void setmaxnreg_inc() {}

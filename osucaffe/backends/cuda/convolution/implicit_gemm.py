@@ -18,19 +18,19 @@ from typing import Any
 import numpy as np
 
 from ...primitives.recording import arguments
-from ...tensor import Call, Step, Tensor, sequence
+from ...tensor import Call, Step, sequence
 from ..call import CudaCall, Kernels
 from ..gpu import PRECISIONS, Gpu
 from ..layout import C_TYPES, ITEM_BYTES
 from ..runtime.compile import Kernel, kernel
 from ..runtime.device import Device
-from ..runtime.driver import MOST_RUN, Box, Described, Pixels
+from ..runtime.driver import MOST_RUN, Box, Pixels
 from ..runtime.launch import blocks_for, launch
 from .operands import Operands
 from .problem import Problem
 from .tensor_cores import can_use_wgmma, wgmma
 
-LEAST_WORK = {"tf32": 4e9, "bf16": 3e8, "fp16": 3e8}
+LEAST_WORK = {"tf32": 1e9, "bf16": 3e8, "fp16": 3e8}
 """Multiplications from which on it is worth trying."""
 MOST_ADDING = 128
 """Channels that a product sums over, up to which its tiles wait for memory: there our own kernel
@@ -43,10 +43,8 @@ MOST_PIXELS = 2**31 - 2**24
 PLANES = (4, 2)
 """Vectors of 16 bytes that a part of the image has of each pixel: the first that wastes least."""
 WIDTH = 32
-"""Outputs of a row of filters in 16 bits that are flipped."""
-LOADERS, MOST_LOADED = 96, 32
-"""Threads that load a part of the image, and vectors that each loads of it at most."""
-LOADING, SPARE = 64, 26
+"""Outputs of a row of filters that are turned."""
+LOADING, SPARE = 24, 26
 """Registers of a thread that loads, and of one that multiplies, besides its sums. ptxas asks for
 these besides the sums of one product, too, where threads have even shares."""
 MOST_OUTPUTS = 192
@@ -162,10 +160,9 @@ class ImplicitGemm(Problem):
         """Whether the kernel can compute it, and a library not simply as a product."""
         between = zip(self.pad, self.kernel, strict=True)
         # A row of channels would have those of the next group, whose products are to be 0.
-        rows = self.group == 1 or self.channels % (self.planes * 8) == 0
+        rows = self.group == 1 or self.channels % (self.planes * self.vector) == 0
         return (
-            self.channels % self.vector == 0 and self.outputs % self.vector == 0
-            and (self.vector == 4 or rows)
+            self.channels % self.vector == 0 and self.outputs % self.vector == 0 and rows
             and all(0 <= pad < extent for pad, extent in between)
             and self.pixels < MOST_PIXELS
             and (self.adds or self.sums > 0 or max(self.kernel) > 1)
@@ -174,7 +171,13 @@ class ImplicitGemm(Problem):
     @property
     def can_sum(self) -> bool:
         """Whether it can sum its outputs; then it takes products, too: no library sums them."""
-        return self.vector == 8 and self.group == 1 and self.outputs % SUMMED_OUTPUTS[-1] == 0
+        return self.group == 1 and self.outputs % SUMMED_OUTPUTS[-1] == 0
+
+    @property
+    def turned(self) -> bool:
+        """Whether the instruction turns the filters, as they lie in the convolution that this is
+        transposed from: in 16 bits it can."""
+        return self.flipped and self.vector == 8
 
     def parts(self, outputs: int) -> int:
         """Tiles for the same pixels."""
@@ -190,11 +193,10 @@ class ImplicitGemm(Problem):
 
     def shared(self, config: TileConfig) -> int:
         """Bytes of shared memory of a block."""
-        reach = self._reach(config.pixels)
-        plane = (reach + 7) // 8 * 8 if self.vector == 8 else (reach + 5) // 8 * 8 + 2
+        pixels = -(-self._reach(config.pixels) // 8) * 8
         vectors = config.outputs // self.vector
         vectors = vectors + (0 if vectors % 4 else 2) if self.vector == 4 else vectors | 1
-        patches = config.buffers * (self.planes * 16 * plane + 16)
+        patches = config.buffers * (self.planes * 16 * pixels + 16)
         stages = config.stages * self._stage(config)
         results = max(1, self.adds + self.masked) * config.pixels * vectors * 16
         return patches + stages + results
@@ -221,11 +223,9 @@ class ImplicitGemm(Problem):
             room = (device.shared_memory - self.shared(bare)) // self._stage(bare)
             fitting.append(replace(bare, stages=min(room, MOST_STAGES)))
         best = next((each for each in fitting if each.stages >= ENOUGH_STAGES), fitting[-1])
-        reach = self._reach(best.pixels)
-        loaded = -(-reach // (LOADERS // self.planes))
-        loads = reach <= MOST_RUN if self.vector == 8 else loaded <= MOST_LOADED
         fits = best.fits(SPARE + SUMMING if self.sums else SPARE)
-        return best if best.stages >= LEAST_STAGES and fits and loads else None
+        fits = fits and self._reach(best.pixels) <= MOST_RUN
+        return best if best.stages >= LEAST_STAGES and fits else None
 
     def milliseconds(self, device: Device, config: TileConfig) -> float:
         """An estimate of the time it takes."""
@@ -249,29 +249,27 @@ class ImplicitGemm(Problem):
         own = {
             "T": C_TYPES[self.dtype], "VEC": self.vector, "PLANES": self.planes,
             "WIDTH": WIDTH, "ADDS": int(self.adds), "MASKED": int(self.masked),
-            "RELU": int(relu), "SUMS": self.sums,
-            "MULTIPLY(d, a, b)": wgmma(
-                self.dtype, config.outputs, turned=(False, self.vector == 8 and self.flipped)
-            ),
+            "RELU": int(relu), "SUMS": self.sums, "TURNED": int(self.turned),
+            "MULTIPLY(d, a, b)": wgmma(self.dtype, config.outputs, turned=(False, self.turned)),
         }  # fmt: skip
         return kernel("implicit_gemm", name, **self.macros, **config.macros, **own)
 
     def filters(self, config: TileConfig) -> Box:
-        """What is copied of filters in 16 bits."""
-        rows, wide = (self.x[1], self.outputs) if self.flipped else (self.y[1], self.channels)
+        """What is copied of filters."""
+        rows, wide = (self.x[1], self.outputs) if self.turned else (self.y[1], self.channels)
         taps, chunk = math.prod(self.kernel), self.planes * self.vector
-        box = (WIDTH, chunk) if self.flipped else (chunk, config.outputs)
+        box = (WIDTH, chunk) if self.turned else (chunk, config.outputs)
         extents, strides = (wide, rows, taps, 1, 1), (taps * wide, wide, *[rows * taps * wide] * 2)
-        return Box(extents, strides, (*box, config.taps, 1, 1), 2, permuted=True)
+        return Box(extents, strides, (*box, config.taps, 1, 1), 16 // self.vector, permuted=True)
 
     def images(self, config: TileConfig) -> Pixels:
-        """What is copied of images in 16 bits."""
-        return Pixels(self.x, self.pad, self.planes * 8, self._reach(config.pixels))
+        """What is copied of images."""
+        channels = self.planes * self.vector
+        return Pixels(self.x, self.pad, channels, self._reach(config.pixels), 16 // self.vector)
 
     def _stage(self, config: TileConfig) -> int:
         """Bytes of shared memory of a part of the filters and its barriers."""
-        in_rows = self.vector == 8 and self.flipped
-        outputs = -(-config.outputs // WIDTH) * WIDTH if in_rows else config.outputs
+        outputs = -(-config.outputs // WIDTH) * WIDTH if self.turned else config.outputs
         return config.taps * self.planes * 16 * outputs + 16
 
     def step(self, config: TileConfig, call: CudaCall) -> Step:
@@ -281,15 +279,12 @@ class ImplicitGemm(Problem):
         blocks = min(tiles, call.backend.properties.sm_count)
         if self.sums:  # each block has a part of the sums, and the same outputs of all its tiles
             blocks = min(blocks // parts, self.sums) * parts
-        images: Tensor | Described
-        filters: Tensor | Described
-        if self.vector == 8:
-            images, filters, steps = self.images(config).of(x), self.filters(config).of(w), []
-        else:
-            vectors = parts * self.chunks * self.planes * math.prod(self.kernel) * config.outputs
-            images, filters = x, call.temporary((vectors * 4,))
-            arrange = self.function("arrange_filters", config)
-            steps = [launch(arrange, blocks_for(vectors), [w, filters])]
+        steps = []
+        if self.flipped and not self.turned:
+            given, w = w, call.temporary((self.y[1] * self.columns,))
+            turn = self.function("turn_filters", config)
+            steps.append(launch(turn, blocks_for(w.count), [given, w]))
+        images, filters = self.images(config).of(x), self.filters(config).of(w)
         sums = call["sums"] if self.sums else None
         arguments = [images, filters, b, addend, relu_output, y, sums]
         arguments += map(np.int32, (self.x[0], tiles))

@@ -26,7 +26,7 @@ from .implicit_gemm import CACHE_BYTES, MEMORY_BYTES, REGISTERS
 from .operands import channels_last_blob
 from .problem import Problem
 from .tensor_cores import ONES, can_use_wgmma, wgmma
-from .wgrad_tf32 import Stage, Tile, stages
+from .wgrad_tf32 import Stage, Tile, stages, turns
 
 LEAST_WORK = 3e8
 """Multiplications from which on it is worth trying."""
@@ -214,8 +214,8 @@ class FilterGradient(Problem):
         dw, db, shares = call.needed("dw"), call["db"], config.grid[1]
         count = self.y[1] * self.columns
         partial = call.temporary((shares, count))
-        turns = config.grid[0] // (-(-self.outputs // config.tile.outputs) * self.group)
-        partial_bias = None if db is None else call.temporary((shares * turns, self.y[1]))
+        rows = shares * turns(self, config.tile)
+        partial_bias = None if db is None else call.temporary((rows, self.y[1]))
         add = [np.int32(name in call.accumulates) for name in ("dw", "db")]
         function = functools.partial(self.function, dw=dtype_of(dw), bias=db is not None)
         x_box, maps_box = self.boxes(config)

@@ -23,7 +23,7 @@ from ..runtime.compile import Kernel, kernel
 from ..runtime.device import Device
 from ..runtime.driver import MOST_EXTENT, Box
 from ..runtime.launch import launch
-from .operands import bias_gradients, channels_last_blob
+from .operands import channels_last_blob
 from .problem import Problem
 from .tensor_cores import can_use_wgmma, wgmma
 
@@ -93,6 +93,11 @@ def stages(problem: Problem, step: int, most_steps: int, most_pixels: int) -> It
         yield Stage(rows, wide, pitch, pitch, full, last)
 
 
+def turns(problem: Problem, tile: Tile) -> int:
+    """Blocks that have the same dy, of each share."""
+    return -(-problem.channels // tile.part) * (problem.kernel[0] // tile.rows)
+
+
 @dataclass(frozen=True)
 class TileConfig:
     """Work divided among blocks: grid: tiles of the gradient x shares of the stages.
@@ -133,9 +138,8 @@ class WeightGradient(Problem):
 
     @property
     def possible(self) -> bool:
-        """Whether the kernel can compute it, and a library not simply as a product."""
-        aligned = self.outputs % 8 == 0 and self.channels % 8 == 0
-        return aligned and max(self.kernel) > 1
+        """Whether the kernel can compute it."""
+        return self.outputs % 8 == 0 and self.channels % 8 == 0
 
     @functools.lru_cache(256)  # noqa: B019 (it is asked for each call of a net, and when it is built)
     def configs(self, device: Device) -> list[TileConfig]:
@@ -204,9 +208,10 @@ class WeightGradient(Problem):
         x = tile.part // 8 * (stage.rows + tile.rows - 1) * stage.pitch
         return max(worked, 32 * (tile.outputs + x / stage.steps) / BYTES)
 
-    def function(self, name: str, config: TileConfig) -> Kernel:
-        """A kernel of wgrad_tf32.cu, compiled for this."""
-        return kernel("wgrad_tf32", name, **self.macros, **config.macros, BATCH=self.x[0])
+    def function(self, name: str, config: TileConfig, *, bias: bool = False) -> Kernel:
+        """A kernel of wgrad_tf32.cu, compiled for this. bias: with the gradient of the biases."""
+        macros = self.macros | config.macros
+        return kernel("wgrad_tf32", name, **macros, BATCH=self.x[0], BIAS=int(bias))
 
     def boxes(self, config: TileConfig) -> tuple[Box, Box]:
         """What is copied of x, in planes of 8 channels, and of dy."""
@@ -224,22 +229,24 @@ class WeightGradient(Problem):
     def step(self, config: TileConfig, call: CudaCall) -> Step:
         """A step for the gradients of a call's filters and biases."""
         x, dy = (channels_last_blob(call, call.needed(name)) for name in ("x", "dy"))
-        add = np.int32("dw" in call.accumulates)
-        shares = config.grid[1]
+        dw, db, shares = call.needed("dw"), call["db"], config.grid[1]
+        add = [np.int32(name in call.accumulates) for name in ("dw", "db")]
         partial = call.temporary((shares, self.y[1] * self.columns))
+        rows = shares * turns(self, config.tile)
+        partial_bias = None if db is None else call.temporary((rows, self.y[1]))
         x_box, maps_box = self.boxes(config)
-        finish = self.function("add_splits", config)
-        blocks = -(-self.outputs // 32), -(-self.columns // 8), self.group
+        function = functools.partial(self.function, config=config, bias=db is not None)
+        blocks = -(-self.outputs // 32), -(-self.columns // 8) + (db is not None), self.group
         return sequence([
             launch(
-                self.function("filter_products", config), config.grid,
-                [x_box.of(x), maps_box.of(dy), partial],
+                function("filter_products"), config.grid,
+                [x_box.of(x), maps_box.of(dy), partial, partial_bias],
                 block=config.threads, shared=config.shared,
             ),
             launch(
-                finish, blocks, [partial, call.needed("dw"), np.int32(shares), add], block=(32, 8)
+                function("add_splits"), blocks,
+                [partial, partial_bias, dw, db, np.int32(shares), *add], block=(32, 8),
             ),
-            *bias_gradients(call),
         ])  # fmt: skip
 
 

@@ -22,8 +22,8 @@ MOST_EXTENT, MOST_RUN = 256, 1024
 """Of a box; of a run."""
 BYTES, ALIGNMENT = 128, 64
 """Of a description."""
-_TYPES = {4: 7, 2: 1}
-"""By bytes of an element: CU_TENSOR_MAP_DATA_TYPE_FLOAT32, _UINT16."""
+_TYPES = {4: 11, 2: 1}
+"""By bytes of an element: CU_TENSOR_MAP_DATA_TYPE_TFLOAT32, _UINT16."""
 _SWIZZLES, _LINES = {32: 1, 64: 2, 128: 3}, 2
 """By bytes of a row: CU_TENSOR_MAP_SWIZZLE_32B and so on; CU_TENSOR_MAP_L2_PROMOTION_L2_128B."""
 FIRST_DRIVER = 12030
@@ -48,7 +48,8 @@ def check(status: int, what: str) -> None:
 
 @dataclass(frozen=True)
 class Box:
-    """Boxes of an array. The axes begin with the one that varies fastest.
+    """Boxes of an array, of which floats are rounded to the nearest of tf32 on their way. The axes
+    begin with the one that varies fastest.
 
     extents: of the array; strides: of the axes but the first, in elements; box: extents of a box;
     bytes: of an element; permuted: rows of 128, 64 or 32 bytes come as `rows_descriptor` of
@@ -68,17 +69,18 @@ class Box:
 
 @dataclass(frozen=True)
 class Pixels:
-    """Runs of so many neighbouring pixels of images in 16 bits with the channels last, each a row
-    of so many channels, which comes permuted (see `Box`).
+    """Runs of so many neighbouring pixels of images with the channels last, each a row of so many
+    channels, which comes permuted (see `Box`).
 
     shape: (N, C, H, W); before: rows of zeros that each image begins with, and pixels of zeros that
-    each row begins with.
+    each row begins with; bytes: of an element.
     """
 
     shape: Shape
     before: Shape
     channels: int
     pixels: int
+    bytes: int = 2
 
     def of(self, tensor: Tensor) -> Described:
         """What tells a kernel of runs of a tensor, whatever its address will be."""
@@ -110,7 +112,7 @@ def encoded(box: Box | Pixels, address: int) -> Any:
         parts: list[Any] = [(ctypes.c_uint32 * len(extents))(*box.box)]
     else:
         n, c, h, w = box.shape
-        encode, extents, size = "Im2col", (c, w, h, n), 2
+        encode, extents, size = "Im2col", (c, w, h, n), box.bytes
         strides, row = (c, w * c, h * w * c), box.channels * size
         corners = [-extent for extent in reversed(box.before)], [0, 0]  # from either end
         parts = [(ctypes.c_int * 2)(*corner) for corner in corners]

@@ -22,6 +22,7 @@ from osucaffe.backends.cuda.convolution.wgrad_tf32 import (
     TileConfig,
     WeightGradient,
     stages,
+    turns,
 )
 
 from ..devices import H200
@@ -54,20 +55,20 @@ def one_of_each_kind(found: WeightGradient) -> list[TileConfig]:
 
 def in_lockstep(found: WeightGradient, config: TileConfig, folder: Path) -> Any:
     """A function of the CPU that runs the kernels for this config."""
-    all_macros = {**found.macros, **config.macros, "BATCH": found.x[0]}
+    all_macros = {**found.macros, **config.macros, "BATCH": found.x[0], "BIAS": 1}
     macros = {name: value for name, value in all_macros.items() if not name.startswith("MULTIPLY(")}
-    text = f"""#define LATE_COPIES 0
+    text = f"""#define LATE_COPIES {int(config.tile.consumers == CONSUMERS[-1])}
 #define ELEMENT float
 #include "{HEADER}"
 {defines(macros)}{as_text("wgrad_tf32")}
-extern "C" void run(const void* x, const void* maps, float* partial, float* dw, int add,
-                    const int* grid, const int* finish) {{
+extern "C" void run(const void* x, const void* maps, float* partial, float* partial_bias, float* dw,
+                    float* db, int add, const int* grid, const int* finish) {{
     TensorMap of_x, of_maps;
     memcpy(&of_x, x, sizeof of_x), memcpy(&of_maps, maps, sizeof of_maps);
     run_blocks({{grid[0], grid[1], 1}}, {{THREADS, 1, 1}},
-               [=] {{ filter_products(of_x, of_maps, partial); }});
+               [=] {{ filter_products(of_x, of_maps, partial, partial_bias); }});
     run_blocks({{finish[0], finish[1], finish[2]}}, {{32, 8, 1}},
-               [=] {{ add_splits(partial, dw, grid[1], add); }});
+               [=] {{ add_splits(partial, partial_bias, dw, db, grid[1], add, add); }});
 }}"""
     return compiled(text, folder)
 
@@ -90,8 +91,11 @@ def test_kernels_in_lockstep(name: str, tmp_path: Path) -> None:
         maps = [described(*each) for each in zip(found.boxes(config), given, strict=False)]
         grid = config.grid[0], max(1, config.grid[1] // 3)  # more stages than slots
         partial = np.full(grid[1] * math.prod(layer.w), np.nan, np.float32)
-        blocks = -(-found.outputs // 32), -(-found.columns // 8), layer.group
-        addresses = [ctypes.c_void_p(each.ctypes.data) for each in (*maps, partial, given[2])]
+        bias, rows = np.ones(layer.y[1], np.float32), grid[1] * turns(found, config.tile)
+        partial_bias = np.full((rows, layer.y[1]), np.nan, np.float32)
+        blocks = -(-found.outputs // 32), -(-found.columns // 8) + 1, layer.group
+        arrays = *maps, partial, partial_bias, given[2], bias
+        addresses = [ctypes.c_void_p(each.ctypes.data) for each in arrays]
         folder = tmp_path / str(number)
         folder.mkdir()
         in_lockstep(found, config, folder)(
@@ -100,6 +104,7 @@ def test_kernels_in_lockstep(name: str, tmp_path: Path) -> None:
         assert not np.isnan(partial).any()
         wanted = before + by_cpu(layer, "filter", x=x, dy=dy)
         np.testing.assert_array_equal(np.moveaxis(given[2], -1, 1), wanted)
+        np.testing.assert_array_equal(bias, 1 + dy.sum((0, 2, 3)))
 
 
 @pytest.mark.parametrize("name", ODD_GRADIENTS | HOPPER)

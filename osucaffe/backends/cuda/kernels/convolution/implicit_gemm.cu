@@ -6,24 +6,21 @@
 // Pixels are numbered flat: rows and images lie behind one another, with the padding once between
 // two of them, so that a tap of the kernel lies equally far from every pixel. Shared memory holds what
 // TILE neighbouring pixels need; the instruction takes neighbours, from wherever a tap says, and
-// nothing is copied. Of the four warps that load, one fetches filters and the others fetch pixels,
-// while groups of four others multiply; results go through shared memory, too, and leave while the next
-// tile is computed.
+// nothing is copied. One thread has boxes of filters copied, another runs of pixels, each a row of some
+// channels, while groups of four warps multiply; results go through shared memory, too, and leave while
+// the next tile is computed. Where the instruction cannot turn them around, as in tf32, FLIPPED filters
+// are by a kernel of its own before.
 //
-// In 16 bits, a thread has runs of pixels copied, each a row of some channels, and boxes of w. Of floats,
-// pixels are fetched by 96 threads, into a plane for each vector of 16 bytes (rounding would take
-// another pass), and filters are rounded and arranged by a kernel of its own before, in parts that are
-// copied as they are.
-//
-// T: elements; VEC: of 16 bytes; PLANES: of a part of the image; G: groups of channels; CG, H, W: the
-// input, of a group; OG, OH, OW: the output; KH, KW, PH, PW: kernel and padding; FLIPPED: w is (G * CG,
-// KH, KW, OG) and rotated by 180 degrees, as the gradient to the input wants it; N: outputs of a tile;
-// GROUPS: groups of warps that multiply, each DEEP times 64 pixels; STAGES: parts of the filters, of
-// TAPS taps, and BUFFERS: parts of the image that are in flight; WIDTH: outputs of a row of filters in 16
-// bits that are FLIPPED; LOADING, MULTIPLYING: registers of a thread; ADDS: y gets `addend`; MASKED: then
-// it becomes 0 where `relu_output` is not positive; both lie as y does; RELU: y ends with one; SUMS: parts
-// of the sums of y that are written for a batch normalization (see batch_norm.cu), 0: none;
-// MULTIPLY(d, a, b): the instruction.
+// T: elements; VEC: of 16 bytes; PLANES: vectors of a pixel in a part of the image; G: groups of
+// channels; CG, H, W: the input, of a group; OG, OH, OW: the output; KH, KW, PH, PW: kernel and padding;
+// FLIPPED: w is (G * CG, KH, KW, OG) and rotated by 180 degrees, as the gradient to the input wants it;
+// TURNED: so are the filters that `convolve` gets; N: outputs of a tile; GROUPS: groups of warps that
+// multiply, each DEEP times 64 pixels; STAGES: parts of the filters, of TAPS taps, and BUFFERS: parts of
+// the image that are in flight; WIDTH: outputs of a row of filters that are TURNED; LOADING,
+// MULTIPLYING: registers of a thread; ADDS: y gets `addend`; MASKED: then it becomes 0 where
+// `relu_output` is not positive; both lie as y does; RELU: y ends with one; SUMS: parts of the sums of y
+// that are written for a batch normalization (see batch_norm.cu), 0: none; MULTIPLY(d, a, b): the
+// instruction.
 
 #include "ring.cuh"
 
@@ -34,18 +31,13 @@
 #define IMAGE ((H + PH) * PITCH)
 #define TILE (GROUPS * DEEP * 64)
 #define REACH (TILE + (KH - 1) * PITCH + KW - 1)
-// Such that planes of a pixel lie in different banks.
-#define PLANE ((REACH + 5) / 8 * 8 + 2)
-// Vectors of a part of the image, and from one pixel of it to the next.
-#define PATCH (PLANES * (VEC == 8 ? (REACH + 7) / 8 * 8 : PLANE))
-#define PIXEL (VEC == 8 ? PLANES : 1)
+// Vectors of a part of the image.
+#define PATCH (PLANES * ((REACH + 7) / 8 * 8))
 // Blocks of WIDTH outputs, where the filters lie so.
-#define BLOCKS (VEC == 8 && FLIPPED ? (N + WIDTH - 1) / WIDTH : 1)
-#define STAGE (TAPS * PLANES * (VEC == 8 && FLIPPED ? BLOCKS * WIDTH : N))
+#define BLOCKS (TURNED ? (N + WIDTH - 1) / WIDTH : 1)
+#define STAGE (TAPS * PLANES * (TURNED ? BLOCKS * WIDTH : N))
 #define PARTS ((OG + N - 1) / N)
 #define THREADS ((GROUPS + 1) * 128)
-#define LOADERS 96
-#define LOADED ((REACH + LOADERS / PLANES - 1) / (LOADERS / PLANES))
 // A pixel's results, in vectors, such that pixels next to each other lie in different banks.
 #define ROW (VEC == 4 ? N / 4 + (N % 16 ? 0 : 2) : N / 8 | 1)
 #define ROWS (DEEP * 16)
@@ -56,55 +48,25 @@
 // Numbers of each sum.
 #define SUMMED 4
 
-#if VEC == 4
-typedef const T* Images;
-typedef const uint4* Filters;
-
-// filters (G, PARTS, CHUNKS, KH, KW, PLANES, N, 4): those of each tile in the order of their use.
-extern "C" __global__ void arrange_filters(const float* w, uint4* filters) {
+#if FLIPPED && !TURNED
+// filters (G * OG, KH, KW, CG), not rotated.
+extern "C" __global__ void turn_filters(const T* w, T* filters) {
     PDL_BEGIN;
-    FOR_EACH(G * PARTS * CHUNKS * STEPS * STAGE) {
-        int n = id % N, plane = id / N % PLANES, tap = id / (N * PLANES) % (KH * KW);
-        int chunk = id / (STEPS * STAGE) % CHUNKS, part = id / (STEPS * STAGE * CHUNKS);
-        int group = part / PARTS, o = part % PARTS * N + n, c = chunk * CHUNK + plane * 4;
-        uint32_t v[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-#if FLIPPED
-            int from = ((group * CG + c + i) * KH * KW + KH * KW - 1 - tap) * OG + o;
-#else
-            int from = ((group * OG + o) * KH * KW + tap) * CG + c + i;
-#endif
-            v[i] = o < OG && c + i < CG ? round_to_tf32(w[from]) : 0;
-        }
-        filters[id] = make_uint4(v[0], v[1], v[2], v[3]);
+    FOR_EACH(G * OG * KH * KW * CG) {
+        int c = id % CG, tap = id / CG % (KH * KW), o = id / (CG * KH * KW);
+        filters[id] = w[((o / OG * CG + c) * (KH * KW) + KH * KW - 1 - tap) * OG + o % OG];
     }
 }
+#endif
 
 // A pixel from this plane on, and those behind it, as the instruction's left operand.
-__device__ __forceinline__ MatrixDescriptor left_operand(const uint4* pixel, int plane) {
-    return matrix_descriptor(pixel, PLANE) + plane * PLANE;
-}
-
-// The part of this number, of those of a tile.
-__device__ __forceinline__ void load_filters(uint4* to, const Filters& filters, int part, int number,
-                                             uint32_t barrier) {
-    bulk_load(to, filters + (part * (CHUNKS * STEPS) + number) * STAGE, STAGE * 16, barrier);
-}
-
-// Those of a tap, from this plane on, as the instruction's right operand.
-__device__ __forceinline__ MatrixDescriptor right_operand(const uint4* stage, int tap, int plane) {
-    return matrix_descriptor(stage, N) + (tap * PLANES + plane) * N;
-}
-#else
-typedef TensorMap Images, Filters;
-
 __device__ __forceinline__ MatrixDescriptor left_operand(const uint4* pixel, int plane) {
     return rows_descriptor(pixel, PLANES) + plane;
 }
 
-#if FLIPPED  // rows of WIDTH outputs for each channel of a part
-__device__ __forceinline__ void load_filters(uint4* to, const Filters& filters, int part, int number,
+#if TURNED  // rows of WIDTH outputs for each channel of a part
+// The part of this number, of those of a tile.
+__device__ __forceinline__ void load_filters(uint4* to, const TensorMap& filters, int part, int number,
                                              uint32_t barrier) {
     int channel = part / PARTS * CG + number / STEPS * CHUNK, tap = number % STEPS * TAPS;
 #pragma unroll
@@ -113,12 +75,13 @@ __device__ __forceinline__ void load_filters(uint4* to, const Filters& filters, 
                  KH * KW - TAPS - tap, 0, 0, barrier);
 }
 
+// Those of a tap, from this plane on, as the instruction's right operand.
 __device__ __forceinline__ MatrixDescriptor right_operand(const uint4* stage, int tap, int plane) {
     return turned_rows_descriptor(stage, WIDTH / 8, STAGE / BLOCKS) +
            ((TAPS - 1 - tap) * CHUNK + plane * 8) * (WIDTH / 8);
 }
 #else  // rows of the channels of a part for each output
-__device__ __forceinline__ void load_filters(uint4* to, const Filters& filters, int part, int number,
+__device__ __forceinline__ void load_filters(uint4* to, const TensorMap& filters, int part, int number,
                                              uint32_t barrier) {
     tma_load(to, filters, number / STEPS * CHUNK, part / PARTS * OG + part % PARTS * N,
              number % STEPS * TAPS, 0, 0, barrier);
@@ -128,14 +91,8 @@ __device__ __forceinline__ MatrixDescriptor right_operand(const uint4* stage, in
     return rows_descriptor(stage, PLANES) + (tap * N * PLANES + plane);
 }
 #endif
-#endif
 
-// Where the pixel of this flat number lies in memory, -1 if it is outside of the images: of the
-// input (at the padding), and of the output.
-__device__ __forceinline__ int input_pixel(int flat, int images) {
-    int n = flat / IMAGE, row = flat % IMAGE / PITCH - PH, column = flat % PITCH - PW;
-    return n < images && row >= 0 && column >= 0 ? (n * H + row) * W + column : -1;
-}
+// Where the output of this flat number lies in memory, -1 if there is none.
 __device__ __forceinline__ int output_pixel(int flat, int images) {
     int n = flat / IMAGE, row = flat % IMAGE / PITCH, column = flat % PITCH;
     return n < images && row < OH && column < OW ? (n * OH + row) * OW + column : -1;
@@ -239,8 +196,8 @@ __device__ __forceinline__ void store_sums(const VectorSums& mine, float* shared
 // tiles: in all: those of all groups and parts at a time, then the next pixels. With SUMS, all that a
 // block has are of the same part.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-convolve(const __grid_constant__ Images x, const __grid_constant__ Filters filters, const float* b,
-         const T* addend, const T* relu_output, T* y, float* sums, int images, int tiles, float slope) {
+convolve(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap filters,
+         const float* b, const T* addend, const T* relu_output, T* y, float* sums, int images, int tiles, float slope) {
     PDL_BEGIN;
     extern __shared__ __align__(1024) uint4 shared[];
     uint4 *stages = shared, *patches = stages + STAGES * STAGE;
@@ -251,7 +208,7 @@ convolve(const __grid_constant__ Images x, const __grid_constant__ Filters filte
     // Of the whole warp, as the instruction wants its operands.
     int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
     if (threadIdx.x == 0) {
-        patch.init(VEC == 8 ? 1 : LOADERS, GROUPS * 4);
+        patch.init(1, GROUPS * 4);
         stage.init(1, GROUPS * 4);
         fence_proxy_async();
     }
@@ -268,7 +225,6 @@ convolve(const __grid_constant__ Images x, const __grid_constant__ Filters filte
                 }
             }
         }
-#if VEC == 8
         if (threadIdx.x != GROUPS * 128 + 32) return;
         for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
             int channel = tile % (G * PARTS) / PARTS * CG, flat = tile / (G * PARTS) * TILE;
@@ -280,29 +236,6 @@ convolve(const __grid_constant__ Images x, const __grid_constant__ Filters filte
                                 patch.full());
             }
         }
-#else
-        int loader = threadIdx.x - GROUPS * 128 - 32, plane = loader % PLANES;
-        if (loader < 0) return;
-        for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-            int channel = tile % (G * PARTS) / PARTS * CG, pixel[LOADED];
-#pragma unroll
-            for (int i = 0; i < LOADED; ++i)
-                pixel[i] = input_pixel(tile / (G * PARTS) * TILE + loader / PLANES +
-                                       i * (LOADERS / PLANES), images);
-            for (int c = plane * VEC; c < CHUNKS * CHUNK; c += CHUNK, patch.advance()) {
-                uint4* to = patches + patch.place * PATCH + plane * PLANE;
-                patch.wait_empty();
-#pragma unroll
-                for (int i = 0; i < LOADED; ++i) {
-                    int number = loader / PLANES + i * (LOADERS / PLANES);
-                    bool there = pixel[i] >= 0 && c < CG;
-                    const T* from = x + (int64_t)pixel[i] * (G * CG) + channel + c;
-                    if (number < REACH) cp_async_16_bytes(to + number, there ? from : x, there);
-                }
-                cp_async_mbarrier_arrive(patch.full());
-            }
-        }
-#endif
         return;
     }
     setmaxnreg_inc<MULTIPLYING>();
@@ -327,13 +260,12 @@ convolve(const __grid_constant__ Images x, const __grid_constant__ Filters filte
         uint32_t used = 0, used_patch = 0;  // barriers of what may be emptied after the next wait
 #pragma unroll 1
         for (int chunk = 0; chunk < CHUNKS; ++chunk) {
-            const uint4* from = patches + patch.place * PATCH + own * PIXEL;
+            const uint4* from = patches + patch.place * PATCH + own * PLANES;
             patch.wait_full();
-            fence_proxy_async();
 #pragma unroll 1
-            for (int row = 0; row < KH; ++row, from += (PITCH - KW) * PIXEL) {
+            for (int row = 0; row < KH; ++row, from += (PITCH - KW) * PLANES) {
 #pragma unroll 1
-                for (int column = 0; column < KW; column += TAPS, from += TAPS * PIXEL) {
+                for (int column = 0; column < KW; column += TAPS, from += TAPS * PLANES) {
                     const uint4* right = stages + stage.place * STAGE;
                     stage.wait_full();
                     wgmma_fence(sum);
@@ -342,7 +274,7 @@ convolve(const __grid_constant__ Images x, const __grid_constant__ Filters filte
                         int tap = i / (PLANES / 2), k = i % (PLANES / 2) * 2;
 #pragma unroll
                         for (int d = 0; d < DEEP; ++d)
-                            MULTIPLY(sum[d], left_operand(from, k) + (d * 64 + tap) * PIXEL,
+                            MULTIPLY(sum[d], left_operand(from, k) + (d * 64 + tap) * PLANES,
                                      right_operand(right, tap, k));
                     }
                     wgmma_commit();

@@ -1,6 +1,7 @@
 // Owns the gradients of the filters of large convolutions with stride 1 in tf32, by what Hopper GPUs
 // have for four warps together.
-// Worth 26 % of an iteration of CaffeNet in tf32 (make bench-kernels).
+// Worth 26 % of an iteration of CaffeNet in tf32 (make bench-kernels). Floats are rounded on their way
+// to shared memory (runtime/driver.py).
 //
 // partial[column][output] = sum over pixels of x[pixel + tap][channel] dy[pixel][output]; a column
 // is a tap of the kernel and a channel. The instruction takes its left operand from registers: x, as
@@ -13,13 +14,14 @@
 // is longer than that of the output, dy is zero.
 // x lies in planes of 8 channels, so that a warp reads 4 pixels of a plane at once.
 // Blocks: (tiles of outputs, parts of the channels, parts of the kernel, groups) x shares of the
-// stages; what these have summed is added in a fixed order by a second kernel.
+// stages; what these have summed is added in a fixed order by a second kernel. Blocks that have the
+// same dy take turns, by stages, to sum it for the biases.
 //
 // BATCH, OH, OW: maps; G: groups; CG, OG: channels and outputs of each; KH, KW, PH, PW: kernel and
 // padding; OUTPUTS, PART, KROWS: outputs, channels and rows of the kernel of a block; STEPS,
 // LAST_STEPS: products, of 8 pixels, of a stage and of an image's last one; CONSUMERS: groups of four
-// warps that multiply; REGISTERS, FEW: of a thread of these, and of those that turn dy;
-// MULTIPLY(d, a, b): the instruction.
+// warps that multiply; REGISTERS, FEW: of a thread of these, and of those that turn dy; BIAS: there
+// are biases; MULTIPLY(d, a, b): the instruction.
 
 #include "filter_work.cuh"
 
@@ -40,6 +42,10 @@
 #define MAPS_SLOT WHOLE(MAX(MAPS_BYTES, STEPS * 8 * OUTPUTS * 4))
 #define TRANSPOSED_SLOT (STEPS * 8 * OUTPUTS * 4)
 #define SHARED (3 * X_SLOT + 2 * MAPS_SLOT + 2 * TRANSPOSED_SLOT)
+
+// Threads that turn dy around: each has the same four outputs of all pixels.
+#define FOURS (OUTPUTS / 4)
+#define TURNING (128 / FOURS * FOURS)
 
 // A barrier for each slot of some that are used in turn; i: the number of a stage.
 template <int SLOTS> struct Slots {
@@ -66,10 +72,12 @@ struct Barriers {
 
 // Four warps: order the copies of all stages; turn dy around. Chunks of 4 pixels of all outputs,
 // these in the order 0, 4, 8, ..., 1, 5, 9, ...: neighbouring threads write neighbouring vectors.
+// sums: of dy in this block's turns, if there are biases.
 __device__ __forceinline__ void transpose(const Work& w, const TensorMap& x_map,
                                      const TensorMap& maps_map, char* xs, char* maps, char* transposed,
-                                     Barriers& barriers) {
-    int thread = threadIdx.x % 128;
+                                     Barriers& barriers, float* sums) {
+    int thread = threadIdx.x % 128, four = thread % FOURS;
+    float sum[4] = {};
     auto copy_maps = [&](int i) {
         int stage = w.first + i, row = stage % STAGES_IMAGE / ACROSS * ROWS;
         mbarrier_arrive_expect_tx(barriers.maps.of(i), MAPS_BYTES);
@@ -91,33 +99,49 @@ __device__ __forceinline__ void transpose(const Work& w, const TensorMap& x_map,
         if (more) copy_x(i + 1);
         barriers.maps.wait_for(i);
         auto from = reinterpret_cast<const Vector<float, 4>*>(maps + i % 2 * MAPS_SLOT);
-        uint4* to = reinterpret_cast<uint4*>(transposed + i % 2 * TRANSPOSED_SLOT);
-        int blocks = (is_last(w.first + i) ? LAST_STEPS : STEPS) * 2 * (OUTPUTS / 4);
+        auto to = reinterpret_cast<Vector<float, 4>*>(transposed + i % 2 * TRANSPOSED_SLOT);
+        int chunks = thread < TURNING ? (is_last(w.first + i) ? LAST_STEPS : STEPS) * 2 : 0;
+        bool adds = BIAS && (w.first + i) % TURNS == w.turn;
 #pragma unroll (FEW < 64 ? 1 : 2)
-        for (int at = thread; at < blocks; at += 128) {
-            int chunk = at / (OUTPUTS / 4), four = at % (OUTPUTS / 4);
+        for (int chunk = thread / FOURS; chunk < chunks; chunk += TURNING / FOURS) {
             Vector<float, 4> v[4];
 #pragma unroll
-            for (int j = 0; j < 4; ++j) v[j] = from[(chunk * 4 + j) * (OUTPUTS / 4) + four];
-            uint4* beside = to + chunk * OUTPUTS + four;
+            for (int j = 0; j < 4; ++j) v[j] = from[(chunk * 4 + j) * FOURS + four];
+            Vector<float, 4>* beside = to + chunk * OUTPUTS + four;
 #pragma unroll
-            for (int j = 0; j < 4; ++j)
-                beside[OUTPUTS / 4 * j] =
-                    make_uint4(nearest_tf32(v[0].element[j]), nearest_tf32(v[1].element[j]),
-                               nearest_tf32(v[2].element[j]), nearest_tf32(v[3].element[j]));
+            for (int j = 0; j < 4; ++j) {
+                float a = v[0].element[j], b = v[1].element[j], c = v[2].element[j];
+                float d = v[3].element[j];
+                beside[FOURS * j] = {a, b, c, d};
+                if (adds) sum[j] += (a + b) + (c + d);
+            }
         }
         fence_proxy_async();
         sync_consumers<128>();
         if (thread == 0) mbarrier_arrive(barriers.transposed.of(i));
     }
+    if (!BIAS) return;
+    auto sums_here = reinterpret_cast<Vector<float, 4>*>(maps);
+    sums_here[thread] = pack<float>(sum);
+    sync_consumers<128>();
+    if (thread >= FOURS || w.output + thread * 4 >= OG) return;
+#pragma unroll
+    for (int other = thread + FOURS; other < TURNING; other += FOURS) {
+        float more[4];
+        unpack(sums_here[other], more);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) sum[j] += more[j];
+    }
+    sums += ((int64_t)(blockIdx.y * TURNS + w.turn) * G + w.group) * OG + w.output;
+    store(sums + thread * 4, sum);
 }
 
 // A lane's part of 8 pixels x 16 channels: two neighbouring channels of two pixels.
 __device__ __forceinline__ void read_x(uint32_t (&to)[4], const char* from) {
     float2 near = *reinterpret_cast<const float2*>(from);
     float2 far = *reinterpret_cast<const float2*>(from + 4 * 32);
-    to[0] = nearest_tf32(near.x), to[1] = nearest_tf32(near.y);
-    to[2] = nearest_tf32(far.x), to[3] = nearest_tf32(far.y);
+    to[0] = __float_as_uint(near.x), to[1] = __float_as_uint(near.y);
+    to[2] = __float_as_uint(far.x), to[3] = __float_as_uint(far.y);
 }
 
 // sum += the products of COUNT steps of a stage. What registers hold of x is read AHEAD of its
@@ -195,7 +219,7 @@ __device__ __forceinline__ void multiply(const Work& w, int tile, const char* xs
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 filter_products(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap maps_map,
-                float* partial) {
+                float* partial, float* partial_bias) {
     PDL_BEGIN;
     extern __shared__ __align__(128) char shared[];
     __shared__ Barriers barriers;
@@ -218,7 +242,7 @@ filter_products(const __grid_constant__ TensorMap x_map, const __grid_constant__
     int consumer = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     if (consumer == CONSUMERS) {
         setmaxnreg_dec<FEW>();
-        transpose(w, x_map, maps_map, xs, maps, transposed, barriers);
+        transpose(w, x_map, maps_map, xs, maps, transposed, barriers, partial_bias);
     } else {
         setmaxnreg_inc<REGISTERS>();
         constexpr int FULL = TILES - CONSUMERS * (MOST_TILES - 1);  // warp groups with most tiles
@@ -230,21 +254,34 @@ filter_products(const __grid_constant__ TensorMap x_map, const __grid_constant__
     }
 }
 
-// dw (O, KH, KW, CG) (+)= the sum of the shares. Blocks of 32 x 8 threads: parts of 32 outputs and 8
-// columns, groups.
-extern "C" __global__ void add_splits(const float* partial, float* dw, int shares, int add) {
+// dw (O, KH, KW, CG) and db (O) (+)= the sums of the shares. Blocks of 32 x 8 threads: parts of 32
+// outputs and 8 columns, the last for the biases, groups.
+extern "C" __global__ void add_splits(const float* partial, const float* partial_bias, float* dw,
+                                      float* db, int shares, int add, int add_bias) {
     PDL_BEGIN;
     constexpr int K = KH * KW * CG;
     __shared__ float tile[8][33];
     int output = blockIdx.x * 32 + threadIdx.x, column = blockIdx.y * 8 + threadIdx.y;
+    bool bias = BIAS && blockIdx.y == gridDim.y - 1;
     float sum = 0;
-    if (output < OG && column < K) {
+    if (bias) {
+#pragma unroll 8
+        for (int row = threadIdx.y; row < shares * TURNS && output < OG; row += 8)
+            sum += partial_bias[(int64_t)(row * G + blockIdx.z) * OG + output];
+    } else if (output < OG && column < K) {
         const float* from = partial + ((int64_t)blockIdx.z * K + column) * OG + output;
 #pragma unroll 8
         for (int share = 0; share < shares; ++share) sum += from[share * (int64_t)(G * K * OG)];
     }
     tile[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
+    if (bias) {
+        if (threadIdx.y || output >= OG) return;
+#pragma unroll
+        for (int row = 1; row < 8; ++row) sum += tile[row][threadIdx.x];
+        db[blockIdx.z * OG + output] = sum + (add_bias ? db[blockIdx.z * OG + output] : 0.0f);
+        return;
+    }
     int thread = threadIdx.y * 32 + threadIdx.x;
     output = blockIdx.x * 32 + thread / 8, column = blockIdx.y * 8 + thread % 8;
     if (output >= OG || column >= K) return;

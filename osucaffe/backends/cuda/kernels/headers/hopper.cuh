@@ -7,20 +7,6 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
     return __cvta_generic_to_shared(pointer);
 }
 
-// -- numbers: floats to the nearest of what products in tf32 read
-
-__device__ __forceinline__ uint32_t round_to_tf32(float x) {
-    uint32_t bits;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
-    return bits;
-}
-
-// In fewer cycles: products ignore the last 13 bits. An infinite number or none stays what it is.
-__device__ __forceinline__ uint32_t nearest_tf32(float x) {
-    uint32_t bits = __float_as_uint(x);
-    return fabsf(x) < INFINITY ? bits + (1 << 12) : bits;
-}
-
 // -- products
 
 typedef uint64_t MatrixDescriptor;
@@ -32,15 +18,14 @@ __device__ __forceinline__ MatrixDescriptor matrix_descriptor(const void* first,
     return shared_address(first) >> 4 | (uint64_t)plane << 16 | (uint64_t)eights << 32;
 }
 
-// The same of a matrix of 16-bit elements in rows of 8, 4 or 2 vectors, as `Box` has them copied when it
-// permutes them.
+// The same of a matrix in rows of 8, 4 or 2 vectors, as `Box` has them copied when it permutes them.
 __device__ __forceinline__ MatrixDescriptor rows_descriptor(const void* first, int vectors,
                                                             int blocks = 1) {
     uint64_t kind = vectors == 8 ? 1 : vectors == 4 ? 2 : 3;
     return matrix_descriptor(first, blocks, vectors * 8) | kind << 62;
 }
 
-// The same for an instruction that sums over the rows. blocks: vectors from one such matrix to the next,
+// The same of 16-bit elements, for an instruction that sums over the rows. blocks: vectors from one such matrix to the next,
 // which has the columns behind these.
 __device__ __forceinline__ MatrixDescriptor turned_rows_descriptor(const void* first, int vectors,
                                                                    int blocks) {
@@ -95,11 +80,6 @@ __device__ __forceinline__ void mbarrier_arrive_expect_tx(uint32_t barrier, int 
                  "r"(bytes) : "memory");
 }
 
-// Arrive when what this thread has begun to copy by `cp_async_16_bytes` is there.
-__device__ __forceinline__ void cp_async_mbarrier_arrive(uint32_t barrier) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
-}
-
 // Until the phase of this parity is over: before the first, that of parity 1 is.
 __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, int parity) {
     uint32_t over;
@@ -143,13 +123,6 @@ __device__ __forceinline__ void cp_async_16_bytes(uint4* to, const void* from, b
 
 // Until what this thread has begun to copy so is there.
 __device__ __forceinline__ void cp_async_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-
-// Bytes to shared memory, by one thread for all.
-__device__ __forceinline__ void bulk_load(void* to, const void* from, int bytes, uint32_t barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1], %2, [%3];" ::"r"(shared_address(to)), "l"(from), "r"(bytes),
-                 "r"(barrier) : "memory");
-}
 
 // What runtime/driver.py makes, of an array.
 struct alignas(64) TensorMap { uint64_t words[16]; };

@@ -3,7 +3,8 @@
 // T: element type of the blobs; VEC: elements that a thread loads at once; C: channels, a multiple
 // of VEC; GROUPS: vectors of a row that a block treats; LANES: rows that it treats at once. The grid
 // is (groups of channels, parts of the rows), a block GROUPS x LANES threads. Rows are dealt out in
-// turn, from the last on where a pass follows one that ended there: that is still in the cache.
+// turn, in some passes from the last on: the cache still has what the one before ended with, and
+// the next one, a convolution, begins with the first.
 // DOWN, RIGHT, H, W, if there are: rows are those pixels of images (H, W) that such steps reach.
 
 #define AT_ONCE 4
@@ -193,7 +194,7 @@ extern "C" __global__ void normalize(const T* x, const float* mean, const float*
     channels(bias, column, 0, shift);
 #pragma unroll
     for (int j = 0; j < VEC; ++j) factor[j] *= scales[j];
-    for_pieces<false>(rows, column, [&](const Offsets& at, const Offsets& of_all, int count) {
+    for_pieces<true>(rows, column, [&](const Offsets& at, const Offsets& of_all, int count) {
         Piece xs[AT_ONCE], added[AT_ONCE];
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
