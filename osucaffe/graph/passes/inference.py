@@ -182,7 +182,7 @@ def add_in_place(calls: list[Call], adds: Collection[str]) -> None:
     adds: the backend's primitives that can add a tensor to what they compute.
     """
     for total in list(calls):
-        terms = _sum_of_two(total)
+        terms = sum_of_two(total)
         if not terms:
             continue
         users, index, y = Users([calls]), calls.index(total), total.writes["y"]
@@ -206,7 +206,7 @@ def add_in_place(calls: list[Call], adds: Collection[str]) -> None:
             break
 
 
-def _sum_of_two(call: Call) -> list[tuple[Tensor, Tensor]]:
+def sum_of_two(call: Call) -> list[tuple[Tensor, Tensor]]:
     """What a call adds, and nothing more but a ReLU; both ways round."""
     if is_plain_sum(call, 2):
         first, second = call.reads["xs"]

@@ -28,7 +28,7 @@ from .editing import Programs, owners, timelines
 from .folding import fold_batch_norm
 from .memory import MemoryPlan, plan_memory
 from .overlap import overlap_calls
-from .pixels import skip_pixels
+from .pixels import move_strides, skip_pixels
 from .sums import add_gradients
 
 
@@ -189,14 +189,13 @@ COMPILE = (
     _fusing("sum outputs", lambda b: sum_outputs(b.programs[0], offered=b.backend.sums_outputs)),
     _inferring("drop copies", lambda calls, *_: inference.drop_copies(calls)),
     _inferring("fold batch norm", lambda calls, _, constants: fold_batch_norm(calls, constants)),
+    _inferring("drop notes", lambda calls, *_: inference.drop_notes(calls)),
+    _inferring("move strides", lambda calls, *_: move_strides(calls)),
     _inferring(
         "add in place", lambda calls, build, _: inference.add_in_place(calls, build.backend.adds)
     ),
     _inferring("fuse ReLU of sums", lambda calls, *_: fusion.fuse_relu(calls)),
-    _inferring("drop notes", lambda calls, *_: inference.drop_notes(calls)),
-    _inferring(
-        "drop unread results", lambda calls, _, constants: inference.drop_unread(calls, constants)
-    ),
+    _inferring("drop unread results", lambda calls, _, c: inference.drop_unread(calls, c)),
     _inferring(
         "pack weights", lambda calls, _, constants: inference.pack_weights(calls, constants)
     ),

@@ -26,15 +26,18 @@ from .editing import Programs, is_plain_sum, operands, owners, timelines
 SWITCH = "OSUCAFFE_VERIFY"
 """The environment variable that has every net verified when it is built: "1"."""
 
-_MOVES = frozenset(("concat", "split"))
-"""Primitives of which passes may insert calls: what they make is what others have made."""
-
 Value = Call | Tensor
 """The call that made it, or the tensor that held it before the program began."""
 
 
 class VerificationError(RuntimeError):
     """A pass made a program that computes something else: a fault of osucaffe, not of the net."""
+
+
+def _is_move(call: Call) -> bool:
+    """Whether passes may insert it: what it makes is what others have made."""
+    picks = call.name == "max_pooling" and {*call.settings["kernel"]} == {1}
+    return picks or call.name in ("concat", "split")
 
 
 def is_enabled() -> bool:
@@ -168,7 +171,7 @@ class Verifier:
         self._alive = {self._root(call) for call in now if call in self._calls}
         self._several = {self._root(call) for call in now if call.fused or call.trades}
         for call in programmed:
-            if call not in self._calls and call.name not in _MOVES:
+            if call not in self._calls and not _is_move(call):
                 self._fail(call, "was recorded by no layer")
 
     def _root(self, call: Call) -> Call:

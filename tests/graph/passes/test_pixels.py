@@ -15,6 +15,7 @@ from tests.layers.nets import build
 
 from ...backends.cuda.simulated import simulate, with_libraries
 from .test_batch_norm import NOISE, SHAPES, branch, layer
+from .test_inference import block, read
 
 
 class Skipping(Cpu):
@@ -100,6 +101,16 @@ def test_a_net_learns_the_same(middle: str, heads: str, gpu: bool) -> None:
 def test_what_others_read_is_made(heads: str) -> None:
     net, _ = run(net_of(SHORTCUT, heads))
     assert not is_skipping(net)
+
+
+def test_where_nothing_runs_backward_convolutions_have_the_stride() -> None:
+    net = Net(read(block(normed=True)), backend=Cpu(), phase="TEST", inference=True)
+    strides = {
+        call.layer: tuple(call.settings["stride"])
+        for call in net.programs[0]
+        if call.name == "convolution"
+    }
+    assert strides == {"a": (1, 1), "b": (2, 2), "p": (1, 1), "q": (1, 1)}
 
 
 def test_kernels_compile(monkeypatch: pytest.MonkeyPatch) -> None:
