@@ -28,10 +28,11 @@ class _Backward(NamedTuple):
 
 
 def skip_pixels(programs: Programs, *, offered: bool) -> None:
-    """Let batch normalizations make only what convolutions with a stride read. offered:
-    whether the backend gains by that (`Backend.skips_pixels`)."""
-    users = Users(programs)
-    for norm in [call for call in programs[0] if offered and call.name == "batch_norm"]:
+    """Let batch normalizations make only what convolutions with a stride read, where something runs
+    backward: else they are folded. offered: whether the backend gains by that
+    (`Backend.skips_pixels`)."""
+    users, wanted = Users(programs), offered and len(programs) > 1
+    for norm in [call for call in programs[0] if wanted and call.name == "batch_norm"]:
         y = norm.writes["y"]
         readers = [call for call in users.of(y) if call in programs[0] and call is not norm]
         every = _common_stride(y, readers)

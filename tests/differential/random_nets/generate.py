@@ -70,6 +70,8 @@ def generate(seed: int, number: int, *, wide: bool = False) -> caffe_pb2.NetPara
         made = sum(layer.type != "Input" for layer in g.net.layer)
         if made >= length:
             break
+        if wide and g.chance(0.1):
+            _stage(g, g.pick())
         kind = g.random.choice(COMMON if g.chance(0.85 if wide else 0.55) else kinds)
         bottom = g.pick()
         before = len(g.tops)
@@ -89,6 +91,37 @@ def generate(seed: int, number: int, *, wide: bool = False) -> caffe_pb2.NetPara
     net.layer.extend([*g.inputs, *grown])
     net.force_backward = g.chance(0.6)
     return net
+
+
+def _stage(g: Growing, top: Top) -> None:
+    """What ends a ResNet's stage and begins the next one: a normalization, perhaps a sum and a
+    ReLU, read by convolutions that leave out pixels alone."""
+    if len(top.shape) != 4 or max(top.shape[2:]) < 2:
+        return
+    stride, first = g.choice(2, 2, 3), top.name
+
+    def add_first(g: Growing, layer: LayerParameter, shape: Shape) -> None:
+        layer.bottom.append(first)
+
+    def work_in_place(g: Growing, layer: LayerParameter, shape: Shape) -> None:
+        layer.top[0] = layer.bottom[0]
+
+    def head(g: Growing, layer: LayerParameter, shape: Shape) -> None:
+        param = layer.convolution_param
+        param.num_output, param.bias_term = g.channels(), g.chance(0.3)
+        param.kernel_size.append(1)
+        param.stride.append(stride)
+
+    steps = [("BatchNorm", MAKERS["BatchNorm"], 1.0), ("Scale", MAKERS["Scale"], 0.5)]
+    steps += [("Eltwise", add_first, 0.5), ("ReLU", work_in_place, 0.5)]
+    for kind, maker, share in steps:
+        made = g.add(kind, top, maker) if g.chance(share) else []
+        top = made[0] if made else top
+    if top.name != first:
+        for _ in range(g.choice(1, 2)):
+            g.add("Convolution", top, head)
+        g.tops = [each for each in g.tops if each.name != top.name]
+        g.unread.pop(top.name, None)
 
 
 def _in_place(g: Growing, bottom: Top, tops: list[Top], added: int) -> None:

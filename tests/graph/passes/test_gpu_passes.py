@@ -42,15 +42,21 @@ def test_random_nets(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def count(build: Build) -> None:
         for call in (call for calls in build.programs for call in calls):
-            found.update(f"{name} of {call.name}" for name in ("addend", "sums", "relu_output")
-                         if name in call.reads | call.writes)  # fmt: skip
+            given = call.reads | call.writes | call.settings
+            found.update(f"{name} of {call.name}" for name in ("addend", "sums", "every")
+                         if given.get(name) is not None)  # fmt: skip
         raise Enough
 
     monkeypatch.setenv(SWITCH, "1")
     monkeypatch.setattr(pipeline, "PREPARE", (Pass("prepare", count),))
     for number in range(COUNT):
+        net = generate(SEED, number, wide=True)
         with pytest.raises(Enough):
-            Net(generate(SEED, number, wide=True), backend=Offers(), phase="TRAIN")
+            Net(net, backend=Offers(), phase="TRAIN")
+        if number % 4 == 0:
+            with pytest.raises(Enough):
+                Net(net, backend=Offers(), phase="TEST", inference=True)
     assert found["addend of convolution_backward_data"] > 5, found
     assert found["sums of convolution"] > 3, found
-    assert found["addend of max_pooling_backward"] > 3, found
+    assert found["addend of max_pooling_backward"] > 2, found
+    assert found["every of batch_norm_backward"] > 9, found

@@ -15,7 +15,7 @@ from tests.layers.nets import build
 
 from ...backends.cuda.simulated import simulate, with_libraries
 from .test_batch_norm import NOISE, SHAPES, branch, layer
-from .test_inference import block, read
+from .test_inference import agree, block, outputs, randomize, read
 
 
 class Skipping(Cpu):
@@ -101,6 +101,16 @@ def test_a_net_learns_the_same(middle: str, heads: str, gpu: bool) -> None:
 def test_what_others_read_is_made(heads: str) -> None:
     net, _ = run(net_of(SHORTCUT, heads))
     assert not is_skipping(net)
+
+
+@pytest.mark.parametrize("middle", [PLAIN, SHORTCUT, SHORTCUT + RELU])
+def test_where_nothing_runs_backward_outputs_stay(middle: str) -> None:
+    text, backend = net_of(middle, HEADS), Skipping(onednn=False)
+    nets = [build(text, backend, inspectable=True), build(text, backend, inference=True)]
+    for net in nets:
+        randomize(net)
+    assert not is_skipping(nets[1])
+    agree(outputs(nets[1]), outputs(nets[0]))
 
 
 def test_where_nothing_runs_backward_convolutions_have_the_stride() -> None:
