@@ -69,7 +69,7 @@ def _batch_norm(call: Call) -> int:
     """A subtraction, product or sum for each of the operands, and the ReLU."""
     operands = ("mean", "rate", "scale", "bias", "addend")
     given = sum(call.reads.get(name) is not None for name in operands)
-    return (given + call.settings["relu"]) * int(call.reads["x"].count)
+    return (given + call.settings["relu"]) * int(call.writes["y"].count)
 
 
 def _batch_norm_backward(call: Call) -> int:

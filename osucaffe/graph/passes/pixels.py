@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ...backends.primitives import Program
 from ...backends.tensor import Call, Tensor
-from .editing import Programs, Users, fuse, is_call, replace_read, writes
+from .editing import Programs, Users, fuse, is_call, reads_view, replace_read, writes
 from .inference import sum_of_two
 
 _ALL = (1, 1)
@@ -138,8 +138,9 @@ def move_strides(calls: list[Call]) -> None:
     """Let convolutions and sums of two make only what convolutions with a stride read, where
     nothing runs backward. What a sum adds is picked before it, or made so in turn."""
     for call in reversed(list(calls)):
-        y, terms = call.writes.get("y"), sum_of_two(call)[:1]
-        if not isinstance(y, Tensor) or not (call.name == "convolution" or terms):
+        y, terms = call.writes.get("y"), [term for pair in sum_of_two(call)[:1] for term in pair]
+        makes = call.name == "convolution" or terms
+        if not makes or not isinstance(y, Tensor) or any(reads_view(call, each) for each in terms):
             continue
         users = Users([calls])
         relus = [other for other in users.of(y) if is_call(other, "relu", x=y, y=y)]
@@ -153,7 +154,7 @@ def move_strides(calls: list[Call]) -> None:
         if call.name == "convolution":
             strides = zip(call.settings["stride"], every, strict=True)
             call.settings["stride"] = [int(own) * step for own, step in strides]
-        for term in terms[0] if terms else ():
+        for term in terms:
             picked = _every_pixel(term, every)
             program = Program()
             program.enter(call.layer, call.position)

@@ -211,8 +211,11 @@ class _Pixels:
         made, puts = self.call.temporary(shape), math.prod(shape) > tensor.count
 
         def step() -> None:
-            made.array[...] = 0
-            made.array[there if puts else ...] = tensor.array[... if puts else there]
+            if puts:
+                made.array[...] = 0
+                made.array[there] = tensor.array
+            else:
+                made.array[...] = tensor.array[there]
 
         self.steps.append(step)
         return made
