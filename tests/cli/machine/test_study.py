@@ -58,6 +58,7 @@ def test_what_is_predicted_has_a_page(cli: Cli) -> None:
     assert "osucaffe train --servers 1 --aggregation blocking" in text
 
 
+@pytest.mark.long
 @needs_mpi
 def test_what_fits_is_measured(cli: Cli) -> None:
     """Two processes: two ranks, or a worker and a server; a design that cannot be trained is named,
