@@ -53,9 +53,9 @@ def one_of_each_kind(found: WeightGradient) -> list[TileConfig]:
     return result
 
 
-def in_lockstep(found: WeightGradient, config: TileConfig, folder: Path) -> Any:
-    """A function of the CPU that runs the kernels for this config."""
-    all_macros = {**found.macros, **config.macros, "BATCH": found.x[0], "BIAS": 1}
+def in_lockstep(found: WeightGradient, config: TileConfig, bias: int, folder: Path) -> Any:
+    """A function of the CPU that runs the kernels for this config. bias: whether with biases."""
+    all_macros = {**found.macros, **config.macros, "BATCH": found.x[0], "BIAS": bias}
     macros = {name: value for name, value in all_macros.items() if not name.startswith("MULTIPLY(")}
     text = f"""#define LATE_COPIES {int(config.tile.consumers == CONSUMERS[-1])}
 #define ELEMENT float
@@ -91,20 +91,21 @@ def test_kernels_in_lockstep(name: str, tmp_path: Path) -> None:
         maps = [described(*each) for each in zip(found.boxes(config), given, strict=False)]
         grid = config.grid[0], max(1, config.grid[1] // 3)  # more stages than slots
         partial = np.full(grid[1] * math.prod(layer.w), np.nan, np.float32)
+        has_bias = int(number != 1)
         bias, rows = np.ones(layer.y[1], np.float32), grid[1] * turns(found, config.tile)
         partial_bias = np.full((rows, layer.y[1]), np.nan, np.float32)
-        blocks = -(-found.outputs // 32), -(-found.columns // 8) + 1, layer.group
+        blocks = -(-found.outputs // 32), -(-found.columns // 8) + has_bias, layer.group
         arrays = *maps, partial, partial_bias, given[2], bias
         addresses = [ctypes.c_void_p(each.ctypes.data) for each in arrays]
         folder = tmp_path / str(number)
         folder.mkdir()
-        in_lockstep(found, config, folder)(
+        in_lockstep(found, config, has_bias, folder)(
             *addresses, 1, (ctypes.c_int * 2)(*grid), (ctypes.c_int * 3)(*blocks)
         )
         assert not np.isnan(partial).any()
         wanted = before + by_cpu(layer, "filter", x=x, dy=dy)
         np.testing.assert_array_equal(np.moveaxis(given[2], -1, 1), wanted)
-        np.testing.assert_array_equal(bias, 1 + dy.sum((0, 2, 3)))
+        np.testing.assert_array_equal(bias, 1 + has_bias * dy.sum((0, 2, 3)))
 
 
 @pytest.mark.parametrize("name", ODD_GRADIENTS | HOPPER)

@@ -43,9 +43,9 @@
 #define TRANSPOSED_SLOT (STEPS * 8 * OUTPUTS * 4)
 #define SHARED (3 * X_SLOT + 2 * MAPS_SLOT + 2 * TRANSPOSED_SLOT)
 
-// Threads that turn dy around: each has the same four outputs of all pixels.
+// Threads that turn dy around: for the biases' sake each has the same four outputs of all pixels.
 #define FOURS (OUTPUTS / 4)
-#define TURNING (128 / FOURS * FOURS)
+#define TURNING (BIAS ? 128 / FOURS * FOURS : 128)
 
 // A barrier for each slot of some that are used in turn; i: the number of a stage.
 template <int SLOTS> struct Slots {
@@ -76,7 +76,7 @@ struct Barriers {
 __device__ __forceinline__ void transpose(const Work& w, const TensorMap& x_map,
                                      const TensorMap& maps_map, char* xs, char* maps, char* transposed,
                                      Barriers& barriers, float* sums) {
-    int thread = threadIdx.x % 128, four = thread % FOURS;
+    int thread = threadIdx.x % 128;
     float sum[4] = {};
     auto copy_maps = [&](int i) {
         int stage = w.first + i, row = stage % STAGES_IMAGE / ACROSS * ROWS;
@@ -100,10 +100,11 @@ __device__ __forceinline__ void transpose(const Work& w, const TensorMap& x_map,
         barriers.maps.wait_for(i);
         auto from = reinterpret_cast<const Vector<float, 4>*>(maps + i % 2 * MAPS_SLOT);
         auto to = reinterpret_cast<Vector<float, 4>*>(transposed + i % 2 * TRANSPOSED_SLOT);
-        int chunks = thread < TURNING ? (is_last(w.first + i) ? LAST_STEPS : STEPS) * 2 : 0;
+        int all = (is_last(w.first + i) ? LAST_STEPS : STEPS) * 2 * FOURS;
         bool adds = BIAS && (w.first + i) % TURNS == w.turn;
 #pragma unroll (FEW < 64 ? 1 : 2)
-        for (int chunk = thread / FOURS; chunk < chunks; chunk += TURNING / FOURS) {
+        for (int at = thread < TURNING ? thread : all; at < all; at += TURNING) {
+            int chunk = at / FOURS, four = at % FOURS;
             Vector<float, 4> v[4];
 #pragma unroll
             for (int j = 0; j < 4; ++j) v[j] = from[(chunk * 4 + j) * FOURS + four];
