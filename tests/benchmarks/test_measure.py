@@ -14,6 +14,7 @@ from benchmarks.rows import rows_of_ranks
 from tests.comm.ranks import needs_mpi
 
 
+@pytest.mark.long
 def test_workers_take_turns() -> None:
     job = {"framework": "osucaffe", "model": "lenet", "batch": 2, "update": True, "threads": 1}
     with Worker(job) as first, Worker(job | {"update": False}) as second:

@@ -181,6 +181,7 @@ def test_ranks_of_a_launcher_do_not_start_others(monkeypatch: pytest.MonkeyPatch
         ranks_per_gpu.is_requested(options("--ranks_per_gpu", "2", "--gpu", "0"))
 
 
+@pytest.mark.long
 @needs_mpi
 def test_a_trial_tells_a_rate_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
