@@ -37,6 +37,11 @@ def writes(call: Call, tensor: Tensor) -> bool:
     return not owners([tensor]).isdisjoint(owners(call.written_tensors()))
 
 
+def is_exposed(tensor: Tensor) -> bool:
+    """Whether its memory is seen by others than the calls that use it: by a user, or as a view."""
+    return bool(tensor.persistent or tensor.base or tensor.viewed)
+
+
 def reads_view(call: Call, tensor: Tensor) -> bool:
     """Whether a call reads the tensor's memory as another tensor: under another shape."""
     return any(read.base is tensor for read in call.read_tensors())

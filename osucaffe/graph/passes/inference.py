@@ -16,6 +16,7 @@ from .editing import (
     Users,
     fuse,
     is_call,
+    is_exposed,
     is_plain_sum,
     owners,
     reads,
@@ -120,7 +121,7 @@ def drop_copies(calls: list[Call]) -> None:
     that does not work in place makes one)."""
     for call in [call for call in calls if call.name == "copy"]:
         x, y = call.reads["x"], call.writes["y"]
-        if y.persistent or y.base or y.viewed or x.dtype != y.dtype or x.shape != y.shape:
+        if is_exposed(y) or x.dtype != y.dtype or x.shape != y.shape:
             continue
         others = [other for other in calls if other is not call]
         later = calls[calls.index(call) + 1 :]
@@ -228,12 +229,11 @@ def _adding_maker(
     """The call that makes one term of a sum, for it alone, if it can add the other and be run in
     the sum's place."""
     maker = users.other(term, total, adds)
-    if maker is None or term.base or term.viewed or term.persistent:
+    if maker is None or is_exposed(term):
         return None
     if maker.settings["relu"] is not None or "addend" in maker.reads or reads(maker, other):
         return None  # what it reads may not change while it writes
-    fixed = other.base or other.viewed or other.persistent or other.array is not None
-    if fixed or not other.flexible:
+    if is_exposed(other) or other.array is not None or not other.flexible:
         return None
     behind = before[before.index(maker) + 1 :]
     if any(writes(call, maker.reads["x"]) for call in behind):

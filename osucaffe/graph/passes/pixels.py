@@ -12,7 +12,16 @@ from typing import NamedTuple
 
 from ...backends.primitives import Program
 from ...backends.tensor import Call, Tensor
-from .editing import Programs, Users, fuse, is_call, reads_view, replace_read, writes
+from .editing import (
+    Programs,
+    Users,
+    fuse,
+    is_call,
+    is_exposed,
+    reads_view,
+    replace_read,
+    writes,
+)
 from .inference import sum_of_two
 
 _ALL = (1, 1)
@@ -31,8 +40,10 @@ def skip_pixels(programs: Programs, *, offered: bool) -> None:
     """Let batch normalizations make only what convolutions with a stride read, where something runs
     backward: else they are folded. offered: whether the backend gains by that
     (`Backend.skips_pixels`)."""
-    users, wanted = Users(programs), offered and len(programs) > 1
-    for norm in [call for call in programs[0] if wanted and call.name == "batch_norm"]:
+    if not offered or len(programs) == 1:
+        return
+    users = Users(programs)
+    for norm in [call for call in programs[0] if call.name == "batch_norm"]:
         y = norm.writes["y"]
         readers = [call for call in users.of(y) if call in programs[0] and call is not norm]
         every = _common_stride(y, readers)
@@ -47,7 +58,7 @@ def skip_pixels(programs: Programs, *, offered: bool) -> None:
 def _common_stride(y: Tensor, readers: list[Call]) -> tuple[int, ...] | None:
     """The stride at which all of these read the images y, each output one pixel; None: they want
     others, too, or the images are not to change."""
-    if len(y.shape) != 4 or y.persistent or y.base or y.viewed or not y.is_open:
+    if len(y.shape) != 4 or is_exposed(y) or not y.is_open:
         return None
     strides = {_stride_of_product(call, y) for call in readers}
     return strides.pop() if len(strides) == 1 else None
@@ -105,9 +116,7 @@ def _backward(calls: list[Call], norm: Call, readers: list[Call]) -> _Backward |
             (others and not (later and term in written))
             or maker.reads.keys() & {"addend", "relu_output"}
             or terms.count(term) > 1
-            or term.persistent
-            or term.base
-            or term.viewed
+            or is_exposed(term)
         ):
             return None
     return _Backward(filters, images, backward)
@@ -137,12 +146,12 @@ def _skip(norm: Call, readers: list[Call], found: list[_Backward], every: tuple[
 def move_strides(calls: list[Call]) -> None:
     """Let convolutions and sums of two make only what convolutions with a stride read, where
     nothing runs backward. What a sum adds is picked before it, or made so in turn."""
+    users = Users([calls])
     for call in reversed(list(calls)):
         y, terms = call.writes.get("y"), [term for pair in sum_of_two(call)[:1] for term in pair]
         makes = call.name == "convolution" or terms
         if not makes or not isinstance(y, Tensor) or any(reads_view(call, each) for each in terms):
             continue
-        users = Users([calls])
         relus = [other for other in users.of(y) if is_call(other, "relu", x=y, y=y)]
         readers = [other for other in users.of(y) if other not in (call, *relus)]
         if (every := _common_stride(y, readers)) is None:
@@ -165,9 +174,9 @@ def move_strides(calls: list[Call]) -> None:
             reader.reads["x"], reader.settings["stride"] = made, _ALL
             picked = reader.writes["y"]
             others = [other for other in users.of(picked) if other is not reader]
-            fixed = picked.persistent or picked.base or picked.viewed
-            fixed = fixed or any(writes(other, picked) for other in others)
+            fixed = is_exposed(picked) or any(writes(other, picked) for other in others)
             if reader.name == "max_pooling" and not fixed:  # it picks all
                 for other in others:
                     replace_read(other, picked, made)
                 fuse(calls, (call, *relus)[-1], reader)
+        users = Users([calls])

@@ -19,7 +19,7 @@ from ...arena import ALIGNMENT
 from ...backends.primitives import Program
 from ...backends.tensor import Call, Tensor, join
 from ..gradients import Node
-from .editing import Programs, Users, fuse, reads, writes
+from .editing import Programs, Users, fuse, is_exposed, reads, writes
 
 _WINDOW = ("stride", "pad", "dilation")
 
@@ -86,7 +86,7 @@ def _sibling(
     ):
         return None
     y, layer = call.writes["y"], nodes[call.position].layer
-    if y.persistent or y.viewed or y.base or not y.is_open:
+    if is_exposed(y) or not y.is_open:
         return None
     sibling = _Sibling(call, [], [], [])
     for calls, users_in_pass in zip(backward, single, strict=True):

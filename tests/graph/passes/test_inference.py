@@ -58,9 +58,9 @@ def added(bottoms: str, top: str) -> str:
     return layer(f"sum_{top}", "Eltwise", bottoms, top)
 
 
-def head(name: str, bottom: str) -> str:
+def head(name: str, bottom: str, window: str = "kernel_size: 1 stride: 2") -> str:
     """A convolution that reads one pixel of four."""
-    given = f"num_output: 6 kernel_size: 1 stride: 2 weight_filler {NOISE} bias_filler {NOISE}"
+    given = f"num_output: 6 {window} weight_filler {NOISE} bias_filler {NOISE}"
     return layer(name, "Convolution", bottom, name, f"convolution_param {{ {given} }}")
 
 

@@ -14,8 +14,8 @@ from osucaffe.net import Net
 from tests.layers.nets import build
 
 from ...backends.cuda.simulated import simulate, with_libraries
-from .test_batch_norm import NOISE, SHAPES, branch, layer
-from .test_inference import agree, block, outputs, randomize, read
+from .test_batch_norm import SHAPES, branch, layer
+from .test_inference import agree, block, head, outputs, randomize, read
 
 
 class Skipping(Cpu):
@@ -24,12 +24,7 @@ class Skipping(Cpu):
     skips_pixels = True
 
 
-def strided(name: str, bottom: str, settings: str = "kernel_size: 1 stride: 2") -> str:
-    weights = f"num_output: 8 {settings} weight_filler {NOISE}"
-    return layer(name, "Convolution", bottom, name, f"convolution_param {{ {weights} }}")
-
-
-HEADS = strided("one", "y") + strided("two", "y") + layer("sum", "Eltwise", "one two", "sum")
+HEADS = head("one", "y") + head("two", "y") + layer("sum", "Eltwise", "one two", "sum")
 SHORTCUT = branch("main", "stem", relu=False) + layer("y", "Eltwise", "stem main", "y")
 PLAIN = branch("y", "stem", relu=False)
 RELU = layer("relu", "ReLU", "y", "y")
@@ -67,9 +62,9 @@ def is_skipping(net: Net) -> bool:
     [
         (SHORTCUT, HEADS),
         (SHORTCUT + RELU, HEADS),
-        (SHORTCUT + RELU, strided("sum", "y")),
+        (SHORTCUT + RELU, head("sum", "y")),
         (PLAIN, HEADS),
-        (PLAIN + RELU, strided("sum", "y", "kernel_size: 1 stride_h: 3 stride_w: 1")),
+        (PLAIN + RELU, head("sum", "y", "kernel_size: 1 stride_h: 3 stride_w: 1")),
     ],
     ids=["shortcut", "shortcut, ReLU", "shortcut, ReLU, one", "plain", "plain, ReLU, one"],
 )
@@ -94,7 +89,7 @@ def test_a_net_learns_the_same(middle: str, heads: str, gpu: bool) -> None:
         HEADS.replace("stride: 2", "stride: 4", 1).replace("stride: 2", "stride: 5"),
         HEADS.replace("kernel_size: 1", "kernel_size: 2"),
         HEADS.replace("kernel_size: 1", "kernel_size: 1 pad: 1"),
-        strided("sum", "y", "kernel_size: 1"),
+        head("sum", "y", "kernel_size: 1"),
     ],
     ids=["another reads", "two strides", "larger", "padded", "no stride"],
 )

@@ -208,7 +208,7 @@ class WeightGradient(Problem):
         x = tile.part // 8 * (stage.rows + tile.rows - 1) * stage.pitch
         return max(worked, 32 * (tile.outputs + x / stage.steps) / BYTES)
 
-    def function(self, name: str, config: TileConfig, *, bias: bool = False) -> Kernel:
+    def function(self, name: str, config: TileConfig, *, bias: bool) -> Kernel:
         """A kernel of wgrad_tf32.cu, compiled for this. bias: with the gradient of the biases."""
         macros = self.macros | config.macros
         return kernel("wgrad_tf32", name, **macros, BATCH=self.x[0], BIAS=int(bias))

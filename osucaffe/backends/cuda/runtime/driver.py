@@ -80,7 +80,7 @@ class Pixels:
     before: Shape
     channels: int
     pixels: int
-    bytes: int = 2
+    bytes: int
 
     def of(self, tensor: Tensor) -> Described:
         """What tells a kernel of runs of a tensor, whatever its address will be."""
