@@ -120,6 +120,11 @@ def compare(job: Job, solver: Solver, bits: str, wanted: Any, case: str) -> list
     return wrong
 
 
+def needs_nccl(config: ParallelConfig, comm: CommConfig) -> bool:
+    """Whether a case cannot run where ranks share a GPU: ipc, in groups, has no all-to-all."""
+    return "nccl" in comm.kind or (config.split_inner_products != "none" and comm == GROUPS)
+
+
 def main() -> None:
     with job_with_data() as (job, folder):
         import cupy
@@ -128,7 +133,7 @@ def main() -> None:
         gpus, source = cupy.cuda.runtime.getDeviceCount(), folder / "lmdb"
         gpu, shared = job.rank % gpus, job.size > gpus
         cases, turns = (
-            [case for case in all_of_them if not (shared and "nccl" in case[1].kind)]
+            [case for case in all_of_them if not (shared and needs_nccl(case[0], case[1]))]
             for all_of_them in (CASES, TURNS)
         )
         topology = discover(job, *identify(gpu))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ...backends.tensor import Shape
 
 _BEGIN, _END = b"\xff\xd8", b"\xff\xd9"
-_BASELINE, _SCAN, _JFIF, _ADOBE = 0xC0, 0xDA, 0xE0, 0xEE
-_PASSED = {0xC4, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0)}
-"""Segments before the pixels that do not affect their shape: tables, comments, applications'."""
+_BASELINE, _SCAN, _JFIF, _ADOBE, _HUFFMAN, _QUANTIZATION = 0xC0, 0xDA, 0xE0, 0xEE, 0xC4, 0xDB
+_PASSED = {0xDD, 0xFE, *range(0xE0, 0xF0)}
+"""Segments before the pixels that are not looked at: comments, applications', restarts."""
 _SAMPLINGS = {(0x11, 0x11, 0x11), (0x21, 0x11, 0x11), (0x22, 0x11, 0x11), (0x12, 0x11, 0x11)}
 """Of the three components."""
 _MOST_PIXELS = 1 << 24
@@ -18,12 +20,14 @@ def plain_shape(data: memoryview, colour: bool | None) -> Shape | None:
     """The (channels, height, width) that decode_image gives a plain JPEG; None for any other.
 
     Plain ones are baseline, gray or YCbCr, in one scan, from the first to the last byte, with one
-    frame header. So decoders agree on their extents, whatever is damaged after the header.
-    colour: as for decode_image.
+    frame header. So decoders agree on their extents, whatever is damaged after the header. They
+    have the tables that they use: nvJPEG decodes others with those of an image before, and says
+    nothing. colour: as for decode_image.
     """
     if bytes(data[:2]) != _BEGIN or bytes(data[-2:]) != _END:
         return None
     frame, adobe, jfif, at = memoryview(b""), -1, False, 2
+    tables: set[tuple[int, int]] = set()
     try:
         while True:
             if data[at] != 0xFF:
@@ -36,6 +40,8 @@ def plain_shape(data: memoryview, colour: bool | None) -> Shape | None:
                 if frame:
                     return None
                 frame = segment
+            elif marker in (_HUFFMAN, _QUANTIZATION):
+                tables.update(_defined(marker, segment))
             elif marker not in _PASSED:
                 return None
             elif marker == _JFIF:
@@ -50,7 +56,13 @@ def plain_shape(data: memoryview, colour: bool | None) -> Shape | None:
         return None
     if frame[0] != 8 or not 0 < height * width <= _MOST_PIXELS or len(frame) != 6 + 3 * count:
         return None
-    if len(segment) != 4 + 2 * count or segment[0] != count:
+    if len(segment) != 4 + 2 * count or segment[0] != count or tuple(segment[1:-3:2]) != names:
+        return None
+    chosen = segment[2:-3:2]  # of a component: the table of its means, and of the other numbers
+    used = {(_HUFFMAN, each >> 4) for each in chosen} | {
+        (_HUFFMAN, 16 | each & 15) for each in chosen
+    }
+    if not tables >= used | {(_QUANTIZATION, each) for each in frame[8::3]}:
         return None
     if count == 1:
         return (3 if colour else 1, height, width) if samplings == (0x11,) else None
@@ -58,3 +70,14 @@ def plain_shape(data: memoryview, colour: bool | None) -> Shape | None:
     if not is_ycc or samplings not in _SAMPLINGS:
         return None
     return 1 if colour is False else 3, height, width
+
+
+def _defined(marker: int, segment: memoryview) -> Iterator[tuple[int, int]]:
+    """The tables of a segment: its marker, and the number by which components name it."""
+    at = 0
+    while at < len(segment):
+        first = segment[at]
+        yield marker, first if marker == _HUFFMAN else first & 15
+        at += 17 + sum(segment[at + 1 : at + 17]) if marker == _HUFFMAN else 65 + 64 * (first >> 4)
+    if at > len(segment):
+        raise IndexError

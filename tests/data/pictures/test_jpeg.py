@@ -113,6 +113,15 @@ OTHERS = {
     "a scan of one component": lambda: changed(
         lambda parts: [*parts[:-1], b"\xff\xda\x00\x08\x01\x01\x00\x00\x3f\x00" + parts[-1][14:]]
     ),
+    "no tables of numbers": lambda: changed(lambda parts: [p for p in parts if p[1] != 0xDB]),
+    "no tables of codes": lambda: changed(lambda parts: [p for p in parts if p[1] != 0xC4]),
+    "one table less": lambda: changed(lambda parts: [p for p in parts if p[1:5] != b"\xdb\0C\1"]),
+    "a table cut short": lambda: changed(
+        lambda parts: [p if p[1] != 0xC4 else p[:3] + bytes([p[3] - 1]) + p[4:-1] for p in parts]
+    ),
+    "a scan of others": lambda: changed(
+        lambda parts: [*parts[:-1], parts[-1][:5] + b"\4" + parts[-1][6:]]
+    ),
     "bytes between": lambda: changed(lambda parts: [parts[0], b"\0\0", *parts[1:]]),
     "bytes behind": lambda: saved() + b"\0",
     "cut short": lambda: saved()[:-100],

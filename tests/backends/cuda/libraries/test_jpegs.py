@@ -295,8 +295,7 @@ def test_a_gpu_takes_gray_of_colours_and_a_part(decoder: Any) -> None:
 def test_those_that_a_gpu_refuses_are_found(decoder: Any) -> None:
     extents, bad = (64, 96), {2, 7}
     good = [jpeg(*extents, seed) for seed in range(11)]
-    images = [each.replace(b"\xff\xdb", b"\xff\xfe") if n in bad else each  # without its tables
-              for n, each in enumerate(good)]  # fmt: skip
+    images = [bytes(2) + each[2:] if n in bad else each for n, each in enumerate(good)]
     batch = decoder.allocate((11, *extents, 3))
     whole = Part(extents, (0, 0), (0, 0), extents)
     done = decode(decoder, images, whole, list(range(11)), batch)
