@@ -41,6 +41,19 @@ def device_alone() -> Iterator[None]:
         yield
 
 
+def _moved(call: Any, backend: Any) -> int:
+    """The bytes that a call reads and writes."""
+    tensors = {*call.read_tensors(), *call.written_tensors()}
+    total = sum(map(backend.nbytes, tensors))
+    if call.settings.get("cuts"):  # it reads what it writes, of larger tensors
+        return 2 * backend.nbytes(call.writes["y"])
+    if call.name == "batch_norm" and call.settings.get("every"):  # of what it reads, some pixels
+        y = call.writes["y"]
+        whole = [each for each in tensors if each.count > y.count]
+        return total - sum(map(backend.nbytes, whole)) + len(whole) * backend.nbytes(y)
+    return total
+
+
 def build_osucaffe(job: dict[str, Any]) -> Built:
     """A training iteration on GPU 0, replayed as one CUDA graph."""
     import osucaffe
@@ -65,7 +78,7 @@ def build_osucaffe(job: dict[str, Any]) -> Built:
         "version": osucaffe.__version__,
         "setup": setup,
         "calls": [
-            (flops(call), sum(map(backend.nbytes, {*call.read_tensors(), *call.written_tensors()})))
+            (flops(call), _moved(call, backend))
             for program in solver.net.programs[:2]
             for call in program
         ],

@@ -72,10 +72,9 @@ class Backend(Protocol):
     """Primitives that overlap with the calls that follow, none of which waits for their results."""
     adds: frozenset[str] = frozenset()
     """Primitives that can add a tensor to what they compute, in its memory."""
-    sums_outputs: bool = False
-    """Whether its convolutions can sum their outputs for a batch normalization (`sums`)."""
-    skips_pixels: bool = False
-    """Whether it gains where batch normalization leaves out what nobody reads (`every`)."""
+    gains: frozenset[str] = frozenset()
+    """Passes by which it gains, of those that are for some backends only
+    (`graph/passes/pipeline.py`)."""
     activations: frozenset[str] = frozenset()
     """Formulas that a convolution or inner product may end with, where nothing runs backward: its
     setting `activation` is the call that would apply it."""

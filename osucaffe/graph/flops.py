@@ -77,7 +77,8 @@ def _batch_norm_backward(call: Call) -> int:
     gradients of bias, scale and statistics are made of, then dx."""
     reads, writes = call.reads, call.writes
     through = "dx" in writes and not call.settings["constant"]
-    steps = len(reads["dys"]) - 1 + call.settings["relu"]
+    parts = reads.get("dys") or [reads["dy"]]
+    steps = len(parts) - 1 + call.settings["relu"]
     if through or "dbias" in writes:
         steps += 1
     if through or "dscale" in writes:
@@ -116,6 +117,8 @@ _COUNTS: dict[str, Callable[[Call], int]] = {
     "batch_norm_statistics": lambda call: 3 * call.reads["x"].count,
     "batch_norm": _batch_norm,
     "batch_norm_backward": _batch_norm_backward,
+    "batch_norm_pooling": lambda call: _pooling(call, "y") + _batch_norm(call),
+    "batch_norm_pooling_backward": _batch_norm_backward,
     "sum": _sum,
     "recurrent": _recurrent,
     "recurrent_backward": _recurrent,

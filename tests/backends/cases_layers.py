@@ -247,6 +247,63 @@ def _batch_norm(
                  )  # fmt: skip
 
 
+def batch_norm_pooling_cases() -> None:
+    for label in "padded, rounded up", "8 channels":
+        image, out, *window = POOLINGS.get(label) or ((2, 8, 4, 5), (3, 3), [3, 2], [2, 2], [1, 0])
+        settings = dict(zip(("kernel", "stride", "pad"), window, strict=True))
+        # What is the largest, and what a ReLU stops, must not depend on how values are rounded.
+        x, channels = distinct(*image) / 8 - 2, image[1:2]
+        scale, bias, dy = normal(*channels), normal(*channels), normal(*image[:2], *out)
+        scale[:2] = 0, -1.5  # all are equal, and the first is the largest; the order turns around
+        mean, variance = reference.moments(x)
+        both = {"mean": mean, "rate": 1 / np.sqrt(variance + 0.01)}
+        affine = {"scale": scale, "bias": bias}
+        for what, small, relu in [
+            ("whole", both | affine, False),
+            ("ReLU", both | affine, True),
+            ("plain", both | dict.fromkeys(affine), True),
+            ("scale", dict.fromkeys(both) | {"scale": scale, "bias": None}, False),
+        ]:
+            _batch_norm_pooling(f"{label}, {what}", x, small, dy, settings | {"relu": relu})
+
+
+def _batch_norm_pooling(
+    label: str, x: np.ndarray, small: dict[str, Any], dy: np.ndarray, settings: dict[str, Any]
+) -> None:
+    """Forward, and backward with constant statistics or not."""
+    window = {name: settings[name] for name in ("kernel", "stride", "pad")}
+
+    def forward(x: np.ndarray, constant: bool = True) -> Any:
+        of_x = {}
+        if not constant:
+            mean, variance = reference.moments(x)
+            of_x = {"mean": mean, "rate": 1 / np.sqrt(variance + 0.01)}
+        y = reference.batch_norm(x, **small | of_x, addend=None, relu=False)
+        y, index = reference.max_pooling(y, dy.shape[2:], **window)
+        return (np.maximum(y, 0) if settings["relu"] else y), index
+
+    y, index = forward(x)
+    of_image = [array.reshape(*y.shape[:2], -1) for array in (x, index)]
+    peaks = np.take_along_axis(*of_image, 2).reshape(y.shape)
+    tensors = {"x": x, **small, "y": Output(y.shape), "index": Output(y.shape, "int32"),
+               "peaks": Output(y.shape)}  # fmt: skip
+    call = ("batch_norm_pooling", tensors, settings)
+    case(label, *call, {"y": y, "peaks": peaks})
+    read = {name: tensors[name] for name in ("x", "index", "peaks", *small)} | {"dy": dy}
+    passed = dy * (y > 0) if settings["relu"] else dy
+    normalized = reference.batch_norm(peaks, small["mean"], small["rate"], None, None, None, False)
+    given = {
+        "dscale": (normalized * passed).sum(axis=(0, 2, 3)),
+        "dbias": passed.sum(axis=(0, 2, 3)),
+    }
+    absent = {f"d{name}": None for name in ("scale", "bias") if small[name] is None}
+    for constant in {small["mean"] is None, True}:
+        of_x = (lambda x, constant=constant: forward(x, constant)[0]), x, dy
+        values = {name: given[name] for name in given.keys() - absent.keys()}
+        case(f"{label}{', constant' * constant}", "batch_norm_pooling_backward", read | absent,
+             settings | {"constant": constant}, Gradients(values, dx=of_x), call)  # fmt: skip
+
+
 def loss_cases() -> None:
     table = [
         (shape, axis, ignore, normalization, None)

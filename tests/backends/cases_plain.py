@@ -33,6 +33,15 @@ def movement_cases() -> None:
     together = np.concatenate([x, y, z], axis=1)
     case("channels", "concat", {"xs": [x, y, z]}, {"axis": 1}, {"y": together})
     case("last axis", "concat", {"xs": [x, x]}, {"axis": 3}, {"y": np.concatenate([x, x], axis=3)})
+    cuts = [(2, 1), None, (0, 2)]
+    some = np.concatenate([together[:, 2:3], x, together[:, :2]], axis=1)
+    case(
+        "of parts",
+        "concat",
+        {"xs": [together, x, together]},
+        {"axis": 1, "cuts": cuts},
+        {"y": some},
+    )
     case("with a gap", "split", {"x": together}, {"axis": 1}, {"ys": [x, None, z]})
     case("batch", "split", {"x": x}, {"axis": 0}, {"ys": [x[:1], x[1:]]})
 

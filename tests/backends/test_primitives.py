@@ -91,6 +91,7 @@ for define in (
     cases_layers.convolution_cases,
     cases_layers.inner_product_cases, cases_layers.pooling_cases,
     cases_layers.normalization_cases, cases_layers.batch_norm_cases,
+    cases_layers.batch_norm_pooling_cases,
     cases_layers.loss_cases, cases_layers.unpooling_cases, cases_layers.interpolation_cases,
     cases_recurrent.recurrent_cases, cases_boxes.box_cases, cases_regions.region_cases,
 ):  # fmt: skip

@@ -39,7 +39,7 @@ class Cuda(TuningGpu):
         "average_pooling_backward", "convolution_backward_data", "dropout_backward",
         "inner_product_backward_data", "lrn_backward", "max_pooling_backward", "split", "sum",
     ))  # fmt: skip
-    sums_outputs = skips_pixels = True
+    gains = frozenset(("skip pixels", "normalize in pooling", "copy parts once", "sum outputs"))
     overlaps = frozenset(("convolution_backward_filter", "inner_product_backward_filter", "total"))
     raw_records = True
     """A byte a pixel is quicker to upload than a float, and `transform` takes no time here."""

@@ -93,6 +93,8 @@ class Program(Recorder):
     batch_norm_statistics = recorded(normalization.BatchNormStatistics)
     batch_norm = recorded(normalization.BatchNorm)
     batch_norm_backward = recorded(normalization.BatchNormBackward)
+    batch_norm_pooling = recorded(normalization.BatchNormPooling)
+    batch_norm_pooling_backward = recorded(normalization.BatchNormPoolingBackward)
     softmax = recorded(normalization.Softmax)
     softmax_backward = recorded(normalization.SoftmaxBackward)
 

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY
 from itertools import accumulate
 from typing import Any
 
-from ..tensor import Shape, Tensor
+from ..tensor import Shape
 from .recording import (
     FusedReads,
     Gradient,
@@ -34,25 +34,31 @@ class Copy(Primitive):
     y: Write
 
 
-def _starts(parts: Sequence[Tensor | None], whole: Tensor, axis: int) -> list[int]:
-    """Where each of the parts begins in the whole, along axis; a None takes what is left."""
-    known = sum(part.shape[axis] for part in parts if part is not None)
-    missing = sum(part is None for part in parts)
-    left = (whole.shape[axis] - known) // missing if missing else 0
-    return [0, *accumulate(left if part is None else part.shape[axis] for part in parts)][:-1]
+FusedCuts = list["tuple[int, int] | None"]
 
 
 class Concat(Primitive):
-    """Put xs behind one another along axis."""
+    """Put xs behind one another along axis.
+
+    cuts: where the part of each that is meant begins in it, and its extent along axis (None: it is
+    the whole).
+    """
 
     xs: Reads
     y: Write
     axis: int
+    cuts: FusedCuts | None = None
+
+    @property
+    def parts(self) -> list[tuple[int, int]]:
+        """What is taken of each of xs: where it begins, and its extent, along axis."""
+        cuts = self.cuts or [None] * len(self.xs)
+        return [cut or (0, x.shape[self.axis]) for x, cut in zip(self.xs, cuts, strict=True)]
 
     @property
     def starts(self) -> list[int]:
-        """Where each of xs begins in y, along axis."""
-        return _starts(self.xs, self.y, self.axis)
+        """Where each of them begins in y, along axis."""
+        return [0, *accumulate(extent for _, extent in self.parts)][:-1]
 
 
 class Split(Primitive):
@@ -68,8 +74,12 @@ class Split(Primitive):
 
     @property
     def starts(self) -> list[int]:
-        """Where each of ys begins in x, along axis."""
-        return _starts(self.ys, self.x, self.axis)
+        """Where each of ys begins in x, along axis; a None takes what is left."""
+        known = sum(y.shape[self.axis] for y in self.ys if y is not None)
+        missing = sum(y is None for y in self.ys)
+        left = (self.x.shape[self.axis] - known) // missing if missing else 0
+        extents = (left if y is None else y.shape[self.axis] for y in self.ys)
+        return [0, *accumulate(extents)][:-1]
 
 
 class Permute(Primitive):

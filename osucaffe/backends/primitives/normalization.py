@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY
 
 from ..tensor import Tensor
+from .pooling import PoolingWindow
 from .recording import FusedRead, Gradient, Primitive, Read, Reads, ReadWrite, Write
 
 FusedExtents = tuple[int, int]
@@ -120,6 +121,43 @@ class BatchNormBackward(Normalization):
     constant: bool
     relu: bool = False
     every: FusedExtents | None = None
+
+
+class BatchNormPooling(PoolingWindow, Normalization):
+    """y (N, C, *out) = `max_pooling` of `batch_norm` of x (N, C, *in), which is not kept.
+
+    rate: positive. relu: then y = max(y, 0). index: as of `max_pooling`. peaks: x where the maximum
+    is. (Layers do not record it: a pass makes it.)
+    """
+
+    x: Read
+    mean: Read | None
+    rate: Read | None
+    scale: Read | None
+    bias: Read | None
+    y: Write
+    index: Write
+    peaks: Write
+    relu: bool
+
+
+class BatchNormPoolingBackward(PoolingWindow, Normalization):
+    """The gradients of `batch_norm_pooling`: dy is that of y, and the others are as of
+    `batch_norm_backward`."""
+
+    x: Read
+    dy: Read
+    index: Read
+    peaks: Read
+    mean: Read | None
+    rate: Read | None
+    scale: Read | None
+    bias: Read | None
+    dx: Write | None
+    dscale: Gradient | None
+    dbias: Gradient | None
+    constant: bool
+    relu: bool
 
 
 class Softmax(Primitive):

@@ -58,11 +58,9 @@ def plain_shape(data: memoryview, colour: bool | None) -> Shape | None:
         return None
     if len(segment) != 4 + 2 * count or segment[0] != count or tuple(segment[1:-3:2]) != names:
         return None
-    chosen = segment[2:-3:2]  # of a component: the table of its means, and of the other numbers
-    used = {(_HUFFMAN, each >> 4) for each in chosen} | {
-        (_HUFFMAN, 16 | each & 15) for each in chosen
-    }
-    if not tables >= used | {(_QUANTIZATION, each) for each in frame[8::3]}:
+    # Those of a component's mean values, and of the others, which are numbered from 16 on.
+    codes = {(_HUFFMAN, code) for each in segment[2:-3:2] for code in (each >> 4, 16 | each & 15)}
+    if not tables >= codes | {(_QUANTIZATION, each) for each in frame[8::3]}:
         return None
     if count == 1:
         return (3 if colour else 1, height, width) if samplings == (0x11,) else None
@@ -73,7 +71,8 @@ def plain_shape(data: memoryview, colour: bool | None) -> Shape | None:
 
 
 def _defined(marker: int, segment: memoryview) -> Iterator[tuple[int, int]]:
-    """The tables of a segment: its marker, and the number by which components name it."""
+    """The tables of a segment: its marker, and the number by which components name it. IndexError
+    where one is cut short."""
     at = 0
     while at < len(segment):
         first = segment[at]

@@ -1,8 +1,9 @@
 """Owns the fusion of batch normalization with its neighbours: the copies of in-place layers, Scale,
-a residual sum and ReLU, forward and backward."""
+a residual sum, ReLU and maximum pooling, forward and backward."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ...backends.tensor import Call, Tensor
@@ -11,6 +12,7 @@ from .editing import (
     Users,
     fuse,
     is_call,
+    is_exposed,
     is_plain_sum,
     neighbours,
     reads,
@@ -153,11 +155,10 @@ def join_relu(calls: list[Call]) -> None:
             fuse(calls, norm, relu)
 
 
-def sum_outputs(calls: list[Call], *, offered: bool) -> None:
+def sum_outputs(programs: Programs) -> None:
     """Let a convolution make the sums of its output that the statistics directly behind it want:
-    where the output is free to lie as convolutions like it. offered: whether those of the backend
-    can do so (`Backend.sums_outputs`)."""
-    for convolution, statistics in neighbours(calls, {"convolution"} if offered else ()):
+    where the output is free to lie as convolutions like it."""
+    for convolution, statistics in neighbours(programs[0], {"convolution"}):
         y = convolution.writes["y"]
         if is_call(statistics, "batch_norm_statistics", x=y) and y.flexible and not y.base:
             sums = Tensor(y.shape[1:2], name=f"{y.name}.sums", flexible=True)
@@ -251,3 +252,77 @@ def _keep_gradient(calls: Sequence[Call], norm: Call, dy: Tensor) -> None:
     first = next((call for call in behind if reads(call, dy) or writes(call, dy)), None)
     if first is not None and reads(first, dy):
         set_operand(norm.writes, norm, "dy", dy)
+
+
+# -- both ------------------------------------------------------------------------------------------
+
+SMALL = ("mean", "rate", "scale", "bias")
+MOST_NOTED = 254
+"""Elements of a window whose numbers fit into a byte, with one for none."""
+
+
+def join_pooling(programs: Programs) -> None:
+    """Let maximum pooling normalize what it reads, where nothing else does: the largest images of a
+    ResNet are not made, and neither are their gradients."""
+    users, (forward, *backward) = Users(programs), programs
+    for norm, pooling in neighbours(forward, {"batch_norm"} if backward else ()):
+        y = norm.writes["y"]
+        if (
+            pooling.name == "max_pooling"
+            and pooling.reads["x"] is y
+            and "index" in pooling.writes
+            and not pooling.settings.get("behind_relu")  # it stops the gradient for another ReLU
+            and math.prod(pooling.settings["kernel"]) <= MOST_NOTED
+            and len(y.shape) == 4
+            and not is_exposed(y)
+            and y not in norm.read_tensors()
+            and "addend" not in norm.reads
+            and users.only(y, norm, pooling)
+        ):
+            pairs = [_pooled_gradient(calls, norm, pooling) for calls in backward]
+            found = [pair for pair in pairs if pair]
+            if len(found) == len(pairs):
+                _join_pooling(programs, norm, pooling, found)
+
+
+def _pooled_gradient(calls: list[Call], norm: Call, pooling: Call) -> tuple[Call, Call] | None:
+    """The backward calls of a normalization and of the pooling behind it, if they can be one."""
+    index, x = pooling.writes["index"], norm.reads["x"]
+    spreads = [c for c in calls if c.name.endswith("pooling_backward") and reads(c, index)]
+    norms = [c for c in calls if c.name == "batch_norm_backward" and c.reads["x"] is x]
+    if len(spreads) != 1 or len(norms) != 1:
+        return None
+    (spread,), (back,) = spreads, norms
+    dy = spread.writes["dx"]
+    if (
+        back.reads["dys"] != [dy]
+        or back.settings["relu"] != norm.settings["relu"]
+        or any(back.reads.get(name) is not norm.reads.get(name) for name in SMALL[:3])
+        or "relu_output" in back.reads
+        or "dy" in back.writes
+        or spread.reads.keys() & {"addend", "relu_output"}
+        or is_exposed(dy)
+    ):
+        return None
+    others = [call for call in Users([calls]).of(dy) if call not in (spread, back)]
+    later = all(calls.index(call) > calls.index(back) for call in others)
+    return (spread, back) if not others or (later and back.writes.get("dx") is dy) else None
+
+
+def _join_pooling(
+    programs: Programs, norm: Call, pooling: Call, gradients: list[tuple[Call, Call]]
+) -> None:
+    window = {name: pooling.settings[name] for name in ("kernel", "stride", "pad")}
+    small = {name: norm.reads[name] for name in SMALL if name in norm.reads}
+    window |= {"relu": norm.settings["relu"]} | {name: None for name in SMALL if name not in small}
+    y, index, x = pooling.writes["y"], pooling.writes["index"], norm.reads["x"]
+    peaks = Tensor(y.shape, name=f"{y.name}.peaks", like=y)
+    pooling.name, pooling.reads = "batch_norm_pooling", {"x": x, **small}
+    pooling.writes, pooling.settings = {"y": y, "index": index, "peaks": peaks}, dict(window)
+    fuse(programs[0], pooling, norm)
+    for calls, (spread, back) in zip(programs[1:], gradients, strict=True):
+        back.name = "batch_norm_pooling_backward"
+        back.reads = {"x": x, "dy": spread.reads["dy"], "index": index, "peaks": peaks, **small}
+        without = {"dx", "dscale", "dbias"} - back.writes.keys()
+        back.settings = window | dict.fromkeys(without) | {"constant": back.settings["constant"]}
+        fuse(calls, back, spread)

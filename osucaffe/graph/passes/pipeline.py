@@ -22,7 +22,7 @@ from ..assembly import Assembly
 from ..capture import by_layer
 from ..recording import record_backward, record_forward, warn_of_overwriters
 from . import fusion, inference, siblings, verify
-from .batch_norm import fuse_batch_norm, sum_outputs
+from .batch_norm import fuse_batch_norm, join_pooling, sum_outputs
 from .constants import Constants
 from .editing import Programs, owners, timelines
 from .folding import fold_batch_norm
@@ -89,12 +89,13 @@ class Build:
 @dataclass(frozen=True)
 class Pass:
     """A named pass. inspectable: whether it runs for inspectable nets, too. inference: whether it
-    runs only for nets that only run forward."""
+    runs only for nets that only run forward. for_all: else for backends that gain by it."""
 
     name: str
     run: Callable[[Build], None]
     inspectable: bool = True
     inference: bool = False
+    for_all: bool = True
 
 
 def record(build: Build) -> None:
@@ -150,6 +151,10 @@ def _fusing(name: str, run: Callable[[Build], None]) -> Pass:
     return Pass(name, run, inspectable=False)
 
 
+def _gaining(name: str, run: Callable[[Programs], None]) -> Pass:
+    return Pass(name, lambda build: run(build.programs), inspectable=False, for_all=False)
+
+
 def _inferring(name: str, run: Callable[[list[Call], Build, Constants], None]) -> Pass:
     """A pass over the forward of nets that only run forward."""
 
@@ -181,12 +186,14 @@ COMPILE = (
         "fuse ReLU backward",
         lambda build: fusion.fuse_relu_backward(build.programs, build.backend.fuses_relu_backward),
     ),
-    _fusing("skip pixels", lambda b: skip_pixels(b.programs, offered=b.backend.skips_pixels)),
+    _gaining("skip pixels", skip_pixels),
+    _gaining("normalize in pooling", join_pooling),
     _fusing(
         "join siblings", lambda build: siblings.join_siblings(build.programs, build.parts.nodes)
     ),
+    _gaining("copy parts once", siblings.copy_parts_once),
     _fusing("add gradients", lambda b: add_gradients(b.programs, b.backend.adds_gradient)),
-    _fusing("sum outputs", lambda b: sum_outputs(b.programs[0], offered=b.backend.sums_outputs)),
+    _gaining("sum outputs", sum_outputs),
     _inferring("drop copies", lambda calls, *_: inference.drop_copies(calls)),
     _inferring("fold batch norm", lambda calls, _, constants: fold_batch_norm(calls, constants)),
     _inferring("drop notes", lambda calls, *_: inference.drop_notes(calls)),
@@ -219,6 +226,8 @@ def run(passes: Iterable[Pass], build: Build) -> None:
         if build.inspectable and not step.inspectable:
             continue
         if build.constants is None and step.inference:
+            continue
+        if not (step.for_all or step.name in build.backend.gains):
             continue
         before, changes, build.note = list(map(len, build.programs)), _changes(build), ""
         step.run(build)

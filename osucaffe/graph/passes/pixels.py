@@ -36,11 +36,10 @@ class _Backward(NamedTuple):
     norm: Call
 
 
-def skip_pixels(programs: Programs, *, offered: bool) -> None:
+def skip_pixels(programs: Programs) -> None:
     """Let batch normalizations make only what convolutions with a stride read, where something runs
-    backward: else they are folded. offered: whether the backend gains by that
-    (`Backend.skips_pixels`)."""
-    if not offered or len(programs) == 1:
+    backward: else they are folded."""
+    if len(programs) == 1:
         return
     users = Users(programs)
     for norm in [call for call in programs[0] if call.name == "batch_norm"]:

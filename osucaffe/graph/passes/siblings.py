@@ -5,6 +5,7 @@ The blob is read once for all outputs, and once for the gradients of all filters
 written once, where each convolution wrote one, and a sum read them all. Filters and biases lie next
 to one another in the arena, so that they are one tensor (`join`). Outputs are copies of parts of
 the joint output, and their gradients are copied together: that must be less than what is saved.
+What goes on to a concatenation is not copied twice (`copy_parts_once`).
 Views in their place would be for few: oneDNN has only reference code for a window of the channels.
 """
 
@@ -196,6 +197,51 @@ def _join(members: Sequence[_Sibling], programs: Programs) -> None:
             _shorten(first.sums[number], images, [each.images[number] for each in others], calls)
             at = min(calls.index(joint_filter), calls.index(images))
         calls.insert(at, program.calls.pop())
+
+
+def copy_parts_once(programs: Programs) -> None:
+    """Let a concatenation take a part from where it is cut off, if that is all that reads the part:
+    in Inception modules the outputs of 1 x 1 convolutions, and their gradients, were copied out of
+    the joint ones, and then again."""
+    for calls in programs:
+        # A gradient is another in each form of backward.
+        users = Users(programs if calls is programs[0] else [programs[0], calls])
+        for concat in [call for call in calls if call.name == "concat"]:
+            for number, x in enumerate(concat.reads["xs"]):
+                split = users.other(x, concat, ("split",))
+                if split in calls and _may_cut(split, concat, x, calls):
+                    _cut(split, concat, number)
+                    for user in users.of(concat.writes["y"]):
+                        user.trade(split)
+
+
+def _may_cut(split: Call, concat: Call, x: Tensor, calls: list[Call]) -> bool:
+    """Whether the concatenation may read x from the tensor of which it is a part."""
+    ys, whole = split.writes["ys"], split.reads["x"]
+    between = calls[calls.index(split) + 1 : calls.index(concat)]
+    masks = split.reads.get("relu_output") or [None] * len(ys)
+    return (
+        not is_exposed(x)
+        and x in ys
+        and None not in ys
+        and len(ys) > 1
+        and masks[ys.index(x)] is None
+        and split.settings["axis"] == concat.settings["axis"]
+        and concat.reads["xs"].count(x) == 1
+        and not is_exposed(whole)
+        and concat in calls[calls.index(split) :]
+        and not any(writes(call, whole) for call in [*between, concat])
+    )
+
+
+def _cut(split: Call, concat: Call, number: int) -> None:
+    ys, axis = split.writes["ys"], split.settings["axis"]
+    at = ys.index(concat.reads["xs"][number])
+    extents = [y.shape[axis] for y in ys]
+    cuts = concat.settings.setdefault("cuts", [None] * len(concat.reads["xs"]))
+    cuts[number] = sum(extents[:at]), extents[at]
+    concat.reads["xs"][number] = split.reads["x"]
+    ys[at] = None
 
 
 def _program(call: Call) -> Program:

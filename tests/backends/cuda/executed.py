@@ -20,12 +20,13 @@ from .lockstep import compiled
 
 FOLDER = Path(__file__).parent
 HEADERS = ("lockstep.h", "warps_lockstep.h")
-_KERNEL = re.compile(r"__global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\((.*?)\)", re.DOTALL)
+_KERNEL = re.compile(r"__global__ void (?:__launch_bounds__\([^)]*\)\s+)?(\w+)\((.*?)\)", re.DOTALL)
 _SHARED = re.compile(
-    r"^(?:template <typename N> |\S+ \S+ float (?:bounded_loss|warp_max)).*?^}\n",
+    r"^(?:template <(?:typename|int) N>\s|\S+ \S+ float (?:bounded_loss|warp_max)).*?^}\n",
     re.DOTALL | re.MULTILINE,
 )
-"""Of common.cuh: sums and maxima over a warp and a block, and the bound of a loss."""
+"""Of common.cuh: sums and maxima over a warp and a block, the bound of a loss, and numbers of
+channels."""
 
 
 class Executed:
@@ -40,7 +41,8 @@ class Executed:
     ) -> None:
         held = [np.array(np.uint64(each) if isinstance(each, int) else each) for each in values]
         addresses = (ctypes.c_void_p * len(held))(*(each.ctypes.data for each in held))
-        self._run(self._number, grid[0], block[0], addresses)
+        sizes = (ctypes.c_int * 4)(*(*grid, 1)[:2], *(*block, 1)[:2])
+        self._run(self._number, sizes, addresses)
 
 
 def _preprocessed(text: str) -> str:
@@ -67,9 +69,9 @@ class _Module:
                 "".join((FOLDER / header).read_text() for header in HEADERS)
                 + "".join(_SHARED.findall(common))
                 + text
-                + 'extern "C" void run(int number, int blocks, int threads, void** values) {'
-                + " blockDim = {threads, 1, 1};"
-                + " run_blocks({blocks, 1, 1}, blockDim, [&] {"
+                + 'extern "C" void run(int number, const int* sizes, void** values) {'
+                + " blockDim = {sizes[2], sizes[3], 1};"
+                + " run_blocks({sizes[0], sizes[1], 1}, blockDim, [&] {"
                 + "\n".join(cases)
                 + "}); }",
                 Path(folder),

@@ -58,6 +58,11 @@ template <typename T, int N> static void load(const T* from, float (&to)[N]) {
 template <typename T, int N> static void unpack(const Vector<T, N>& v, float (&to)[N]) {
     load(v.element, to);
 }
+template <typename T, int N> static Vector<T, N> pack(const float (&from)[N]) {
+    Vector<T, N> v;
+    for (int i = 0; i < N; ++i) v.element[i] = from[i];
+    return v;
+}
 template <typename T, int N> static void store(T* to, const Vector<T, N>& v) {
     *reinterpret_cast<Vector<T, N>*>(to) = v;
 }

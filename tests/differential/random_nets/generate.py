@@ -95,7 +95,7 @@ def generate(seed: int, number: int, *, wide: bool = False) -> caffe_pb2.NetPara
 
 def _stage(g: Growing, top: Top) -> None:
     """What ends a ResNet's stage and begins the next one: a normalization, perhaps a sum and a
-    ReLU, read by convolutions that leave out pixels alone."""
+    ReLU, read by convolutions that leave out pixels alone, or by pooling."""
     if len(top.shape) != 4 or max(top.shape[2:]) < 2:
         return
     stride, first = g.choice(2, 2, 3), top.name
@@ -118,8 +118,11 @@ def _stage(g: Growing, top: Top) -> None:
         made = g.add(kind, top, maker) if g.chance(share) else []
         top = made[0] if made else top
     if top.name != first:
-        for _ in range(g.choice(1, 2)):
-            g.add("Convolution", top, head)
+        if g.chance(0.4):
+            g.add("Pooling", top, MAKERS["Pooling"])
+        else:
+            for _ in range(g.choice(1, 2)):
+                g.add("Convolution", top, head)
         g.tops = [each for each in g.tops if each.name != top.name]
         g.unread.pop(top.name, None)
 

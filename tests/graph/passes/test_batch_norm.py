@@ -109,7 +109,7 @@ def test_a_convolution_sums_for_the_normalization_behind_it() -> None:
     for y in outputs:
         y.flexible = True
     outputs[1].view((outputs[1].count,))
-    sum_outputs(calls, offered=True)
+    sum_outputs(net.programs)
     makers = {call.writes["y"]: call for call in calls if call.name == "convolution"}
     summed = [makers[y].writes.get("sums") for y in outputs]
     assert summed == [call.reads.get("sums") for call in statistics]

@@ -15,7 +15,7 @@ from osucaffe.graph.passes.verify import SWITCH
 from osucaffe.net import Net
 from tests.differential.random_nets.generate import generate
 
-SEED, COUNT = 102, 120
+SEED, COUNT = 113, 120
 
 
 class Offers(Cpu):
@@ -23,8 +23,7 @@ class Offers(Cpu):
 
     fuses_relu_backward = Cuda.fuses_relu_backward
     overlaps = Cuda.overlaps
-    sums_outputs = Cuda.sums_outputs
-    skips_pixels = Cuda.skips_pixels
+    gains = Cuda.gains
 
     def adds_gradient(self, call: Call) -> bool:
         name = call.name
@@ -43,8 +42,8 @@ def test_random_nets(monkeypatch: pytest.MonkeyPatch) -> None:
     def count(build: Build) -> None:
         for call in (call for calls in build.programs for call in calls):
             given = call.reads | call.writes | call.settings
-            found.update(f"{name} of {call.name}" for name in ("addend", "sums", "every")
-                         if given.get(name) is not None)  # fmt: skip
+            names = ("addend", "sums", "every", "peaks", "cuts")
+            found.update(f"{name} of {call.name}" for name in names if given.get(name) is not None)
         raise Enough
 
     monkeypatch.setenv(SWITCH, "1")
@@ -60,3 +59,5 @@ def test_random_nets(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["sums of convolution"] > 3, found
     assert found["addend of max_pooling_backward"] > 2, found
     assert found["every of batch_norm_backward"] > 9, found
+    assert found["peaks of batch_norm_pooling_backward"] > 2, found
+    assert found["cuts of concat"] > 0, found

@@ -17,7 +17,7 @@ def test_each_pass_reports_what_it_did(inspectable: bool) -> None:
     wanted = [
         each.name
         for each in pipeline.COMPILE + pipeline.PREPARE + pipeline.PLACE
-        if not each.inference and (each.inspectable or not inspectable)
+        if not each.inference and each.for_all and (each.inspectable or not inspectable)
     ]
     assert [each.name for each in net.passes] == wanted
     for one, following in zip(net.passes, net.passes[1:], strict=False):
@@ -35,7 +35,7 @@ def test_time_prints_the_passes(capsys: pytest.CaptureFixture[str]) -> None:
     names = [
         each.name
         for each in pipeline.COMPILE + pipeline.PREPARE + pipeline.PLACE
-        if not each.inference
+        if not each.inference and each.for_all
     ]
     assert [line[:20].strip() for line in lines] == names
     assert "1 relu" in lines[3]

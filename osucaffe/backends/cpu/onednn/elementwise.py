@@ -134,7 +134,10 @@ def copy(p: Preparation, a: movement.Copy) -> Step:
     return p.step(chosen, {api.SRC: source}, {api.DST: target})
 
 
-def concat(p: Preparation, a: movement.Concat) -> Step:
+def concat(p: Preparation, a: movement.Concat) -> Step | None:
+    """Of whole tensors; else it is left to NumPy."""
+    if a.cuts:
+        return None
     operands, target = [p.operand(x) for x in a.xs], p.operand(a.y)
     forms = [operand.chosen_form for operand in operands]
     form = _concatenated(p, a, forms) if a.y.is_open else target.form

@@ -30,11 +30,15 @@ def _box(part: Tensor, offsets: Mapping[int, int]) -> tuple[slice, ...]:
 
 @primitive()
 def concat(call: CpuCall, a: ops.Concat) -> Step:
-    boxes = [_box(x, {a.axis: start}) for x, start in zip(a.xs, a.starts, strict=True)]
+    before = (slice(None),) * a.axis
+    boxes = [
+        (x, (*before, slice(to, to + extent)), (*before, slice(at, at + extent)))
+        for x, to, (at, extent) in zip(a.xs, a.starts, a.parts, strict=True)
+    ]
 
     def step() -> None:
-        for x, box in zip(a.xs, boxes, strict=True):
-            np.copyto(a.y.array[box], x.array)
+        for x, to, of_x in boxes:
+            np.copyto(a.y.array[to], x.array[of_x])
 
     return step
 

@@ -11,11 +11,13 @@ from string import ascii_lowercase
 import numpy as np
 
 from ...primitives import normalization as ops
+from ...primitives import pooling
 from ...primitives.formulas import Broadcast, Reduce
 from ...tensor import Shape, Step, Tensor, sequence
 from ..registry import CpuCall, primitive
 from ..windows import Windows
 from .formulas import broadcast, planes, reduce
+from .pooling import max_pooling, max_pooling_backward
 
 
 class _Neighbours(Windows):
@@ -266,3 +268,34 @@ def batch_norm_backward(call: CpuCall, a: ops.BatchNormBackward) -> Step:
         factors = [name for name in ("rate", "scale") if parts[name] is not None]
         steps.append(of.over(" * ".join([*factors, formula]), a.dx, **parts))
     return sequence(steps)
+
+
+@primitive()
+def batch_norm_pooling(call: CpuCall, a: ops.BatchNormPooling) -> Step:
+    y = call.temporary(a.x.shape)
+    normalize = batch_norm(call, ops.BatchNorm(a.x, a.mean, a.rate, a.scale, a.bias, None, y))
+    pool = max_pooling(
+        call, pooling.MaxPooling(y, a.y, a.index, kernel=a.kernel, stride=a.stride, pad=a.pad)
+    )
+
+    def finish() -> None:
+        if a.relu:
+            np.maximum(a.y.array, 0, out=a.y.array)
+        channels = (*a.y.shape[:2], -1)
+        x, index = a.x.array.reshape(channels), a.index.array.reshape(channels)
+        a.peaks.array[...] = np.take_along_axis(x, index, 2).reshape(a.y.shape)
+
+    return sequence([normalize, pool, finish])
+
+
+@primitive()
+def batch_norm_pooling_backward(call: CpuCall, a: ops.BatchNormPoolingBackward) -> Step:
+    dy = call.temporary(a.x.shape)
+    window = pooling.MaxPoolingBackward(
+        a.dy, a.index, dy, kernel=a.kernel, stride=a.stride, pad=a.pad
+    )
+    norm = ops.BatchNormBackward(
+        a.x, [dy], a.mean, a.rate, a.scale, a.bias, None, None, a.dx, a.dscale, a.dbias,
+        a.constant, a.relu,
+    )  # fmt: skip
+    return sequence([max_pooling_backward(call, window), batch_norm_backward(call, norm)])

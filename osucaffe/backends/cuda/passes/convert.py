@@ -84,17 +84,22 @@ def copy_parts(
     begin: int,
     *,
     cut: bool,
+    columns: Sequence[tuple[int, int]] = (),
     relu_outputs: Sequence[Tensor | None] = (),
 ) -> Step:
     """A step that copies matrices of so many rows next to one another into columns of the whole,
     from `begin` on; cut: the other way round.
 
-    relu_outputs: for each of the parts that are cut off what `copy_columns` has, or None.
+    columns: of each part those that are meant, the first and how many, if not all. relu_outputs:
+    for each of the parts that are cut off what `copy_columns` has, or None.
     """
     masks = [*relu_outputs] or [None] * len(parts)
     types = {dtype_of(each) for each in (whole, *parts, *masks) if each is not None}
-    widths, pitch = [part.size // rows for part in parts], whole.size // rows
-    vector = math.gcd(16 // max(ITEM_BYTES[dtype] for dtype in types), begin, pitch, *widths)
+    pitches, pitch = [part.size // rows for part in parts], whole.size // rows
+    skipped, widths = zip(*(columns or [(0, each) for each in pitches]), strict=True)
+    vector = math.gcd(
+        16 // max(ITEM_BYTES[dtype] for dtype in types), begin, pitch, *pitches, *skipped, *widths
+    )
     first, *stops = (at // vector for at in itertools.accumulate(widths, initial=begin))
     index = "int" if whole.size < 2**31 else "int64_t"
     declared = [
@@ -106,9 +111,11 @@ def copy_parts(
     for number, (part, mask, stop) in enumerate(zip(parts, masks, stops, strict=True)):
         kind, shown = c_type(part), c_type(mask or part)
         declared += [f"{kind}* part{number}", f"{shown}* mask{number}", f"{index} stop{number}"]
-        arguments += [part, mask, stop]
-        start = f"stop{number - 1}" if number else "first"
-        place = f"((int64_t)row * (stop{number} - {start}) + at - {start}) * VEC"
+        declared += [f"{index} pitch{number}", f"{index} before{number}"]
+        start = stops[number - 1] if number else first
+        arguments += [part, mask, stop, pitches[number] // vector]
+        arguments.append(start - skipped[number] // vector)  # may be negative
+        place = f"((int64_t)row * pitch{number} + at - before{number}) * VEC"
         copy = (
             f"store_masked(part{number}, mask{number}, {place}, values);"
             if cut

@@ -68,8 +68,12 @@ def _runs(parts: Sequence[Tensor | None]) -> list[list[int]]:
 def concat(call: CudaCall, a: Concat) -> Step:
     inside = _inside(a.y, a.axis)
     rows = a.y.size // (a.y.shape[a.axis] * inside)
+    parts = [(at * inside, extent * inside) for at, extent in a.parts]
     return sequence([
-        copy_parts(a.y, [a.xs[i] for i in run], rows, a.starts[run[0]] * inside, cut=False)
+        copy_parts(
+            a.y, [a.xs[i] for i in run], rows, a.starts[run[0]] * inside, cut=False,
+            columns=[parts[i] for i in run],
+        )
         for run in _runs(a.xs)
     ])  # fmt: skip
 

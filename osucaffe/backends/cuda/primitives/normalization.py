@@ -9,6 +9,8 @@ from typing import Any
 from ...primitives.normalization import (
     BatchNorm,
     BatchNormBackward,
+    BatchNormPooling,
+    BatchNormPoolingBackward,
     BatchNormStatistics,
     Lrn,
     LrnBackward,
@@ -17,12 +19,13 @@ from ...primitives.normalization import (
 )
 from ...tensor import Shape, Step, Tensor, sequence
 from ..convolution.operands import choose_row_major
-from ..layout import ITEM_BYTES, Opaque, dtype_of, is_channels_last
+from ..layout import ITEM_BYTES, Layout, Opaque, dtype_of, is_channels_last
 from ..passes.elementwise import fill_step
 from ..registry import CudaCall, primitive
 from ..runtime import device
 from ..runtime.compile import kernel
 from ..runtime.launch import THREADS, blocks_for, launch
+from .pooling import over_images
 
 
 def _lrn(a: Lrn | LrnBackward, *tensors: Tensor, relu: bool = False) -> Step:
@@ -164,6 +167,15 @@ class _Matrix:
         function = kernel("batch_norm", name, **self.macros, **flags)
         return launch(function, self.grid, [*arguments, self.rows], block=self.block)
 
+    def finish_gradients(
+        self, a: BatchNormBackward | BatchNormPoolingBackward, partial: Tensor, averages: Tensor
+    ) -> Step:
+        """A step that makes the gradients of scale and bias, and averages, of sums over it."""
+        added = [name in self.call.accumulates for name in ("dscale", "dbias")]
+        share = a.x.shape[1] / a.x.count
+        arguments = [partial, a.rate, a.dscale, a.dbias, averages, self.grid[1], share, *added]
+        return self.finish("finish_gradients", arguments)
+
     def finish(self, name: str, arguments: list[Any]) -> Step:
         """A step that launches a kernel with 32 threads for each channel."""
         function = kernel("batch_norm", name, **self.macros)
@@ -241,14 +253,45 @@ def batch_norm_backward(call: CudaCall, a: BatchNormBackward) -> Step:
     if average or dy is not None or a.dscale is not None or a.dbias is not None:
         partial = read.partial()
         steps.append(gradients(read, dy, partial, SUMS=1, WHOLE=dy is not None, AVERAGES=0))
-        finish = [
-            partial, a.rate, a.dscale, a.dbias, averages, read.grid[1], 1 / matrix.rows,
-            *(name in call.accumulates for name in ("dscale", "dbias")),
-        ]  # fmt: skip
-        steps.append(matrix.finish("finish_gradients", finish))
+        steps.append(read.finish_gradients(a, partial, averages))
     if a.dx is not None:
         if dy is not None:  # it is their sum, behind the ReLU
             first, others = dy, []
         dx = matrix.in_layout(a.dx)
         steps.append(gradients(matrix, dx, None, SUMS=0, WHOLE=0, AVERAGES=average))
+    return sequence(steps)
+
+
+@primitive("own")
+def batch_norm_pooling(call: CudaCall, a: BatchNormPooling) -> Step:
+    for tensor in a.small.values():
+        choose_row_major(tensor)
+    call.choose_layouts(a.x, a.y, a.peaks)
+    if a.index.is_open:
+        a.index.layout = Layout(a.index.shape, "uint8", True)
+    normalized = [a.peaks, a.mean, a.rate, a.scale, a.bias]
+    return over_images(call, a, a.x, a.y, a.index, relu=a.relu, normalized=normalized)
+
+
+@primitive("own")
+def batch_norm_pooling_backward(call: CudaCall, a: BatchNormPoolingBackward) -> Step:
+    for tensor in *a.small.values(), a.dscale, a.dbias:
+        choose_row_major(tensor)
+    call.choose_layouts(a.dx, a.dy)
+    averages, steps = call.temporary((2, a.x.shape[1])), list[Step]()
+    average = a.dx is not None and not a.constant
+    if average or a.dscale is not None or a.dbias is not None:
+        matrix = _Matrix(call, a.peaks, a.dy)  # elsewhere the gradient is 0
+        partial, small = matrix.partial(), [a.mean, a.rate, a.scale, a.bias]
+        parts = [matrix.x, matrix.in_layout(a.dy), None, None]
+        flags = {"PARTS": 1, "RELU": a.relu, "POSITIVE": 0, "SUMS": 1, "WHOLE": 0, "AVERAGES": 0}
+        sums = [*parts, *small, averages, None, partial]
+        steps += [
+            matrix.over("gradients", sums, **flags),
+            matrix.finish_gradients(a, partial, averages),
+        ]
+    if a.dx is not None:
+        normalized = [a.x, a.mean, a.rate, a.scale, averages if average else None]
+        tensors = a.dx, a.dy, a.index, None, None
+        steps.append(over_images(call, a, *tensors, normalized=normalized))
     return sequence(steps)

@@ -4,6 +4,7 @@ else, over any number of axes in row-major float32; unpooling and interpolation.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from ...primitives.pooling import (
@@ -23,7 +24,7 @@ from ...tensor import Step, Tensor, sequence
 from ..layout import ITEM_BYTES, Layout, dtype_of, is_nhwc, strides
 from ..registry import CudaCall, primitive
 from ..runtime.compile import kernel
-from ..runtime.launch import blocks_for, launch
+from ..runtime.launch import THREADS, blocks_for, launch
 
 
 def _is_open(tensor: Tensor) -> bool:
@@ -45,11 +46,17 @@ MOST_TILED = 5
 """Extent of a window up to which threads have several pixels each."""
 
 
-def _over_images(
-    call: CudaCall, a: PoolingWindow, large: Tensor, small: Tensor, *others: Any, relu: bool = False
-) -> Step:
+_PLAIN = (None,) * 5
+"""The last operands where x is not normalized."""
+
+
+def over_images(
+    call: CudaCall, a: PoolingWindow, large: Tensor, small: Tensor, *others: Any,
+    relu: bool = False, normalized: Sequence[Tensor | None] = _PLAIN,
+) -> Step:  # fmt: skip
     """A step that launches the primitive's kernel of pooling.cu over images with the channels last:
-    a thread for some channels of each tile of pixels that it writes."""
+    a thread for some channels of each tile of pixels that it writes. normalized: the last operands
+    where x is normalized first, an image and four of the channels."""
     backward = a.name.endswith("_backward")
     over = call.in_layout(large if backward else small, nhwc=True)
     floats = dtype_of(over)
@@ -57,15 +64,17 @@ def _over_images(
         call.in_layout(each, nhwc=True, dtype=floats if each.dtype == "float32" else None)
         if isinstance(each, Tensor)
         else each
-        for each in (large, small, *others)
+        for each in (large, small, *others, normalized[0])
     )
-    vector = math.gcd(over.shape[1], 16 // ITEM_BYTES[floats])
+    maximum = not isinstance(a, AveragePooling | AveragePoolingBackward)
+    tiled = maximum and max(a.stride) <= 2 and max(a.kernel) <= MOST_TILED
+    # What windows share is read once for four pixels; or for two, as windows side by side may share
+    # little, and four take many registers, unless a thread has two channels only.
+    few = tiled and not backward and normalized is not _PLAIN
+    tile = (2, 2 if backward or few or a.stride[1] == 1 else 1) if tiled else (1, 1)
+    vector = math.gcd(over.shape[1], 2 if few else 16 // ITEM_BYTES[floats])
     count = over.shape[0] * over.shape[1] // vector
     macros: dict[str, Any] = {"T": over, "VEC": vector, "C": over.shape[1], "RELU": relu}
-    # What windows share is read once for four pixels (outputs side by side may share little).
-    maximum = isinstance(a, MaxPooling | MaxPoolingBackward)
-    tiled = maximum and max(a.stride) <= 2 and max(a.kernel) <= MOST_TILED
-    tile = (2, 2 if backward or a.stride[1] == 1 else 1) if tiled else (1, 1)
     for i, axis in enumerate("HW"):
         # Backward, the first pixel of a tile is the first of a window, if it is not the only one.
         before = a.pad[i] % a.stride[i] if backward and tiled else 0
@@ -76,9 +85,14 @@ def _over_images(
             f"S{axis}": a.stride[i], f"P{axis}": a.pad[i], f"TILE_{axis}": tile[i],
             f"TILES_{axis}": tiles, f"BEFORE_{axis}": before,
         }  # fmt: skip
-    name = "pooling_backward" if backward else a.name
-    function = kernel("pooling", name, MAXIMUM=maximum, **macros)
-    return launch(function, blocks_for(count), [large, small, *rest, count])
+    name = "pooling_backward" if backward else "max_pooling" if maximum else "average_pooling"
+    note = "uint8_t" if not maximum or others[0] is None else rest[0]
+    macros |= {"MAXIMUM": maximum, "NORMALIZED": normalized is not _PLAIN, "NOTE": note}
+    # So many blocks at once: registers are limited to what lets them.
+    macros |= {"THREADS": THREADS, "BLOCKS": 2 if normalized is not _PLAIN and vector > 4 else 3}
+    function = kernel("pooling", name, **macros)
+    given = [] if name == "average_pooling" else [*rest, *normalized[1:]]
+    return launch(function, blocks_for(count), [large, small, *given, count])
 
 
 def _over_windows(
@@ -112,27 +126,27 @@ def max_pooling(call: CudaCall, a: MaxPooling) -> Step:
         small = images and math.prod(a.kernel) < 255
         a.index.layout = Layout(a.index.shape, "uint8" if small else "int32", images)
     fast = images and (a.index is None or dtype_of(a.index) == "uint8")
-    make = _over_images if fast else _over_windows
+    make = over_images if fast else _over_windows
     return make(call, a, a.x, a.y, a.index, relu=a.behind_relu)
 
 
 @primitive("own")
 def max_pooling_backward(call: CudaCall, a: MaxPoolingBackward) -> Step:
     call.choose_layouts(a.dx, a.dy, a.index)
-    make = _over_images if dtype_of(a.index) == "uint8" else _over_windows
+    make = over_images if dtype_of(a.index) == "uint8" else _over_windows
     return make(call, a, a.dx, a.dy, a.index, a.addend, a.relu_output)
 
 
 @primitive("own")
 def average_pooling(call: CudaCall, a: AveragePooling) -> Step:
-    make = _over_images if _images(call, a.x, a.y) else _over_windows
+    make = over_images if _images(call, a.x, a.y) else _over_windows
     return make(call, a, a.x, a.y)
 
 
 @primitive("own")
 def average_pooling_backward(call: CudaCall, a: AveragePoolingBackward) -> Step:
-    make = _over_images if _images(call, a.dx, a.dy) else _over_windows
-    index = [None] if make is _over_images else []
+    make = over_images if _images(call, a.dx, a.dy) else _over_windows
+    index = [None] if make is over_images else []
     return make(call, a, a.dx, a.dy, *index, a.addend, a.relu_output)
 
 

@@ -23,6 +23,12 @@ from ..executed import execute
 from ..simulated import simulate
 
 LABELS = {
+    "batch_norm_pooling": ("padded, rounded up, ReLU", "8 channels, whole"),
+    "batch_norm_pooling_backward": (
+        "padded, rounded up, ReLU",
+        "8 channels, whole",
+        "8 channels, scale, constant",
+    ),
     "cached_batch": None,
     "cached_rows": None,
     "concat": None,

@@ -132,6 +132,13 @@ template <typename T, int N> __device__ __forceinline__ void store(T* to, const 
     store(to, pack<T>(from));
 }
 
+// A number of each channel from `column` on: `otherwise` where there are none.
+template <int N>
+__device__ __forceinline__ void channels(const float* from, int column, float otherwise, float (&to)[N]) {
+#pragma unroll
+    for (int j = 0; j < N; ++j) to[j] = from ? from[column + j] : otherwise;
+}
+
 template <typename N> __device__ __forceinline__ N warp_sum(N x) {
 #pragma unroll
     for (int lane = 16; lane; lane >>= 1) x += __shfl_xor_sync(0xffffffff, x, lane);

@@ -74,13 +74,6 @@ __device__ __forceinline__ int own_column() {
     return (blockIdx.x * GROUPS + threadIdx.x % GROUPS) * VEC;
 }
 
-// A number of each channel of this thread: `otherwise` where there are none.
-__device__ __forceinline__ void channels(const float* from, int column, float otherwise,
-                                         float (&to)[VEC]) {
-#pragma unroll
-    for (int j = 0; j < VEC; ++j) to[j] = from ? from[column + j] : otherwise;
-}
-
 // A number near the mean of each channel of this thread, of which x is at the first: the mean of four
 // rows, as a single one may lie far from all others.
 __device__ __forceinline__ void near_mean(const T* x, int64_t rows, float (&mean)[VEC]) {
