@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> None:
     report_memory(net)
     if args.json:
         output.print_json(document(net, layers, rates, total))
-    elif sys.stdout.isatty():
+    elif sys.stdout.isatty() or log.quiet:  # the log does not tell
         _print_table(layers, rates)
 
 
@@ -231,7 +231,7 @@ def _rates(count: int, milliseconds: float) -> str:
 
 
 def _print_table(layers: Sequence[Layer], rates: Rates) -> None:
-    """The same as a table, on a terminal."""
+    """The same as a table."""
     total = Layer("total", "", _sum(layers, "forward"), _sum(layers, "backward"))
     heads = ("layer", "type", "forward ms", "GFLOP/s", "floor", "backward ms", "GFLOP/s", "floor")
     rows = [(layer.name, layer.type, *_cells(layer, total, rates)) for layer in (*layers, total)]

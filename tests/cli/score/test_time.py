@@ -1,4 +1,4 @@
-"""`osucaffe time --cluster`: a device measured for predictions."""
+"""`osucaffe time`: its table without a log; `--cluster`: a device measured for predictions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,15 @@ from osucaffe.predict.cluster import read_cluster
 
 from ..conftest import Cli
 from ..machine.test_study import CLUSTER
+
+
+def test_without_a_log_there_is_a_table(cli: Cli) -> None:
+    cli.write_net()
+    command = "time", "--model=net.prototxt", "--iterations=1"
+    assert cli.ok(*command).out == ""
+    done = cli.ok(*command, "--quiet")
+    assert done.err == ""
+    assert done.out.splitlines()[-1].startswith("total")
 
 
 def test_time_measures_a_device(cli: Cli) -> None:
