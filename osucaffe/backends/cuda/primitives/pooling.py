@@ -87,7 +87,8 @@ def over_images(
         }  # fmt: skip
     name = "pooling_backward" if backward else "max_pooling" if maximum else "average_pooling"
     note = "uint8_t" if not maximum or others[0] is None else rest[0]
-    macros |= {"MAXIMUM": maximum, "NORMALIZED": normalized is not _PLAIN, "NOTE": note}
+    macros |= {"MAXIMUM": maximum, "BACKWARD": backward, "NOTE": note}
+    macros["NORMALIZED"] = normalized is not _PLAIN
     # So many blocks at once: registers are limited to what lets them.
     macros |= {"THREADS": THREADS, "BLOCKS": 2 if normalized is not _PLAIN and vector > 4 else 3}
     function = kernel("pooling", name, **macros)

@@ -3,11 +3,11 @@
 // T: element type; VEC: channels a thread (a divisor of C); C H W OH OW: extents of the large image
 // and the small; KH KW SH SW PH PW: window, stride, padding; TILE_H TILE_W: pixels that a thread
 // writes, TILES_H TILES_W: how many such tiles an image has, and BEFORE_H BEFORE_W: by how much the
-// first begins before it; MAXIMUM: whether the maximum is taken, or the mean; NORMALIZED: whether it is
-// taken of what batch normalization makes of x; NOTE: type of what is noted of a maximum. All are
-// constants, so that no division is left to the run. The backward kernel gathers: each input element adds
-// what the windows over it send, in a fixed order, so that results do not depend on how threads are
-// scheduled.
+// first begins before it; MAXIMUM: whether the maximum is taken, or the mean; BACKWARD: which kernel there
+// is; NORMALIZED: whether maxima are taken of what batch normalization makes of x; NOTE: type of what is
+// noted of a maximum. All are constants, so that no division is left to the run. The backward kernel
+// gathers: each input element adds what the windows over it send, in a fixed order, so that results do not
+// depend on how threads are scheduled.
 //
 // Maximum pooling is bound by integer instructions, not by memory. So a thread has a tile of pixels: what
 // was read serves several, maxima across a row are sought once for all windows that have them, and as
@@ -55,6 +55,7 @@ __device__ __forceinline__ bool inside(int& h, int& w, int height, int width) {
     return found;
 }
 
+#if MAXIMUM && !BACKWARD
 // The greatest of some vectors, element by element, and the number of the first that has it. NaN is never
 // the greatest.
 template <typename E, int N> struct Greatest {
@@ -273,6 +274,7 @@ extern "C" __global__ void max_pooling(const T* x, T* y, NOTE* note, T* peaks,
             }
     }
 }
+#endif
 
 // 1 / the area of a window inside the padded image, as Caffe counts it.
 __device__ __forceinline__ float share(int oh, int ow) {
@@ -280,6 +282,7 @@ __device__ __forceinline__ float share(int oh, int ow) {
     return 1.0f / ((min(h0 + KH, H + PH) - h0) * (min(w0 + KW, W + PW) - w0));
 }
 
+#if !MAXIMUM && !BACKWARD
 extern "C" __global__ void average_pooling(const T* x, T* y, int64_t count) {
     PDL_BEGIN;
     FOR_EACH(count) {
@@ -304,7 +307,9 @@ extern "C" __global__ void average_pooling(const T* x, T* y, int64_t count) {
         store<T, VEC>(y + id * VEC, sum);
     }
 }
+#endif
 
+#if BACKWARD
 // The notes of a window, 255 if it is not there: of words, as the compiler takes bytes apart in more
 // instructions.
 __device__ __forceinline__ void load_notes(const NOTE* from, bool there, int (&to)[VEC]) {
@@ -413,3 +418,4 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             }
     }
 }
+#endif
