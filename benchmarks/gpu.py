@@ -43,10 +43,10 @@ def device_alone() -> Iterator[None]:
 
 def _moved(call: Any, backend: Any) -> int:
     """The bytes that a call reads and writes."""
-    tensors = {*call.read_tensors(), *call.written_tensors()}
-    total = sum(map(backend.nbytes, tensors))
     if call.settings.get("cuts"):  # it reads what it writes, of larger tensors
         return 2 * backend.nbytes(call.writes["y"])
+    tensors = {*call.read_tensors(), *call.written_tensors()}
+    total = sum(map(backend.nbytes, tensors))
     if call.name == "batch_norm" and call.settings.get("every"):  # of what it reads, some pixels
         y = call.writes["y"]
         whole = [each for each in tensors if each.count > y.count]

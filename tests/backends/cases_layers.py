@@ -172,6 +172,11 @@ def normalization_cases() -> None:
          {"y": reference.softmax(huge - huge.max(), 1)})  # fmt: skip
 
 
+def _statistics(x: np.ndarray) -> dict[str, np.ndarray]:
+    mean, variance = reference.moments(x)
+    return {"mean": mean, "rate": 1 / np.sqrt(variance + 0.01)}
+
+
 def batch_norm_cases() -> None:
     for shape in (3, 16, 5, 7), (2, 3, 4, 5), (9, 5), (2, 40, 3, 2, 2):
         channels = shape[1:2]
@@ -183,8 +188,7 @@ def batch_norm_cases() -> None:
         case("x".join(map(str, shape)), "batch_norm_statistics", {"x": x, **past},
              {"eps": 0.01, "fraction": 0.9},
              reference.batch_norm_statistics(x, *past.values(), 0.01, 0.9))  # fmt: skip
-        mean, variance = reference.moments(x)
-        both = {"mean": mean, "rate": 1 / np.sqrt(variance + 0.01)}
+        both = _statistics(x)
         affine = {"scale": scale, "bias": bias}
         addend, nothing = normal(*shape), dict.fromkeys((*both, *affine))
         for what, small, added, relu, *every in [
@@ -215,10 +219,7 @@ def _batch_norm(
     label = f"{'x'.join(map(str, x.shape))}, {what}"
 
     def forward(x: np.ndarray, constant: bool = True, relu: bool = relu) -> np.ndarray:
-        of_x = {}
-        if not constant:
-            mean, variance = reference.moments(x)
-            of_x = {"mean": mean, "rate": 1 / np.sqrt(variance + 0.01)}
+        of_x = {} if constant else _statistics(x)
         return reference.batch_norm(x, **small | of_x, addend=addend, relu=relu)
 
     there = (..., *(slice(None, None, step) for step in every))
@@ -255,8 +256,7 @@ def batch_norm_pooling_cases() -> None:
         x, channels = distinct(*image) / 8 - 2, image[1:2]
         scale, bias, dy = normal(*channels), normal(*channels), normal(*image[:2], *out)
         scale[:2] = 0, -1.5  # all are equal, and the first is the largest; the order turns around
-        mean, variance = reference.moments(x)
-        both = {"mean": mean, "rate": 1 / np.sqrt(variance + 0.01)}
+        both = _statistics(x)
         affine = {"scale": scale, "bias": bias}
         for what, small, relu in [
             ("whole", both | affine, False),
@@ -274,10 +274,7 @@ def _batch_norm_pooling(
     window = {name: settings[name] for name in ("kernel", "stride", "pad")}
 
     def forward(x: np.ndarray, constant: bool = True) -> Any:
-        of_x = {}
-        if not constant:
-            mean, variance = reference.moments(x)
-            of_x = {"mean": mean, "rate": 1 / np.sqrt(variance + 0.01)}
+        of_x = {} if constant else _statistics(x)
         y = reference.batch_norm(x, **small | of_x, addend=None, relu=False)
         y, index = reference.max_pooling(y, dy.shape[2:], **window)
         return (np.maximum(y, 0) if settings["relu"] else y), index

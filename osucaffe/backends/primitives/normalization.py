@@ -69,13 +69,17 @@ class BatchNormStatistics(Primitive):
     sums: FusedRead | None = None
 
 
+CHANNELS = ("mean", "rate", "scale", "bias")
+"""The tensors (C,) that batch normalization computes with."""
+
+
 class Normalization(Primitive, abstract=True):
     """What batch normalization computes with: see `batch_norm`."""
 
     @property
     def small(self) -> dict[str, Tensor | None]:
         """The tensors (C,), by their names."""
-        return {name: getattr(self, name) for name in ("mean", "rate", "scale", "bias")}
+        return {name: getattr(self, name) for name in CHANNELS}
 
 
 class BatchNorm(Normalization):

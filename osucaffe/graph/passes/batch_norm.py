@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ...backends.primitives.normalization import CHANNELS
 from ...backends.tensor import Call, Tensor
 from .editing import (
     Programs,
@@ -13,8 +14,10 @@ from .editing import (
     fuse,
     is_call,
     is_exposed,
+    is_handed_over,
     is_plain_sum,
     neighbours,
+    normalization_gradient,
     reads,
     reads_view,
     replace_read,
@@ -256,7 +259,6 @@ def _keep_gradient(calls: Sequence[Call], norm: Call, dy: Tensor) -> None:
 
 # -- both ------------------------------------------------------------------------------------------
 
-SMALL = ("mean", "rate", "scale", "bias")
 MOST_NOTED = 254
 """Elements of a window whose numbers fit into a byte, with one for none."""
 
@@ -264,65 +266,81 @@ MOST_NOTED = 254
 def join_pooling(programs: Programs) -> None:
     """Let maximum pooling normalize what it reads, where nothing else does: the largest images of a
     ResNet are not made, and neither are their gradients."""
-    users, (forward, *backward) = Users(programs), programs
-    for norm, pooling in neighbours(forward, {"batch_norm"} if backward else ()):
-        y = norm.writes["y"]
-        if (
-            pooling.name == "max_pooling"
-            and pooling.reads["x"] is y
-            and "index" in pooling.writes
-            and not pooling.settings.get("behind_relu")  # it stops the gradient for another ReLU
-            and math.prod(pooling.settings["kernel"]) <= MOST_NOTED
-            and len(y.shape) == 4
-            and not is_exposed(y)
-            and y not in norm.read_tensors()
-            and "addend" not in norm.reads
-            and users.only(y, norm, pooling)
-        ):
-            pairs = [_pooled_gradient(calls, norm, pooling) for calls in backward]
-            found = [pair for pair in pairs if pair]
-            if len(found) == len(pairs):
-                _join_pooling(programs, norm, pooling, found)
+    forward, *backward = programs
+    candidates = [
+        (norm, pooling)
+        for norm, pooling in neighbours(forward, {"batch_norm"} if backward else ())
+        if _may_pool(norm, pooling)
+    ]
+    if not candidates:
+        return
+    users = [Users(each) for each in (programs, *([calls] for calls in backward))]
+    for norm, pooling in candidates:
+        if not users[0].only(norm.writes["y"], norm, pooling):
+            continue
+        pairs = [
+            _pooled_gradient(calls, users_in_pass, norm, pooling)
+            for calls, users_in_pass in zip(backward, users[1:], strict=True)
+        ]
+        found = [pair for pair in pairs if pair]
+        if len(found) == len(pairs):
+            _join_pooling(programs, norm, pooling, found)
 
 
-def _pooled_gradient(calls: list[Call], norm: Call, pooling: Call) -> tuple[Call, Call] | None:
+def _may_pool(norm: Call, pooling: Call) -> bool:
+    """Whether the calls are such as can be one."""
+    y = norm.writes["y"]
+    return (
+        pooling.name == "max_pooling"
+        and pooling.reads["x"] is y
+        and "index" in pooling.writes
+        and not pooling.settings.get("behind_relu")  # it stops the gradient for another ReLU
+        and math.prod(pooling.settings["kernel"]) <= MOST_NOTED
+        and len(y.shape) == 4
+        and not is_exposed(y)
+        and y not in norm.read_tensors()
+        and "addend" not in norm.reads
+    )
+
+
+def _pooled_gradient(
+    calls: list[Call], users: Users, norm: Call, pooling: Call
+) -> tuple[Call, Call] | None:
     """The backward calls of a normalization and of the pooling behind it, if they can be one."""
-    index, x = pooling.writes["index"], norm.reads["x"]
-    spreads = [c for c in calls if c.name.endswith("pooling_backward") and reads(c, index)]
-    norms = [c for c in calls if c.name == "batch_norm_backward" and c.reads["x"] is x]
-    if len(spreads) != 1 or len(norms) != 1:
+    index, back = pooling.writes["index"], normalization_gradient(calls, norm)
+    spreads = [call for call in users.of(index) if call.name.endswith("pooling_backward")]
+    if back is None or len(spreads) != 1:
         return None
-    (spread,), (back,) = spreads, norms
+    (spread,) = spreads
     dy = spread.writes["dx"]
     if (
         back.reads["dys"] != [dy]
         or back.settings["relu"] != norm.settings["relu"]
-        or any(back.reads.get(name) is not norm.reads.get(name) for name in SMALL[:3])
+        or any(back.reads.get(n) is not norm.reads.get(n) for n in ("mean", "rate", "scale"))
         or "relu_output" in back.reads
         or "dy" in back.writes
         or spread.reads.keys() & {"addend", "relu_output"}
-        or is_exposed(dy)
+        or not is_handed_over(calls, users, dy, spread, back)
     ):
         return None
-    others = [call for call in Users([calls]).of(dy) if call not in (spread, back)]
-    later = all(calls.index(call) > calls.index(back) for call in others)
-    return (spread, back) if not others or (later and back.writes.get("dx") is dy) else None
+    return spread, back
 
 
 def _join_pooling(
     programs: Programs, norm: Call, pooling: Call, gradients: list[tuple[Call, Call]]
 ) -> None:
-    window = {name: pooling.settings[name] for name in ("kernel", "stride", "pad")}
-    small = {name: norm.reads[name] for name in SMALL if name in norm.reads}
-    window |= {"relu": norm.settings["relu"]} | {name: None for name in SMALL if name not in small}
     y, index, x = pooling.writes["y"], pooling.writes["index"], norm.reads["x"]
+    small = {name: norm.reads[name] for name in CHANNELS if name in norm.reads}
+    settings = {name: pooling.settings[name] for name in ("kernel", "stride", "pad")}
+    settings |= {"relu": norm.settings["relu"]}
+    settings |= {name: None for name in CHANNELS if name not in small}
     peaks = Tensor(y.shape, name=f"{y.name}.peaks", like=y)
     pooling.name, pooling.reads = "batch_norm_pooling", {"x": x, **small}
-    pooling.writes, pooling.settings = {"y": y, "index": index, "peaks": peaks}, dict(window)
+    pooling.writes, pooling.settings = {"y": y, "index": index, "peaks": peaks}, dict(settings)
     fuse(programs[0], pooling, norm)
     for calls, (spread, back) in zip(programs[1:], gradients, strict=True):
         back.name = "batch_norm_pooling_backward"
         back.reads = {"x": x, "dy": spread.reads["dy"], "index": index, "peaks": peaks, **small}
         without = {"dx", "dscale", "dbias"} - back.writes.keys()
-        back.settings = window | dict.fromkeys(without) | {"constant": back.settings["constant"]}
+        back.settings = settings | dict.fromkeys(without) | {"constant": back.settings["constant"]}
         fuse(calls, back, spread)

@@ -79,6 +79,23 @@ class Users:
         return found if found and (names is None or found.name in names) else None
 
 
+def is_handed_over(
+    calls: Sequence[Call], users: Users, term: Tensor, maker: Call, to: Call
+) -> bool:
+    """Whether only one call reads what another makes: others have the memory when the reader has
+    written there itself. users: of these calls."""
+    others = [call for call in users.of(term) if call not in (maker, to)]
+    later = all(calls.index(call) > calls.index(to) for call in others)
+    return not is_exposed(term) and (not others or (later and term in to.written_tensors()))
+
+
+def normalization_gradient(calls: Sequence[Call], norm: Call) -> Call | None:
+    """The call that makes the gradient of a batch normalization, if there is one of its x alone."""
+    x = norm.reads["x"]
+    found = [call for call in calls if call.name == "batch_norm_backward" and call.reads["x"] is x]
+    return found[0] if len(found) == 1 else None
+
+
 # -- what a call computes --------------------------------------------------------------------------
 
 

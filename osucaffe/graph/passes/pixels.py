@@ -18,6 +18,8 @@ from .editing import (
     fuse,
     is_call,
     is_exposed,
+    is_handed_over,
+    normalization_gradient,
     reads_view,
     replace_read,
     writes,
@@ -85,15 +87,10 @@ def _backward(calls: list[Call], norm: Call, readers: list[Call]) -> _Backward |
     """What a backward program does with the blob that a batch normalization makes, if its gradient
     is what these convolutions write alone, and nobody else reads their terms of it."""
     y, positions, users = norm.writes["y"], {call.position for call in readers}, Users([calls])
-    norms = [
-        call
-        for call in calls
-        if call.name == "batch_norm_backward" and call.reads["x"] is norm.reads["x"]
-    ]
-    if len(norms) != 1:
+    backward = normalization_gradient(calls, norm)
+    if backward is None:
         return None
-    (backward,) = norms
-    terms, written = backward.reads["dys"], [*backward.written_tensors()]
+    terms = backward.reads["dys"]
     of_readers = [call for call in calls if call.position in positions]
     filters = [
         call
@@ -109,13 +106,10 @@ def _backward(calls: list[Call], norm: Call, readers: list[Call]) -> _Backward |
         return None
     for maker in images:
         term = maker.writes["dx"]
-        others = [call for call in users.of(term) if call not in (maker, backward)]
-        later = all(calls.index(call) > calls.index(backward) for call in others)
         if (
-            (others and not (later and term in written))
-            or maker.reads.keys() & {"addend", "relu_output"}
+            maker.reads.keys() & {"addend", "relu_output"}
             or terms.count(term) > 1
-            or is_exposed(term)
+            or not is_handed_over(calls, users, term, maker, backward)
         ):
             return None
     return _Backward(filters, images, backward)

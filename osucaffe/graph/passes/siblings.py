@@ -204,9 +204,12 @@ def copy_parts_once(programs: Programs) -> None:
     in Inception modules the outputs of 1 x 1 convolutions, and their gradients, were copied out of
     the joint ones, and then again."""
     for calls in programs:
+        concats = [call for call in calls if call.name == "concat"]
+        if not concats:
+            continue
         # A gradient is another in each form of backward.
         users = Users(programs if calls is programs[0] else [programs[0], calls])
-        for concat in [call for call in calls if call.name == "concat"]:
+        for concat in concats:
             for number, x in enumerate(concat.reads["xs"]):
                 split = users.other(x, concat, ("split",))
                 if split in calls and _may_cut(split, concat, x, calls):

@@ -167,6 +167,15 @@ class _Matrix:
         function = kernel("batch_norm", name, **self.macros, **flags)
         return launch(function, self.grid, [*arguments, self.rows], block=self.block)
 
+    def gradients(
+        self, a: BatchNormBackward | BatchNormPoolingBackward, dys: list[Tensor],
+        mask: Tensor | None, others: list[Tensor | None], *, relu: bool, **flags: Any,
+    ) -> Step:  # fmt: skip
+        """A step over the gradients behind the ReLU: their sums, or what becomes of them."""
+        parts = [dys[0], dys[1] if len(dys) > 1 else None, mask]
+        flags |= {"PARTS": len(dys), "RELU": relu, "POSITIVE": relu and mask is not None}
+        return self.over("gradients", [self.x, *parts, *a.small.values(), *others], **flags)
+
     def finish_gradients(
         self, a: BatchNormBackward | BatchNormPoolingBackward, partial: Tensor, averages: Tensor
     ) -> Step:
@@ -236,18 +245,15 @@ def batch_norm_backward(call: CudaCall, a: BatchNormBackward) -> Step:
     mask = matrix.in_layout(a.relu_output) if a.relu and a.relu_output is not None else None
     whole = a.dx if a.every and a.dy is None else a.dy
     dy = None if whole is None else matrix.in_layout(whole)
-    small = [a.mean, a.rate, a.scale, a.bias]
     averages = call.temporary((2, matrix.channels))
     steps: list[Step] = [fill_step(dy, 0)] if a.every and dy is not None else []
 
     def gradients(
         matrix: _Matrix, target: Tensor | None, partial: Tensor | None, **flags: Any
     ) -> Step:
-        parts = [first, others[0] if others else None, mask]
-        arguments = [matrix.x, *parts, *small, averages, target, partial]
         masked = a.relu and (dy is None or flags["SUMS"])
-        flags |= {"PARTS": 1 + len(others), "RELU": masked}
-        return matrix.over("gradients", arguments, POSITIVE=masked and mask is not None, **flags)
+        operands = [averages, target, partial]
+        return matrix.gradients(a, [first, *others], mask, operands, relu=masked, **flags)
 
     average = a.dx is not None and not a.constant
     if average or dy is not None or a.dscale is not None or a.dbias is not None:
@@ -282,12 +288,11 @@ def batch_norm_pooling_backward(call: CudaCall, a: BatchNormPoolingBackward) -> 
     average = a.dx is not None and not a.constant
     if average or a.dscale is not None or a.dbias is not None:
         matrix = _Matrix(call, a.peaks, a.dy)  # elsewhere the gradient is 0
-        partial, small = matrix.partial(), [a.mean, a.rate, a.scale, a.bias]
-        parts = [matrix.x, matrix.in_layout(a.dy), None, None]
-        flags = {"PARTS": 1, "RELU": a.relu, "POSITIVE": 0, "SUMS": 1, "WHOLE": 0, "AVERAGES": 0}
-        sums = [*parts, *small, averages, None, partial]
-        steps += [
-            matrix.over("gradients", sums, **flags),
+        dys, partial = [matrix.in_layout(a.dy)], matrix.partial()
+        flags = {"SUMS": 1, "WHOLE": 0, "AVERAGES": 0}
+        others = [averages, None, partial]
+        steps = [
+            matrix.gradients(a, dys, None, others, relu=a.relu, **flags),
             matrix.finish_gradients(a, partial, averages),
         ]
     if a.dx is not None:

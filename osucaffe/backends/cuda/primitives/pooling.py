@@ -70,7 +70,8 @@ def over_images(
     tiled = maximum and max(a.stride) <= 2 and max(a.kernel) <= MOST_TILED
     # What windows share is read once for four pixels; or for two, as windows side by side may share
     # little, and four take many registers, unless a thread has two channels only.
-    few = tiled and not backward and normalized is not _PLAIN
+    is_normalized = normalized is not _PLAIN
+    few = tiled and not backward and is_normalized
     tile = (2, 2 if backward or few or a.stride[1] == 1 else 1) if tiled else (1, 1)
     vector = math.gcd(over.shape[1], 2 if few else 16 // ITEM_BYTES[floats])
     count = over.shape[0] * over.shape[1] // vector
@@ -87,11 +88,11 @@ def over_images(
         }  # fmt: skip
     name = "pooling_backward" if backward else "max_pooling" if maximum else "average_pooling"
     note = "uint8_t" if not maximum or others[0] is None else rest[0]
-    macros |= {"MAXIMUM": maximum, "BACKWARD": backward, "NOTE": note}
-    macros["NORMALIZED"] = normalized is not _PLAIN
-    # So many blocks at once: registers are limited to what lets them.
-    macros |= {"THREADS": THREADS, "BLOCKS": 2 if normalized is not _PLAIN and vector > 4 else 3}
-    function = kernel("pooling", name, **macros)
+    blocks = 2 if is_normalized and vector > 4 else 3  # at once: so registers are limited
+    function = kernel(
+        "pooling", name, MAXIMUM=maximum, BACKWARD=backward, NORMALIZED=is_normalized, NOTE=note,
+        THREADS=THREADS, BLOCKS=blocks, **macros,
+    )  # fmt: skip
     given = [] if name == "average_pooling" else [*rest, *normalized[1:]]
     return launch(function, blocks_for(count), [large, small, *given, count])
 
