@@ -42,6 +42,8 @@ def movement_cases() -> None:
         {"axis": 1, "cuts": cuts},
         {"y": some},
     )
+    one = {"axis": 1, "cuts": [(3, 1)]}  # in memory it lies alike in either order
+    case("of one channel", "concat", {"xs": [together]}, one, {"y": together[:, 3:4]})
     case("with a gap", "split", {"x": together}, {"axis": 1}, {"ys": [x, None, z]})
     case("batch", "split", {"x": x}, {"axis": 0}, {"ys": [x[:1], x[1:]]})
 

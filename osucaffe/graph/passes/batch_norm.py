@@ -294,6 +294,7 @@ def _may_pool(norm: Call, pooling: Call) -> bool:
         pooling.name == "max_pooling"
         and pooling.reads["x"] is y
         and "index" in pooling.writes
+        and pooling.writes["index"].is_open  # it is not a mask, which others read
         and not pooling.settings.get("behind_relu")  # it stops the gradient for another ReLU
         and math.prod(pooling.settings["kernel"]) <= MOST_NOTED
         and len(y.shape) == 4

@@ -28,10 +28,12 @@ CONVOLUTION = f"convolution_param {{ num_output: 8 kernel_size: 1 weight_filler 
 END = "reduction_param { operation: SUMSQ } loss_weight: 1"
 
 
-def net_of(stem: str, last: str = "stem", pool: str = POOL, more: str = "") -> str:
+def net_of(
+    stem: str, last: str = "stem", pool: str = POOL, more: str = "", top: str = "pool"
+) -> str:
     return (
         f'layer {{ name: "x" type: "Input" top: "x" input_param {{ {SHAPES} }} }}\n'
-        + stem + layer("pool", "Pooling", last, "pool", pool)
+        + stem + layer("pool", "Pooling", last, top, pool)
         + layer("y", "Convolution", "pool", "y", CONVOLUTION)
         + layer("loss", "Reduction", "y", "loss", END) + more
     )  # fmt: skip
@@ -73,6 +75,7 @@ LOOK = layer("look", "Power", "stem", "look")
     "options",
     [
         {"more": LOOK},
+        {"top": "pool mask"},
         {"pool": "pooling_param { kernel_size: 3 stride: 2 pool: AVE }"},
         {"pool": "pooling_param { kernel_size: 16 pad: 6 }"},
         {
@@ -81,7 +84,7 @@ LOOK = layer("look", "Power", "stem", "look")
             + layer("sum", "Eltwise", "a b", "stem")
         },
     ],
-    ids=["another reads", "mean", "a large window", "a sum between"],
+    ids=["another reads", "a mask", "mean", "a large window", "a sum between"],
 )
 def test_what_others_want_is_made(options: dict[str, str]) -> None:
     net, _ = run(net_of(**{"stem": branch("stem", "x", relu=True)} | options))

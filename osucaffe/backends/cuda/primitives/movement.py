@@ -66,7 +66,8 @@ def _runs(parts: Sequence[Tensor | None]) -> list[list[int]]:
 
 @primitive("flat")
 def concat(call: CudaCall, a: Concat) -> Step:
-    inside = _inside(a.y, a.axis)
+    # The largest tells how all lie: with one channel, whatever the order, memory is the same.
+    inside = _inside(max(a.y, *a.xs, key=lambda each: each.size), a.axis)
     rows = a.y.size // (a.y.shape[a.axis] * inside)
     parts = [(at * inside, extent * inside) for at, extent in a.parts]
     return sequence([
