@@ -25,7 +25,7 @@ from .problem import Problem
 from .tensor_cores import mma_macros
 
 MOST_CHANNELS = 4
-MOST_STEPS = 5
+MOST_STEPS = 7
 """Of a product: its filters lie in registers."""
 LEAST_WORK = 1e8
 """Multiplications: what is smaller, small_mma's kernel keeps in shared memory as a whole."""

@@ -30,7 +30,7 @@ from .operands import Operands
 from .problem import Problem
 from .tensor_cores import can_use_wgmma, wgmma
 
-LEAST_WORK = {"tf32": 1e9, "bf16": 3e8, "fp16": 3e8}
+LEAST_WORK = 3e8
 """Multiplications from which on it is worth trying."""
 MOST_ADDING = 128
 """Channels that a product sums over, up to which its tiles wait for memory: there our own kernel
@@ -312,7 +312,7 @@ def as_implicit_gemm(
         return None
     gemm = ImplicitGemm.like(problem, dtype=PRECISIONS[precision], **more)
     gemm = replace(gemm, sums=sums if gemm.can_sum else 0)
-    return gemm if gemm.possible and gemm.work >= LEAST_WORK[precision] else None
+    return gemm if gemm.possible and gemm.work >= LEAST_WORK else None
 
 
 def adds_gradient(gpu: Gpu, call: Call) -> bool:

@@ -1,4 +1,5 @@
-"""Owns convolutions so small that libraries are slow at them: LeNet's, or on three channels.
+"""Owns convolutions so small that libraries are slow at them: LeNet's, or on three channels; and
+inner products, which are such on one image.
 
 Shared memory holds what a block of threads needs; tensor cores multiply, at best in tf32 (so not in
 fp32 runs). The kernel `correlate` computes outputs and the gradients of inputs; `gradient`, with a
@@ -19,6 +20,7 @@ import numpy as np
 
 from ...tensor import Step, Tensor, sequence
 from ..call import CudaCall, Kernels, Provider
+from ..gpu import Gpu
 from ..layout import C_TYPES, ITEM_BYTES, dtype_of, is_nhwc, strides
 from ..passes.rows import sum_parts
 from ..runtime.compile import kernel
@@ -30,13 +32,19 @@ from .tensor_cores import mma_macros
 
 MOST_WORK = 7e8
 """Multiplications up to which it is worth trying whether these kernels are the fastest."""
-LATENCY, WORDS_A_CYCLE = 3000, 12
-"""Cycles until a block multiplies, and words a cycle from the cache that all share: on an H200,
-about; `TileConfig.cycles` only orders tile configs by them."""
+LATENCY, WORDS_A_CYCLE, WORDS_A_THREAD = 3000, 12, 0.045
+"""Cycles until a block multiplies, and words a cycle from the cache that all share, in all and for
+a thread: on an H200, about; `TileConfig.cycles` only orders tile configs by them."""
 WARPS = 16
 """Of a block, at most."""
 TRIED = 4
 """Tile configs that are timed."""
+MOST_PARTIAL = 2**22
+"""Numbers that blocks leave of the gradient of filters, to be summed."""
+PRODUCT_OUTPUTS = (8, 16, 32, 64)
+"""Of a block, where a matrix product is the convolution of one image."""
+LEAST_ROWS, MOST_PRODUCT_WORK = 16, 5e7
+"""Of such a product: with less, a product without tensor cores is faster, with more, a library."""
 
 
 def round_up(count: int, rest: int, modulus: int = 8) -> int:
@@ -65,16 +73,17 @@ class TileConfig:
         macros = " ".join(f"{name}={value}" for name, value in self.macros)
         return f"{self.grid} {self.threads} {macros}"
 
-    def cycles(self, device: Device, loaded: int, multiplied: int) -> float:
+    def cycles(self, device: Device, moved: int, multiplied: int) -> float:
         """An estimate of its time: blocks on a multiprocessor share its units, and come in waves.
 
-        loaded, multiplied: words that a block loads, and cycles that its tiles take there.
+        moved, multiplied: words that a block loads and stores, and cycles that its tiles take.
         """
         shared = device.shared_memory_per_sm // (self.words * 4 + device.reserved_shared_memory)
         together = max(1, min(shared, device.threads_per_sm // self.threads))
         waves = -(-math.prod(self.grid) // (device.sm_count * together))
         at_once = min(together, -(-math.prod(self.grid) // device.sm_count))
-        return waves * (LATENCY + at_once * (loaded / WORDS_A_CYCLE + multiplied))
+        rate = min(WORDS_A_CYCLE, at_once * self.threads * WORDS_A_THREAD)
+        return waves * (LATENCY + at_once * (moved / rate + multiplied))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,9 +101,10 @@ class Small(Problem):
         """How many elements a word holds: two of 16 bits, if the extent summed over is even."""
         return 2 if self.dtype != "float32" and even % 2 == 0 else 1
 
-    def macros_for(self, x: Tensor, pair: int, most: int) -> dict[str, Any]:
-        """Macros of each kernel. pair: elements of a word; most: those loaded at once."""
-        n, c, h, w = strides(x)
+    def macros_for(self, x: Tensor, places: Sequence[int], pair: int, most: int) -> dict[str, Any]:
+        """Macros of each kernel. places: the strides of x; pair: elements of a word; most: those
+        loaded at once."""
+        n, c, h, w = places
         # Neighbouring channels in one load, where they are neighbours.
         vector = math.gcd(self.x[1], most) if c == 1 else 1
         return self.macros | mma_macros(self.dtype, pair) | {
@@ -108,9 +118,12 @@ class Small(Problem):
         """The most promising tile configs for `correlate`; none if it cannot compute this."""
         if min(self.pad) < 0:
             return []
+        shares = [1, 2]
+        if self.is_product:
+            shares = [1, *(-(-self.outputs // own) for own in PRODUCT_OUTPUTS)]
         estimates = {
             config: estimate
-            for rows, deep, parts in itertools.product(_halves(self.y[2]), (1, 2, 4), (1, 2))
+            for rows, deep, parts in itertools.product(_shares(self.y[2]), (1, 2, 3, 4), shares)
             for config, estimate in self._correlation(device, rows, deep, parts)
         }
         return sorted(estimates, key=lambda config: estimates[config])[:TRIED]
@@ -139,9 +152,9 @@ class Small(Problem):
         tiles = -(-rows * self.y[3] // (16 * deep))
         splits = max(1, min(WARPS // tiles, steps // 6, 8))
         loaded = self.patch(rows, self.kernel[0], pitch) + filters
-        sums = (splits - 1) * tiles * deep * 16 * (across * 8 + 2)
+        sums = splits * tiles * deep * 16 * (across * 8 + 2)
         words = max(loaded + steps * (8 if neighbours else 16), sums)
-        if tiles > WARPS or deep * across > 16 or words * 4 > device.shared_memory:
+        if tiles > WARPS or deep * across > 16 or (words + own) * 4 > device.shared_memory:
             return
         if (parts - 1) * own >= outputs:
             return
@@ -152,17 +165,24 @@ class Small(Problem):
         grid = (self.y[0], -(-self.y[2] // rows), parts)
         config = TileConfig(grid, tiles * splits * 32, words, tuple(macros.items()))
         multiplied = tiles * steps * max(4 * deep + 2 * across + 1, 2 * deep * across)
-        yield config, config.cycles(device, loaded, multiplied)
+        yield config, config.cycles(device, loaded + rows * self.y[3] * own, multiplied)
 
     def correlate(self, config: TileConfig, call: CudaCall) -> Step:
         """A step that computes it, for a call. Images of an odd number of channels are read as they
         lie."""
         as_stored = not self.flipped and self.x[1] % 2 == 1
         x, w, b, _, relu_output, y, slope = Operands.of(call, x_as_stored=as_stored)
+        return self.correlation(config, x, strides(x), w, b, relu_output, y, slope)
+
+    def correlation(
+        self, config: TileConfig, x: Tensor, places: Sequence[int], w: Tensor, b: Tensor | None,
+        relu_output: Tensor | None, y: Tensor, slope: float,
+    ) -> Step:  # fmt: skip
+        """A step that computes it from these (see `Operands`). places: the strides of x."""
         divided = dict(config.macros)
         own = [divided["OWN"], self.y[1] - (config.grid[2] - 1) * divided["OWN"]]
         most = 16 // ITEM_BYTES[self.dtype]
-        macros = self.macros_for(x, self.pair(self.x[1]), most)
+        macros = self.macros_for(x, places, self.pair(self.x[1]), most)
         macros["MASKED"] = int(relu_output is not None)
         if self.flipped:
             macros["WVEC"] = math.gcd(*own, 4)
@@ -176,12 +196,9 @@ def even_blocks(device: Device) -> int:
     return max(32, device.sm_count // 32 * 32)
 
 
-def _halves(count: int) -> Iterator[int]:
-    """count, then half of what there was before, rounded up, down to 1."""
-    while count > 1:
-        yield count
-        count = -(-count // 2)
-    yield 1
+def _shares(count: int) -> list[int]:
+    """What 1, 2, 3 ... equal shares of so many have, the last perhaps less."""
+    return list(dict.fromkeys(-(-count // shares) for shares in range(1, count + 1)))
 
 
 def small(device: Device, precision: str, dtype: str, problem: Problem) -> Small | None:
@@ -190,6 +207,17 @@ def small(device: Device, precision: str, dtype: str, problem: Problem) -> Small
     if not fits or precision == "fp32" or not device.has_mma or problem.work > MOST_WORK:
         return None
     return Small.like(problem, dtype=dtype)
+
+
+def small_product(gpu: Gpu, rows: int, outputs: int, channels: int) -> Small | None:
+    """The product of a matrix (rows, channels) by filters as the convolution of one image, with a
+    pixel for each row; if it is worth trying as such and the device can."""
+    image, maps = (1, channels, rows, 1), (1, outputs, rows, 1)
+    window = (1, 1), (0, 0), (1, 1)
+    problem = Problem(image, (outputs, channels, 1, 1), maps, window, 1)
+    if gpu.precision == "fp32" or not gpu.properties.has_mma or rows < LEAST_ROWS:
+        return None
+    return Small.like(problem, dtype=gpu.dtype) if problem.work <= MOST_PRODUCT_WORK else None
 
 
 # -- candidates ------------------------------------------------------------------------------------
@@ -221,10 +249,11 @@ def small_mma_wgrad(call: CudaCall, problem: Problem) -> list[Provider]:
 def configs(device: Device, small: Small) -> list[TileConfig]:
     """Tile configs; none if the kernel cannot compute it."""
     rows = dict.fromkeys((small.kernel[0], 1))
-    return [config for each in rows for config in _config(device, small, each)]
+    found = (_config(device, small, each) for each in rows)
+    return [config for config in found if config]
 
 
-def _config(device: Device, small: Small, kernel_rows: int) -> Iterator[TileConfig]:
+def _config(device: Device, small: Small, kernel_rows: int) -> TileConfig | None:
     """The tile config where a block has so many rows of the kernel, if it is possible."""
     channels, outputs = small.x[1], small.y[1]
     height, width = small.y[2:]
@@ -246,8 +275,9 @@ def _config(device: Device, small: Small, kernel_rows: int) -> Iterator[TileConf
     half, blocks = device.shared_memory // 2 - device.reserved_shared_memory, even_blocks(device)
     fitting = [rows for rows in divisors if size(rows) * 4 <= half]
     if not fitting or high > 4 or groups > WARPS:
-        return
-    enough = [r for r in fitting if small.x[0] * (height // r) * parts >= blocks * 3 // 4]
+        return None
+    # Some multiprocessors have two blocks: the loads of one are beside the products of the other.
+    enough = [r for r in fitting if small.x[0] * (height // r) * parts >= blocks * 5 // 4]
     rows = (enough or fitting[-1:])[0]
     units = small.x[0] * (height // rows)
     # Warps in fours, one for each of a processor's quarters, as far as that goes.
@@ -256,18 +286,16 @@ def _config(device: Device, small: Small, kernel_rows: int) -> Iterator[TileConf
     steps = -(-rows * width // (8 * pair))
     shares = max(1, min(8 // groups, steps // 2))
     a_block = max(1, -(-units * parts // (2 * blocks)))
-    words = size(rows)
-    if shares > 1:
-        words = max(words, high * 16 * (groups * wide * 8 + 2))
-    if words * 4 > device.shared_memory:
-        return
+    words = max(size(rows), shares * high * 16 * (groups * wide * 8 + 2))
+    splits = -(-units // a_block)
+    if words * 4 > device.shared_memory or splits * outputs * small.columns > MOST_PARTIAL:
+        return None
     macros = {
         "ROWS": rows, "PITCH": pitch, "OPITCH": maps_pitch, "UNITS": a_block,
         "KROWS": kernel_rows, "WIDE": wide, "GROUPS": groups, "SHARES": shares,
         "OVEC": math.gcd(outputs, 4),
     }  # fmt: skip
-    grid = (-(-units // a_block), parts)
-    yield TileConfig(grid, groups * shares * 32, words, tuple(macros.items()))
+    return TileConfig((splits, parts), groups * shares * 32, words, tuple(macros.items()))
 
 
 def _gradients(small: Small, config: TileConfig, call: CudaCall) -> Step:
@@ -275,7 +303,7 @@ def _gradients(small: Small, config: TileConfig, call: CudaCall) -> Step:
     x, dy, dw = (call.needed(name) for name in ("x", "dy", "dw"))
     images = x if x.shape[1] % 2 else channels_last_blob(call, x)
     maps = channels_last_blob(call, dy)
-    macros = small.macros_for(images, small.pair(small.y[3]), 4)
+    macros = small.macros_for(images, strides(images), small.pair(small.y[3]), 4)
     splits = config.grid[0]
     units = small.x[0] * (small.y[2] // dict(config.macros)["ROWS"])
     columns = small.y[1] * (small.columns + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from ...primitives.products import (
 )
 from ...primitives.recording import arguments
 from ...tensor import Step, Tensor
-from ..call import Candidate, Followed, Pending, Provider
+from ..call import Candidate, Followed, Kernels, Pending, Provider
 from ..convolution import providers
 from ..convolution.gemm import Bound, Gemm
 from ..convolution.operands import (
@@ -29,6 +29,7 @@ from ..convolution.operands import (
     choose_weight_layout,
 )
 from ..convolution.problem import Problem
+from ..convolution.small_mma import TileConfig, small_product
 from ..layout import ITEM_BYTES, Layout, choose_row_layout, dtype_of, is_row_major
 from ..libraries.cublaslt import Product
 from ..passes.elementwise import finish_gradient
@@ -131,12 +132,33 @@ def _tune(
     product: Product,
     bind: Callable[[CudaCall], Bound],
     small: Provider,
+    more: Sequence[Provider] = (),
 ) -> Pending:
-    """Let the tuner choose between cuBLASLt and, where there is little to do, our own kernel."""
+    """Let the tuner choose between cuBLASLt and, where there is little to do, our own kernels.
+    small: without tensor cores; more: with them."""
     work, rows = product.m * product.n * product.k, product.m
     most = MOST_WORK if isinstance(a, InnerProduct) else MOST_GRADIENT_WORK
-    tries_small = not a.transpose and work <= most and rows <= MOST_ROWS
-    return call.tune([Gemm(call.backend, product, bind), *([small] if tries_small else [])])
+    own = [] if a.transpose else [*([small] if work <= most and rows <= MOST_ROWS else []), *more]
+    return call.tune([Gemm(call.backend, product, bind), *own])
+
+
+def _by_tensor_cores(call: CudaCall, nhwc: bool, size: Size, *, flipped: bool) -> list[Kernels]:
+    """The kernel for small convolutions, where it is worth trying, for outputs or (flipped) the
+    gradient of the input. size: rows, columns and what is summed over, of the former."""
+    found = small_product(call.backend, *size)
+    if found is None:
+        return []
+    small = found.transposed if flipped else found
+
+    def make(config: TileConfig, call: CudaCall) -> Step:
+        a = _operands(call, nhwc)
+        x, b, mask, y = (a.dy, None, a.relu_output, a.dx) if flipped else (a.x, a.b, None, a.y)
+        slope = 1.0 if flipped or a.relu is None else a.relu
+        places = 0, 1, small.x[1], 0
+        return small.correlation(config, x, places, a.w, b, mask, y, slope)
+
+    configs = functools.partial(small.correlations, call.backend.properties)
+    return [Kernels("small_mma", configs, make)]
 
 
 # -- outputs ---------------------------------------------------------------------------------------
@@ -161,7 +183,8 @@ def inner_product(call: CudaCall, a: InnerProduct) -> Pending:
             return Bound(a.x, a.w, a.y, a.b, [])
         return Bound(a.x, a.w, a.y, None, [bias_step(a.y, a.b, a.relu, columns)])
 
-    return _tune(call, a, product, bind, _SmallProduct(size, nhwc))
+    tensor_cores = _by_tensor_cores(call, nhwc, size, flipped=False)
+    return _tune(call, a, product, bind, _SmallProduct(size, nhwc), tensor_cores)
 
 
 @dataclass(frozen=True)
@@ -206,7 +229,9 @@ def inner_product_backward_data(call: CudaCall, a: InnerProductBackwardData) -> 
         behind = [] if a.relu_output is None else [finish_gradient(a.dx, None, a.relu_output)]
         return Bound(a.dy, a.w, a.dx, None, behind)
 
-    return _tune(call, a, product, bind, _SmallGradient((columns, rows, inside), nhwc))
+    tensor_cores = _by_tensor_cores(call, nhwc, (rows, columns, inside), flipped=True)
+    small = _SmallGradient((columns, rows, inside), nhwc)
+    return _tune(call, a, product, bind, small, tensor_cores)
 
 
 @primitive("own")

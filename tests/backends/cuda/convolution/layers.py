@@ -131,7 +131,7 @@ IMAGE = {"image": Layer((2, 3, 23, 27), (8, 3, 7, 7), (2, 2), (2, 1))}
 """Its blocks of pixels become channels."""
 OF_ANY_SIZE: list[tuple[Any, str, Any]] = [
     (providers, "WORTH_FUSING", 0),
-    (implicit_gemm, "LEAST_WORK", dict.fromkeys(implicit_gemm.LEAST_WORK, 0)),
+    (implicit_gemm, "LEAST_WORK", 0),
     (wgrad_tf32, "LEAST_WORK", 0),
     (wgrad_16bit, "LEAST_WORK", 0),
     (space_to_depth, "LEAST_WORK", 0),

@@ -10,6 +10,7 @@ import pytest
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cuda import Cuda
+from osucaffe.backends.cuda.convolution import small_mma
 from osucaffe.backends.cuda.primitives import products
 
 from ...running import Output, run_call
@@ -20,15 +21,17 @@ SIZES = {
     "CIFAR-10 ip1": (100, 64, 1024),
     "CIFAR-10 ip2": (100, 10, 64),
     "LeNet ip1": (64, 500, 800),
-    "odd": (9, 13, 130),
+    "odd": (19, 13, 130),
 }
 """Rows, outputs, inputs."""
+PRODUCTS = [("small product", number) for number in range(len(products.SHAPES))]
+TENSOR_CORES = [("small_mma", number) for number in range(small_mma.TRIED)]
 
 
-@pytest.fixture(autouse=True, params=range(len(products.SHAPES)))
-def own_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def own_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is to win in turn."""
-    force(monkeypatch, "small product", request.param)
+    force(monkeypatch, *request.param)
 
 
 def tensors(size: str) -> list[np.ndarray]:
@@ -61,8 +64,10 @@ def run(size: str, make: Callable[[], Any], *, masked: bool = False) -> dict[str
     return forward | backward
 
 
-@pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
+@pytest.mark.parametrize("own_kernel", [*PRODUCTS, TENSOR_CORES[0]], indirect=True)
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
 @pytest.mark.parametrize("size", SIZES)
+@pytest.mark.usefixtures("own_kernel")
 def test_kernels_compile(size: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     simulate(monkeypatch)
     for masked in False, True:
@@ -70,8 +75,10 @@ def test_kernels_compile(size: str, precision: str, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("own_kernel", [*PRODUCTS, *TENSOR_CORES], indirect=True)
 @pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
 @pytest.mark.parametrize("size", SIZES)
+@pytest.mark.usefixtures("own_kernel")
 def test_kernels_agree(size: str, precision: str) -> None:
     wanted, (x, *_) = run(size, Cpu), tensors(size)
     for masked in False, True:

@@ -49,18 +49,41 @@ template <typename E, int N> __device__ __forceinline__ void put(uint32_t* to, c
     *reinterpret_cast<Vector<uint32_t, N>*>(to) = words;
 }
 
-// The block loads what `load` gives for 0 ... count - 1, and stores it. A thread loads BATCH before it
-// waits for the first: the block has nothing else to do. Behind the last comes the last again.
-template <int BATCH, typename Load, typename Store>
+// What lies between waiting for memory and the products is bound by instructions: few a word count.
+//
+// Of so many vectors those that a thread loads before it waits for the first: up to 8, in equal parts.
+__device__ constexpr int at_once(int count) {
+    int rounds = (count + THREADS - 1) / THREADS, parts = (rounds + 7) / 8;
+    return (rounds + parts - 1) / parts;
+}
+
+// The block loads what `load` gives for 0 ... count - 1, and stores it. Behind the last comes the last
+// again. MOST: of what count may be: if no thread comes twice, what is loaded next need not wait.
+template <int MOST, typename Load, typename Store>
 __device__ __forceinline__ void copy(int count, Load load, Store store) {
-#pragma unroll 1
-    for (int begin = threadIdx.x; begin < count; begin += BATCH * THREADS) {
+    constexpr int BATCH = at_once(MOST);
+    auto batch = [&](int begin) {
         decltype(load(0)) v[BATCH];
 #pragma unroll
         for (int i = 0; i < BATCH; ++i) v[i] = load(min(begin + i * THREADS, count - 1));
 #pragma unroll
         for (int i = 0; i < BATCH; ++i) store(min(begin + i * THREADS, count - 1), v[i]);
+    };
+    if constexpr (MOST <= BATCH * THREADS) {
+        batch(threadIdx.x);
+    } else {
+#pragma unroll 1
+        for (int begin = threadIdx.x; begin < count; begin += BATCH * THREADS) batch(begin);
     }
+}
+
+// The block calls this for all places of a matrix: neighbouring threads have neighbouring columns.
+template <int COLUMNS, typename F> __device__ __forceinline__ void for_each_place(int rows, F call) {
+    constexpr int BESIDE = COLUMNS < THREADS ? COLUMNS : THREADS, BELOW = THREADS / BESIDE;
+    if (threadIdx.x >= BESIDE * BELOW) return;
+    for (int column = threadIdx.x % BESIDE; column < COLUMNS; column += BESIDE)
+#pragma unroll 4
+        for (int row = threadIdx.x / BESIDE; row < rows; row += BELOW) call(row, column);
 }
 
 // Neighbouring channels of a pixel of the input, zero outside.
@@ -81,13 +104,7 @@ __device__ __forceinline__ PatchIndex patch_index(int i) {
 #endif
 }
 
-// The BATCH of `copy` for so many vectors: up to 8, in equal parts.
-__device__ constexpr int at_once(int count) {
-    int rounds = (count + THREADS - 1) / THREADS, parts = (rounds + 7) / 8;
-    return (rounds + parts - 1) / parts;
-}
-
-// A lane's part of tiles of sums in shared memory, whose rows are STRIDE floats apart: stored, and added.
+// A lane's part of tiles of sums to shared memory, whose rows are STRIDE floats apart.
 template <int STRIDE, int M, int N>
 __device__ __forceinline__ void store_sums(float* to, const float (&sum)[M][N][4]) {
 #pragma unroll
@@ -98,20 +115,6 @@ __device__ __forceinline__ void store_sums(float* to, const float (&sum)[M][N][4
             for (int i = 0; i < 4; i += 2)
                 *reinterpret_cast<float2*>(to + (h * 16 + i * 4) * STRIDE + j * 8) =
                     make_float2(sum[h][j][i], sum[h][j][i + 1]);
-}
-
-template <int STRIDE, int M, int N>
-__device__ __forceinline__ void add_sums(const float* from, float (&sum)[M][N][4]) {
-#pragma unroll
-    for (int h = 0; h < M; ++h)
-#pragma unroll
-        for (int j = 0; j < N; ++j)
-#pragma unroll
-            for (int i = 0; i < 4; i += 2) {
-                float2 v =
-                    *reinterpret_cast<const float2*>(from + (h * 16 + i * 4) * STRIDE + j * 8);
-                sum[h][j][i] += v.x, sum[h][j][i + 1] += v.y;
-            }
 }
 
 #ifdef SPLITS
@@ -137,7 +140,7 @@ __device__ __forceinline__ void add_sums(const float* from, float (&sum)[M][N][4
 
 __device__ __forceinline__ void load_patch(const S* image, uint32_t* patch, int top) {
     constexpr int COUNT = HEIGHT * WIDTH * C / VEC;
-    copy<at_once(COUNT)>(
+    copy<COUNT>(
         COUNT,
         [&](int i) {
             PatchIndex at = patch_index(i);
@@ -153,7 +156,7 @@ __device__ __forceinline__ void load_filters(const T* w, uint32_t* filters, int 
     int own = min(OWN, O - output);
 #if FLIPPED
     constexpr int ROW = KH * KW * OWN / WVEC, COUNT = CHANNELS * ROW;
-    copy<at_once(COUNT)>(
+    copy<COUNT>(
         COUNT,
         [&](int i) {
             int at = i % ROW * WVEC;
@@ -166,7 +169,7 @@ __device__ __forceinline__ void load_filters(const T* w, uint32_t* filters, int 
         [&](int i, const Pair<T, WVEC>& v) { put(filters + i / ROW * RUN + i % ROW * WVEC, v); });
     if (threadIdx.x < ACROSS * 8) filters[CHANNELS * RUN + threadIdx.x] = 0;
 #else
-    copy<at_once(OWN * K / WVEC)>(
+    copy<OWN * K / WVEC>(
         own * K / WVEC, [&](int i) { return get<T, WVEC>(w + output * K + i * WVEC); },
         [&](int i, const Vector<T, WVEC>& v) {
 #if K % WVEC == 0
@@ -203,12 +206,15 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 correlate(const S* x, const T* w, const float* b, const T* relu_output, T* y, float slope) {
     pdl_wait();
     extern __shared__ uint32_t shared[];
+    __shared__ float bias[OWN];
     uint32_t *patch = shared, *filters = shared + PATCH;
     int2* place = reinterpret_cast<int2*>(filters + FILTERS);
     int n = blockIdx.x, row = blockIdx.y * ROWS, output = blockIdx.z * OWN;
     load_patch(x + n * (int64_t)X_N, patch, row - PH);
     load_filters(w, filters, output);
     load_places(place);
+    for (int i = threadIdx.x; i < min(OWN, O - output); i += THREADS)
+        bias[i] = b ? b[output + i] : 0.0f;
     __syncthreads();
 
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -261,45 +267,37 @@ correlate(const S* x, const T* w, const float* b, const T* relu_output, T* y, fl
         }
     }
     pdl_launch_next();
-    if (SPLITS > 1) {
-        constexpr int PART = TILES * DEEP * 16 * SIDE;
-        float* parts = reinterpret_cast<float*>(shared) + (tile * DEEP * 16 + g) * SIDE + 2 * t;
-        __syncthreads();
-        if (split) store_sums<SIDE>(parts + (split - 1) * PART, sum);
-        __syncthreads();
-        if (split) return;
+    // Sums of all warps to shared memory, from where threads take what lies together in y.
+    constexpr int PART = TILES * DEEP * 16 * SIDE, VECTOR = O % 2 ? 1 : 2;
+    float* parts = reinterpret_cast<float*>(shared);
+    __syncthreads();
+    store_sums<SIDE>(parts + split * PART + (tile * DEEP * 16 + g) * SIDE + 2 * t, sum);
+    __syncthreads();
+    int own = min(OWN, O - output);
+    int64_t first = ((int64_t)n * OH + row) * OW * O + output;
+    for_each_place<OWN / VECTOR>(min(ROWS, OH - row) * OW, [&](int pixel, int column) {
+        int o = column * VECTOR;
+        if (o >= own) return;
+        const float* from = parts + pixel * SIDE + o;
+        float v[VECTOR];
 #pragma unroll
-        for (int other = 0; other < SPLITS - 1; ++other) add_sums<SIDE>(parts + other * PART, sum);
-    }
-    int left = min(ROWS, OH - row) * OW;
-    int64_t first = ((int64_t)n * OH + row) * OW * O;
-    T* to = y + first;
+        for (int j = 0; j < VECTOR; ++j) v[j] = bias[o + j];
 #pragma unroll
-    for (int j = 0; j < ACROSS; ++j) {
-        int o = output + j * 8 + 2 * t;
-        if (o >= O) continue;
-        float bias[2] = {b ? b[o] : 0.0f, b && o + 1 < O ? b[o + 1] : 0.0f};
+        for (int k = 0; k < SPLITS; ++k) {
+            auto part = get<float, VECTOR>(from + k * PART);
 #pragma unroll
-        for (int d = 0; d < DEEP; ++d)
+            for (int j = 0; j < VECTOR; ++j) v[j] += part.element[j];
+        }
 #pragma unroll
-            for (int i = 0; i < 4; i += 2) {
-                int pixel = (tile * DEEP + d) * 16 + i * 4 + g;
-                if (pixel >= left) continue;
-                float low = sum[d][j][i] + bias[0], high = sum[d][j][i + 1] + bias[1];
-                float v[2] = {relu(low, slope), relu(high, slope)};
+        for (int j = 0; j < VECTOR; ++j) v[j] = relu(v[j], slope);
 #if MASKED
-                const T* mask = relu_output + first + pixel * O + o;
-                v[0] = behind_relu(v[0], to_float(mask[0]));
-                if (o + 1 < O) v[1] = behind_relu(v[1], to_float(mask[1]));
+        float mask[VECTOR];
+        load<T, VECTOR>(relu_output + first + pixel * O + o, mask);
+#pragma unroll
+        for (int j = 0; j < VECTOR; ++j) v[j] = behind_relu(v[j], mask[j]);
 #endif
-                if (O % 2 == 0) {
-                    store<T, 2>(to + pixel * O + o, v);
-                } else {
-                    to[pixel * O + o] = from_float<T>(v[0]);
-                    if (o + 1 < O) to[pixel * O + o + 1] = from_float<T>(v[1]);
-                }
-            }
-    }
+        store<T, VECTOR>(y + first + pixel * O + o, v);
+    });
 }
 #endif
 
@@ -323,7 +321,7 @@ __device__ __forceinline__ void load_unit(const S* x, const T* dy, uint32_t* pat
     const S* image = x + n * (int64_t)X_N;
     int top = row + blockIdx.y * KROWS - PH;
     const T* from = dy + ((int64_t)n * OH + row) * OW * O;
-    copy<6>(
+    copy<WORDS * O / OVEC>(
         WORDS * O / OVEC,
         [&](int i) {
             int at = i / (O / OVEC) * PAIR, o = i % (O / OVEC) * OVEC;
@@ -333,7 +331,7 @@ __device__ __forceinline__ void load_unit(const S* x, const T* dy, uint32_t* pat
         [&](int i, const Pair<T, OVEC>& v) {
             put(maps + i / (O / OVEC) * OPITCH + i % (O / OVEC) * OVEC, v);
         });
-    copy<6>(
+    copy<HEIGHT * WIDTH * C / VEC>(
         HEIGHT * WIDTH * C / VEC,
         [&](int i) {
             PatchIndex at = patch_index(i);
@@ -395,36 +393,18 @@ gradient(const S* x, const T* dy, float* partial, int units) {
         }
     }
     pdl_launch_next();
-    if (SHARES > 1) {
-        float* parts = reinterpret_cast<float*>(shared) + g * SIDE + group * WIDE * 8 + 2 * t;
-#pragma unroll 1
-        for (int other = 1; other < SHARES; ++other) {
-            __syncthreads();
-            if (share == other) store_sums<SIDE>(parts, sum);
-            __syncthreads();
-            if (share == 0) add_sums<SIDE>(parts, sum);
-        }
-        if (share) return;
-    }
+    constexpr int PART = HIGH * 16 * SIDE;
+    float* parts = reinterpret_cast<float*>(shared);
+    __syncthreads();
+    store_sums<SIDE>(parts + share * PART + g * SIDE + group * WIDE * 8 + 2 * t, sum);
+    __syncthreads();
     float* to = partial + blockIdx.x * (int64_t)(O * K + O);
+    for_each_place<TAPS + 1>(O, [&](int o, int k) {
+        float total = 0;
 #pragma unroll
-    for (int h = 0; h < HIGH; ++h)
-#pragma unroll
-        for (int j = 0; j < WIDE; ++j)
-#pragma unroll
-            for (int i = 0; i < 4; i += 2) {
-                int o = h * 16 + g + (i ? 8 : 0), k = (group * WIDE + j) * 8 + 2 * t;
-                if (o >= O) continue;
-                float* at = to + o * K + tap + k;
-                if (TAPS % 2 == 0 && K % 2 == 0 && O % 2 == 0) {
-                    if (k < TAPS)
-                        *reinterpret_cast<float2*>(at) = make_float2(sum[h][j][i], sum[h][j][i + 1]);
-                } else {
-                    if (k < TAPS) at[0] = sum[h][j][i];
-                    if (k + 1 < TAPS) at[1] = sum[h][j][i + 1];
-                }
-                if (blockIdx.y == 0 && k == TAPS) to[O * K + o] = sum[h][j][i];
-                if (blockIdx.y == 0 && k + 1 == TAPS) to[O * K + o] = sum[h][j][i + 1];
-            }
+        for (int j = 0; j < SHARES; ++j) total += parts[j * PART + o * SIDE + k];
+        if (k < TAPS) to[o * K + tap + k] = total;
+        if (k == TAPS && blockIdx.y == 0) to[O * K + o] = total;
+    });
 }
 #endif

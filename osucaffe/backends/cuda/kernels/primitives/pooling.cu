@@ -43,11 +43,10 @@ typedef int64_t Offset;
 __device__ __forceinline__ Offset in_large(Offset row, Offset column) { return (row * W + column) * C; }
 __device__ __forceinline__ Offset in_small(Offset row, Offset column) { return (row * OW + column) * C; }
 
-// Whether backward, what is read is read before it is known to be needed, so that no load waits for
-// another.
-#define EAGER (MAXIMUM && KH * KW <= 25)
+// Whether what is read is read before it is known to be needed, so that no load waits for another.
+#define EAGER (KH * KW <= 25)
 
-// Whether a window is there; if not, the nearest is taken.
+// Whether a window, or a pixel, is there; if not, the nearest is taken.
 __device__ __forceinline__ bool inside(int& h, int& w, int height, int width) {
     bool found = (unsigned)h < height && (unsigned)w < width;
     h = min(max(h, 0), height - 1);
@@ -291,14 +290,15 @@ extern "C" __global__ void average_pooling(const T* x, T* y, int64_t count) {
         float sum[VEC] = {};
         UNROLL
         for (int kh = 0; kh < KH; ++kh) {
-            if ((unsigned)(h0 + kh) >= H) continue;
             UNROLL
             for (int kw = 0; kw < KW; ++kw) {
-                if ((unsigned)(w0 + kw) >= W) continue;
+                int row = h0 + kh, column = w0 + kw;
+                bool there = inside(row, column, H, W);
+                if (!EAGER && !there) continue;
                 float v[VEC];
-                load<T, VEC>(x + large + in_large(h0 + kh, w0 + kw), v);
+                load<T, VEC>(x + large + in_large(row, column), v);
 #pragma unroll
-                for (int i = 0; i < VEC; ++i) sum[i] += v[i];
+                for (int i = 0; i < VEC; ++i) sum[i] += there ? v[i] : 0;
             }
         }
         float scale = share(h, w);
@@ -370,7 +370,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                 } else {
                     float scale = share(oh, ow);
 #pragma unroll
-                    for (int k = 0; k < VEC; ++k) v[k] *= scale;
+                    for (int k = 0; k < VEC; ++k) v[k] = there ? v[k] * scale : 0;
                 }
 #pragma unroll
                 for (int i = 0; i < TILE_H; ++i)
