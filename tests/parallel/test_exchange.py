@@ -27,7 +27,7 @@ from tests.layers.nets import build as build_net
 
 
 @needs_mpi
-@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.long), 3, 4])
+@pytest.mark.parametrize("ranks", [*(pytest.param(n, marks=pytest.mark.long) for n in (2, 3)), 4])
 def test_equivalence(ranks: int, tmp_path: Path) -> None:
     all_say("cases alike", ranks, "tests.parallel.equivalence", str(tmp_path))
 

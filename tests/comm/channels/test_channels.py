@@ -79,7 +79,9 @@ def make(kind: str) -> Iterator[tuple[Any, Any]]:
     on_ranks(2, lambda rank, gather: ends[rank].close())
 
 
-@pytest.fixture(params=["sockets", "direct", "ucx", "ucx-tcp"])
+@pytest.fixture(
+    params=["sockets", "direct", "ucx", pytest.param("ucx-tcp", marks=pytest.mark.long)]
+)
 def pair(request: pytest.FixtureRequest) -> Iterator[tuple[Adaptive, Adaptive]]:
     yield from make(request.param)
 

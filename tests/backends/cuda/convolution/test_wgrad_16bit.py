@@ -78,7 +78,13 @@ extern "C" void run(const void* x, const void* maps, float* partial, float* part
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
-@pytest.mark.parametrize("name", EIGHTS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(each, marks=pytest.mark.long) if each.startswith("5x5") else each
+        for each in EIGHTS
+    ],
+)
 def test_kernels_in_lockstep(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Sums of small whole numbers are exact, in whatever order."""
     layer = EIGHTS[name]
