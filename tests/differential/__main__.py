@@ -2,6 +2,7 @@
 
     python -m tests.differential --seconds 600 --seed 1 --workers 2
     python -m tests.differential --nets 5000 --gpu --precision bf16 --wide
+    python -m tests.differential --emulated --wide        (a GPU's kernels, as C++ on the CPU)
     python -m tests.differential --file net.prototxt      (such nets; --minimize: smaller ones)
 
 Net N of a seed is always the same. It is checked in a child of this process, which may crash or
@@ -54,21 +55,35 @@ def has_reference() -> bool:
 
 def make_backend(args: argparse.Namespace, number: int = 0) -> Backend:
     """What the nets run on. number: of the child."""
-    if args.gpu:
-        from osucaffe.backends.cuda import Cuda
-        from tests.backends.cuda.compiler import compile_here
+    if not (args.gpu or args.emulated):
+        from osucaffe.backends.cpu import Cpu
 
-        from .untimed import UntimedTuner, try_all
+        return Cpu()
+    from .untimed import UntimedTuner, try_all
 
-        compile_here()
-        try_all()
-        count = importlib.import_module("cupy").cuda.runtime.getDeviceCount()
-        backend = Cuda(number % count, args.precision)
-        backend.tuner = UntimedTuner(backend, "none")
-        return backend
-    from osucaffe.backends.cpu import Cpu
+    try_all()
+    backend = _emulated(args.precision) if args.emulated else _gpu(args.precision, number)
+    backend.tuner = UntimedTuner(backend, "none")
+    return backend
 
-    return Cpu()
+
+def _emulated(precision: str) -> Any:
+    import pytest
+
+    from tests.backends.cuda.emulated import emulate
+
+    folder = os.environ.setdefault("OSUCAFFE_TEST_KERNELS", str(Path("build/kernels").resolve()))
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    return emulate(pytest.MonkeyPatch(), precision)
+
+
+def _gpu(precision: str, number: int) -> Any:
+    from osucaffe.backends.cuda import Cuda
+    from tests.backends.cuda.compiler import compile_here
+
+    compile_here()
+    count = importlib.import_module("cupy").cuda.runtime.getDeviceCount()
+    return Cuda(number % count, precision)
 
 
 class Search:
@@ -157,7 +172,8 @@ class Search:
             path.write_text(str(self.generate(numbers[0])))
             command = [sys.executable, "-m", "tests.differential", "--file", str(path)]
             command += ["--minimize", f"--precision={self.args.precision}"]
-            subprocess.run(command + ["--gpu"] * self.args.gpu, stderr=subprocess.DEVNULL)
+            command += ["--gpu"] * self.args.gpu + ["--emulated"] * self.args.emulated
+            subprocess.run(command, stderr=subprocess.DEVNULL)
 
 
 def _sort(config: str, key: str, text: str) -> str:
@@ -209,6 +225,9 @@ def main() -> int:
     parser.add_argument("--stored", action="store_true", help="the nets whose values are stored")
     parser.add_argument("--wide", action="store_true", help="channels for large convolutions")
     parser.add_argument("--gpu", action="store_true")
+    parser.add_argument(
+        "--emulated", action="store_true", help="on a GPU of C++ and NumPy, in fp32"
+    )
     parser.add_argument("--precision", default="fp32", choices=("fp32", "tf32", "bf16"))
     parser.add_argument("--write", action="store_true", help="add the counts to benchmarks/results")
     parser.add_argument("--file", type=Path, nargs="+", help="check these nets only")

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends.cuda.emulated import needs_compilers
 from tests.comm.ranks import mpiexec, needs_mpi
 from tests.processes import python
 
 from .search import today
 
 CASES = sorted((Path(__file__).parent / "cases").iterdir())
+ON_GPUS = [each for each in CASES if "On a GPU" in each.read_text()]
 NETS = 150
 """Whose values are stored."""
 DAILY = 50
@@ -40,6 +42,15 @@ def test_nets_of_today() -> None:
 def test_what_once_failed() -> None:
     done = differential("--file", *map(str, CASES))
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_compilers
+@pytest.mark.parametrize("count", [2, pytest.param(60, marks=pytest.mark.long)])
+def test_nets_on_an_emulated_gpu(count: int) -> None:
+    """The GPU's own kernels and passes, without a GPU."""
+    done = differential("--emulated", "--file", *map(str, ON_GPUS))
+    assert done.returncode == 0, done.stdout + done.stderr
+    check_nets(count, "--emulated", "--wide", f"--seed={today()}")
 
 
 @needs_mpi

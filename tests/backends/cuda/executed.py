@@ -1,4 +1,5 @@
-"""Owns kernels of plain loops that run on the CPU, on the memory that a stand-in GPU has."""
+"""Owns kernels that run on the CPU, as C++, on the memory that a stand-in GPU has: those of plain
+loops, and of what threads of a warp and a block tell one another."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import functools
 import re
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,13 @@ import pytest
 
 from osucaffe.backends.cuda.runtime import compile
 
-from .lockstep import compiled
+from .lockstep import SHARED, SHARED_POINTER, compiled
 
 FOLDER = Path(__file__).parent
-HEADERS = ("lockstep.h", "warps_lockstep.h")
+HEADERS = ("lockstep.h", "warps_lockstep.h", "mma_lockstep.h")
 _KERNEL = re.compile(r"__global__ void (?:__launch_bounds__\([^)]*\)\s+)?(\w+)\((.*?)\)", re.DOTALL)
-_SHARED = re.compile(
-    r"^(?:template <(?:typename|int) N>\s|\S+ \S+ float (?:bounded_loss|warp_max)).*?^}\n",
-    re.DOTALL | re.MULTILINE,
-)
-"""Of common.cuh: sums and maxima over a warp and a block, the bound of a loss, and numbers of
-channels."""
+_TYPES = re.compile(r"^typedef .* u?int\d+_t;\n", re.MULTILINE)
+"""Of common.cuh: C++ has these already."""
 
 
 class Executed:
@@ -41,7 +38,7 @@ class Executed:
     ) -> None:
         held = [np.array(np.uint64(each) if isinstance(each, int) else each) for each in values]
         addresses = (ctypes.c_void_p * len(held))(*(each.ctypes.data for each in held))
-        sizes = (ctypes.c_int * 4)(*(*grid, 1)[:2], *(*block, 1)[:2])
+        sizes = (ctypes.c_int * 5)(*(*grid, 1, 1)[:3], *(*block, 1)[:2])
         self._run(self._number, sizes, addresses)
 
 
@@ -51,12 +48,24 @@ def _preprocessed(text: str) -> str:
     return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
 
 
+def _definitions(text: str) -> Iterator[str]:
+    """Its functions and types, and what is between them, one behind the other."""
+    part = ""
+    for line in text.splitlines(keepends=True):
+        part += line
+        if line[0] == "}" or (line[-2] in ";}" and part == line):
+            yield part
+            part = ""
+    yield part
+
+
 class _Module:
     """The kernels of a text, built at once."""
 
     def __init__(self, text: str) -> None:
-        common = compile.read("common.cuh")
-        text = _preprocessed(text.removeprefix(common))
+        text = _TYPES.sub("", SHARED.sub(SHARED_POINTER, _preprocessed(text)))
+        # What has instructions of its own is in warps_lockstep.h.
+        text = "".join(each for each in _definitions(text) if "asm" not in each)
         found = _KERNEL.findall(text)
         self._names = [name for name, _ in found]
         cases = []
@@ -66,12 +75,12 @@ class _Module:
             cases.append(f"if (number == {number}) {name}({given});")
         with tempfile.TemporaryDirectory() as folder:
             self._run = compiled(
-                "".join((FOLDER / header).read_text() for header in HEADERS)
-                + "".join(_SHARED.findall(common))
+                "#define COMMON\n"
+                + "".join((FOLDER / header).read_text() for header in HEADERS)
                 + text
                 + 'extern "C" void run(int number, const int* sizes, void** values) {'
-                + " blockDim = {sizes[2], sizes[3], 1};"
-                + " run_blocks({sizes[0], sizes[1], 1}, blockDim, [&] {"
+                + " blockDim = {sizes[3], sizes[4], 1};"
+                + " run_blocks({sizes[0], sizes[1], sizes[2]}, blockDim, [&] {"
                 + "\n".join(cases)
                 + "}); }",
                 Path(folder),
@@ -85,7 +94,7 @@ _module = functools.cache(_Module)
 
 
 def execute(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After `simulate`: let kernels run. They are to be of plain loops and warps' own sums."""
+    """After `simulate`: let kernels run."""
     monkeypatch.setattr(compile, "_compiled_file", lambda text, options: text)
     monkeypatch.setattr(compile, "_module", lambda text, number: _module(text))
     monkeypatch.setattr(compile, "_compiled", functools.cache(compile._compiled.__wrapped__))

@@ -13,16 +13,19 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __shared__ static
+#define __constant__ static
+#ifndef COMMON  // kernels without common.cuh
 #define PDL_BEGIN
 #define pdl_wait()
 #define pdl_launch_next()
+template <typename T, int N> struct alignas(sizeof(T) * N) Vector { T element[N]; };
+#endif
 template <typename T> static T min(T a, T b) { return b < a ? b : a; }
 template <typename T> static T max(T a, T b) { return a < b ? b : a; }
 struct float4 { float x, y, z, w; };
 struct Index { int x, y, z; };
 static Index blockIdx, threadIdx, gridDim;
 alignas(1024) float4 shared[1 << 14];
-template <typename T, int N> struct alignas(sizeof(T) * N) Vector { T element[N]; };
 
 static ucontext_t scheduler, fibers[1024];
 static bool done[1024];

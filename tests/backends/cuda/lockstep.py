@@ -16,16 +16,18 @@ from osucaffe.backends.cuda.runtime.compile import read
 
 from .compiler import once
 
-COMMAND = ("g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC",
+# Each library has its own variables, also of inline functions.
+COMMAND = ("g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-fno-gnu-unique",
            "-fsanitize=alignment", "-fsanitize-undefined-trap-on-error")  # fmt: skip
 SHARED = re.compile(r"extern __shared__ .*?(\w+) shared\[\];")
-"""How a kernel declares the memory that a block shares."""
+SHARED_POINTER = r"\1* shared = reinterpret_cast<\1*>(::shared);"
+"""How a kernel declares the memory that a block shares, and lockstep.h's in its place."""
 
 
 def as_text(name: str) -> str:
     """A file of kernels; the memory that a block shares is lockstep.h's."""
     text = read("epilogue.cuh") + read(f"{name}.cu")
-    return SHARED.sub(r"\1* shared = reinterpret_cast<\1*>(::shared);", text)
+    return SHARED.sub(SHARED_POINTER, text)
 
 
 def defines(macros: Mapping[str, Any]) -> str:

@@ -1,14 +1,13 @@
 // Owns what threads of a warp tell one another, for kernels as plain C++ (lockstep.h): they meet,
-// and read what the others have left. And the rest of CUDA that kernels of plain loops use.
+// and read what the others have left. And the rest of CUDA that common.cuh and kernels in float use.
 #include <cmath>
 
-typedef unsigned char uint8_t;
 static Index blockDim;
 static int64_t left_behind[1024];
 
 template <typename T> static T exchange(T value, int from) {
     static_assert(sizeof(T) <= 8, "");
-    memcpy(&left_behind[threadIdx.x], &value, sizeof value);
+    memcpy(&left_behind[running], &value, sizeof value);
     meet();
     T found;
     memcpy(&found, &left_behind[from], sizeof found);
@@ -17,55 +16,62 @@ template <typename T> static T exchange(T value, int from) {
 }
 
 template <typename T> static T __shfl_xor_sync(unsigned, T value, int lanes) {
-    return exchange(value, threadIdx.x ^ lanes);
+    return exchange(value, running ^ lanes);
+}
+
+template <typename T> static T __shfl_sync(unsigned, T value, int lane) {
+    return exchange(value, (running & ~31) + lane % 32);
+}
+
+template <typename T> static T __shfl_up_sync(unsigned, T value, int lanes) {
+    return exchange(value, running % 32 < lanes ? running : running - lanes);
+}
+
+template <typename T> static T __shfl_down_sync(unsigned, T value, int lanes) {
+    return exchange(value, running % 32 + lanes > 31 ? running : running + lanes);
 }
 
 static unsigned __ballot_sync(unsigned, bool flag) {
     unsigned set = 0;
-    left_behind[threadIdx.x] = flag;
+    left_behind[running] = flag;
     meet();
     for (int lane = 0; lane < 32; ++lane)
-        set |= unsigned(left_behind[(threadIdx.x & ~31) + lane]) << lane;
+        set |= unsigned(left_behind[(running & ~31) + lane]) << lane;
     meet();
     return set;
 }
 
 static int __syncthreads_or(int flag) {
-    left_behind[threadIdx.x] = flag;
+    left_behind[running] = flag;
     meet();
     bool any = false;
-    for (int i = 0; i < blockDim.x; ++i) any |= left_behind[i] != 0;
+    for (int i = 0; i < blockDim.x * blockDim.y; ++i) any |= left_behind[i] != 0;
     meet();
     return any;
 }
 
+template <typename To, typename From> static To as(From x) {
+    To bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+static uint32_t __float_as_uint(float x) { return as<uint32_t>(x); }
+static int __float_as_int(float x) { return as<int>(x); }
+static float __uint_as_float(uint32_t x) { return as<float>(x); }
+static float __int_as_float(int x) { return as<float>(x); }
 static float __fmul_rn(float a, float b) { return a * b; }
 static float __fadd_rn(float a, float b) { return a + b; }
+static float rsqrtf(float x) { return 1 / std::sqrt(x); }
 static int atomicAdd(int* at, int value) { return (*at += value) - value; }
+static int atomicMax(int* at, int value) { int was = *at; *at = max(was, value); return was; }
+static float __fdividef(float a, float b) { return a / b; }
 static int __popc(unsigned bits) { return __builtin_popcount(bits); }
-static uint32_t __float_as_uint(float x) { uint32_t bits; memcpy(&bits, &x, 4); return bits; }
+static int __ffs(int bits) { return __builtin_ffs(bits); }
+#define __syncwarp(...) meet()
 
-#define FOR_EACH(count) \
-    for (int64_t id = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; id < (count); \
-         id += (int64_t)gridDim.x * blockDim.x)
-
-// Elements are floats here.
-template <typename T> static T from_float(float x) { return x; }
-static float to_float(float x) { return x; }
-template <typename T, int N> static void load(const T* from, float (&to)[N]) {
-    memcpy(to, reinterpret_cast<const Vector<T, N>*>(from)->element, sizeof to);
-}
-template <typename T, int N> static void unpack(const Vector<T, N>& v, float (&to)[N]) {
-    load(v.element, to);
-}
-template <typename T, int N> static Vector<T, N> pack(const float (&from)[N]) {
-    Vector<T, N> v;
-    for (int i = 0; i < N; ++i) v.element[i] = from[i];
-    return v;
-}
+// What kernels have instructions for.
+static float power(float s, float beta) { return std::pow(s, -beta); }
+template <typename T, int N> struct Vector;
 template <typename T, int N> static void store(T* to, const Vector<T, N>& v) {
     *reinterpret_cast<Vector<T, N>*>(to) = v;
-}
-template <typename T, int N> static void store(T* to, const float (&from)[N]) {
-    for (int i = 0; i < N; ++i) reinterpret_cast<Vector<T, N>*>(to)->element[i] = from[i];
 }

@@ -15,6 +15,7 @@ from osucaffe.backends.cuda.primitives import products
 
 from ...running import Output, run_call
 from ..convolution.layers import TOLERANCES, close
+from ..emulated import emulate, needs_compilers
 from ..simulated import force, simulate, with_libraries
 
 SIZES = {
@@ -72,6 +73,16 @@ def test_kernels_compile(size: str, precision: str, monkeypatch: pytest.MonkeyPa
     simulate(monkeypatch)
     for masked in False, True:
         run(size, lambda: with_libraries(Cuda(precision=precision)), masked=masked)
+
+
+@needs_compilers
+@pytest.mark.parametrize("own_kernel", [*PRODUCTS, *TENSOR_CORES[:2]], indirect=True)
+@pytest.mark.usefixtures("own_kernel")
+def test_kernels_in_lockstep(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = run("odd", Cpu)
+    found = run("odd", lambda: emulate(monkeypatch, "tf32"))
+    for name, values in wanted.items():
+        close(found[name], values, 1e-5)
 
 
 @pytest.mark.gpu
