@@ -1,5 +1,5 @@
-"""Owns a stand-in for a GPU that computes whole nets in float32: its own kernels run as C++, all
-threads in lockstep (executed.py), what libraries compute is NumPy's."""
+"""Owns a stand-in for a GPU that computes whole nets: its own kernels run as C++, all threads in
+lockstep (executed.py), what libraries compute is NumPy's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cuda import Cuda
-from osucaffe.backends.cuda.convolution.cudnn_graph import UIDS, Convolution
+from osucaffe.backends.cuda.convolution.cudnn_graph import UIDS, Convolution, Operand
+from osucaffe.backends.cuda.layout import from_bfloat16, to_bfloat16
 from osucaffe.backends.cuda.libraries.cublaslt import Product
 
 from .compiler import nvrtc
@@ -27,79 +28,86 @@ needs_compilers = pytest.mark.skipif(
 
 
 def emulate(monkeypatch: pytest.MonkeyPatch, precision: str) -> Any:
-    """A backend whose nets compute: they must not outlive what is patched. precision: in tf32, an
-    A100's tensor cores multiply without rounding."""
+    """A backend whose nets compute: they must not outlive what is patched. precision: fp32, bf16 or
+    tf32 (in which nothing is rounded); of an A100, as there are no instructions of later ones."""
     simulate(monkeypatch, DEVICES["A100"])
     execute(monkeypatch)
     backend = Cuda(precision=precision, graphs=False)
     return with_libraries(backend, ComputingCudnn(), ComputingProducts())
 
 
-def _matrix(address: int, rows: int, columns: int) -> np.ndarray:
-    """That lies there, row by row."""
-    array = (ctypes.c_float * (rows * columns)).from_address(address)
-    return np.ctypeslib.as_array(array).reshape(rows, columns)
+def _stored(address: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """What lies there, row by row: bfloat16 as its bits."""
+    kind = {"float32": ctypes.c_float, "bfloat16": ctypes.c_uint16}[dtype]
+    return np.ctypeslib.as_array((kind * math.prod(shape)).from_address(address)).reshape(shape)
 
 
-def _maps(address: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Of (N, C, *extents), which lies with the channels last."""
-    stored = _matrix(address, shape[0], math.prod(shape[1:])).reshape(-1, *shape[2:], shape[1])
+def _maps(address: int, operand: Operand) -> np.ndarray:
+    """(N, C, *extents), which lies with the channels last."""
+    count, channels, *extents = operand.shape
+    stored = _stored(address, (count, *extents, channels), operand.dtype)
     return np.moveaxis(stored, -1, 1)
+
+
+def _values(stored: np.ndarray) -> np.ndarray:
+    values = from_bfloat16(stored) if stored.dtype == np.uint16 else stored
+    return values.astype(np.float64)
+
+
+def _store(stored: np.ndarray, values: np.ndarray) -> None:
+    rounded = values.astype(np.float32)
+    stored[:] = to_bfloat16(rounded) if stored.dtype == np.uint16 else rounded
 
 
 class ComputingCudnn(FakeCudnn):
     """Stands for cuDNN: its plans compute."""
 
     def _plan(self, convolution: Convolution) -> Any:
-        def bind(addresses: dict[int, int], workspace: int) -> Any:
-            return {
-                name: _maps(addresses[UIDS[name]], operand.shape)
-                for name, operand in convolution.operands.items()
-            }
+        operands = convolution.operands
+        *_, written = operands
 
-        def run(handle: Any, bound: Any) -> None:
-            compute(convolution, **bound)
+        def bind(addresses: dict[int, int], workspace: int) -> dict[str, np.ndarray]:
+            return {name: _maps(addresses[UIDS[name]], each) for name, each in operands.items()}
+
+        def run(handle: Any, bound: dict[str, np.ndarray]) -> None:
+            values = {name: _values(stored) for name, stored in bound.items()}
+            _store(bound[written], computed(convolution, **values))
 
         return SimpleNamespace(workspace=64, bind=bind, execute=run)
 
 
-def compute(
+def computed(
     asked: Convolution, x: np.ndarray, w: np.ndarray, y: np.ndarray,
     b: np.ndarray | float = 0.0, mask: np.ndarray | None = None,
-) -> None:  # fmt: skip
-    """Write what is asked of cuDNN, one tap of the filters after another."""
-    group = x.shape[1] // w.shape[1]
-    padding = [(0, 0), (0, 0), *((each, each) for each in asked.pad)]
-    padded = np.pad(x.astype(np.float64), padding)
-    parts = [each.reshape(each.shape[0], group, -1, *each.shape[2:]) for each in (padded, y)]
-    filters = w.reshape(group, -1, *w.shape[1:]).astype(np.float64)
-    written = {"forward": parts[1], "data": parts[0], "filter": filters}[asked.operation]
-    into = np.zeros(written.shape)
+) -> np.ndarray:  # fmt: skip
+    """What is asked of cuDNN, one tap of the filters after another. Of what is to be written, the
+    shape counts alone."""
+    group, inside = x.shape[1] // w.shape[1], [slice(None)] * 3
+    padded = np.pad(x, [(0, 0), (0, 0), *((each, each) for each in asked.pad)])
+    images, maps = (each.reshape(len(x), group, -1, *each.shape[2:]) for each in (padded, y))
+    filters = w.reshape(group, -1, *w.shape[1:])
+    result = np.zeros_like({"forward": maps, "data": images, "filter": filters}[asked.operation])
     for tap in np.ndindex(*w.shape[2:]):
-        window = tuple(
+        window = [
             slice(t * d, t * d + (extent - 1) * s + 1, s)
             for t, d, s, extent in zip(tap, asked.dilation, asked.stride, y.shape[2:], strict=True)
-        )
-        seen = (slice(None), slice(None), slice(None), *window)
-        at = (slice(None), slice(None), slice(None), *tap)
+        ]
+        seen, at = (*inside, *window), (*inside, *tap)
         if asked.operation == "forward":
-            into += np.einsum("goc,ngc...->ngo...", filters[at], parts[0][seen])
+            result += np.einsum("goc,ngc...->ngo...", filters[at], images[seen])
         elif asked.operation == "data":
-            into[seen] += np.einsum("goc,ngo...->ngc...", filters[at], parts[1])
+            result[seen] += np.einsum("goc,ngo...->ngc...", filters[at], maps)
         else:
-            flat = [each.reshape(*each.shape[:3], -1) for each in (parts[1], parts[0][seen])]
-            into[at] += np.einsum("ngop,ngcp->goc", *flat)
+            pixels = [each.reshape(*each.shape[:3], -1) for each in (maps, images[seen])]
+            result[at] += np.einsum("ngop,ngcp->goc", *pixels)
+    if asked.operation == "filter":
+        return result.reshape(w.shape)
     if asked.operation == "forward":
-        y[:] = into.reshape(y.shape) + b
-        if asked.relu is not None:
-            np.copyto(y, y * asked.relu, where=y < 0)
-    elif asked.operation == "filter":
-        w[:] = into.reshape(w.shape)
-    else:
-        inside = tuple(slice(p, p + e) for p, e in zip(asked.pad, x.shape[2:], strict=True))
-        x[:] = into.reshape(padded.shape)[(..., *inside)]
-        if mask is not None:
-            np.copyto(x, x * asked.relu, where=~(mask > 0))
+        result = result.reshape(y.shape) + b
+        return result if asked.relu is None else np.where(result < 0, asked.relu * result, result)
+    real = [slice(pad, pad + extent) for pad, extent in zip(asked.pad, x.shape[2:], strict=True)]
+    result = result.reshape(padded.shape)[(..., *real)]
+    return result if mask is None else np.where(mask > 0, result, asked.relu * result)
 
 
 class ComputingProducts(FakeProducts):
@@ -108,15 +116,19 @@ class ComputingProducts(FakeProducts):
     def algorithm(self, product: Product, name: str) -> Any:
         m, n, k = product.m, product.n, product.k
 
+        def matrix(address: int, rows: int, columns: int, *, turned: bool) -> np.ndarray:
+            shape = (columns, rows) if turned else (rows, columns)
+            values = _values(_stored(address, shape, product.a))
+            return values.T if turned else values
+
         def execute(a: int, b: int, c: int, bias: int, workspace: int, stream: int) -> None:
-            left = _matrix(a, k, m).T if product.transpose_a else _matrix(a, m, k)
-            right = _matrix(b, n, k).T if product.transpose_b else _matrix(b, k, n)
-            result = left.astype(np.float64) @ right
+            left = matrix(a, m, k, turned=product.transpose_a)
+            result = left @ matrix(b, k, n, turned=product.transpose_b)
+            target = _stored(c, (m, n), product.c)
             if product.has_bias:
-                result += _matrix(bias, 1, n)
+                result += _values(_stored(bias, (n,), product.c))
             if product.epilogue.endswith("relu"):
                 result = np.maximum(result, 0)
-            target = _matrix(c, m, n)
-            target[:] = result + (target if product.accumulate else 0)
+            _store(target, result + _values(target) if product.accumulate else result)
 
         return SimpleNamespace(workspace=0, execute=execute)

@@ -63,7 +63,10 @@ class _Module:
     """The kernels of a text, built at once."""
 
     def __init__(self, text: str) -> None:
+        paired = "bf16.bf16" in text  # among what is multiplied
         text = _TYPES.sub("", SHARED.sub(SHARED_POINTER, _preprocessed(text)))
+        # No instruction of a GPU loads more than 16 bytes.
+        text = text.replace("alignas(sizeof(T) * N)", "alignas(min(16, (int)sizeof(T) * N))")
         # What has instructions of its own is in warps_lockstep.h.
         text = "".join(each for each in _definitions(text) if "asm" not in each)
         found = _KERNEL.findall(text)
@@ -76,6 +79,7 @@ class _Module:
         with tempfile.TemporaryDirectory() as folder:
             self._run = compiled(
                 "#define COMMON\n"
+                + "#define BFLOAT16\n" * paired
                 + "".join((FOLDER / header).read_text() for header in HEADERS)
                 + text
                 + 'extern "C" void run(int number, const int* sizes, void** values) {'

@@ -1,8 +1,8 @@
 // Owns a stand-in for a GPU's threads, for kernels as plain C++.
 //
-// Each thread of a block is a fiber; all run in turn from one meeting to the next. Kernels whose
-// threads all come to the same meetings run as they would on a GPU. There are no containers of the
-// standard library here: reading their headers takes longer than compiling a kernel.
+// Each thread of a block is a fiber; all run in turn, from one place where they wait to the next: for
+// their warp, for the block, or for others to go on. There are no containers of the standard library
+// here: reading their headers takes longer than compiling a kernel.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -20,7 +20,7 @@
 #define pdl_launch_next()
 template <typename T, int N> struct alignas(sizeof(T) * N) Vector { T element[N]; };
 #endif
-template <typename T> static T min(T a, T b) { return b < a ? b : a; }
+template <typename T> static constexpr T min(T a, T b) { return b < a ? b : a; }
 template <typename T> static T max(T a, T b) { return a < b ? b : a; }
 struct float4 { float x, y, z, w; };
 struct Index { int x, y, z; };
@@ -32,8 +32,29 @@ static bool done[1024];
 static void (*body)();
 static int running;
 
-static void meet() { swapcontext(&fibers[running], &scheduler); }
-#define __syncthreads meet
+enum Wait { NOT, WARP, BLOCK };
+static Wait waits[1024];
+
+static void wait_for(Wait what) {
+    waits[running] = what;
+    swapcontext(&fibers[running], &scheduler);
+}
+static void meet() { wait_for(NOT); }
+static void meet_warp() { wait_for(WARP); }
+#define __syncthreads() wait_for(BLOCK)
+#define __syncwarp(...) meet_warp()
+
+// Threads first ... last - 1 go on if all that have not ended wait for the same. Whether any does.
+static bool release(Wait what, int first, int last) {
+    bool any = false;
+    for (int i = first; i < last; ++i)
+        if (!done[i]) {
+            if (waits[i] != what) return false;
+            any = true;
+        }
+    for (int i = first; i < last; ++i) waits[i] = NOT;
+    return any;
+}
 
 static void begin() {
     body();
@@ -51,7 +72,7 @@ template <typename Kernel> static void run_blocks(Index grid, Index block, Kerne
             for (blockIdx.x = 0; blockIdx.x < grid.x; ++blockIdx.x) {
                 memset(shared, 0xff, sizeof shared);
                 for (int i = 0; i < threads; ++i) {
-                    done[i] = false;
+                    done[i] = false, waits[i] = NOT;
                     getcontext(&fibers[i]);
                     fibers[i].uc_stack.ss_sp = stacks + i * stack;
                     fibers[i].uc_stack.ss_size = stack;
@@ -61,12 +82,16 @@ template <typename Kernel> static void run_blocks(Index grid, Index block, Kerne
                 for (bool any = true; any;) {
                     any = false;
                     for (running = 0; running < threads; ++running) {
-                        if (done[running]) continue;
+                        if (done[running] || waits[running]) continue;
                         threadIdx = {running % block.x, running / block.x, 0};
                         swapcontext(&scheduler, &fibers[running]);
                         any = true;
                     }
+                    for (int i = 0; i < threads; i += 32) any |= release(WARP, i, min(i + 32, threads));
+                    any |= release(BLOCK, 0, threads);
                 }
+                for (int i = 0; i < threads; ++i)
+                    if (!done[i]) abort();  // they wait for one another
             }
     free(stacks);
 }

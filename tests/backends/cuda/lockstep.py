@@ -19,8 +19,8 @@ from .compiler import once
 # Each library has its own variables, also of inline functions.
 COMMAND = ("g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-fno-gnu-unique",
            "-fsanitize=alignment", "-fsanitize-undefined-trap-on-error")  # fmt: skip
-SHARED = re.compile(r"extern __shared__ .*?(\w+) shared\[\];")
-SHARED_POINTER = r"\1* shared = reinterpret_cast<\1*>(::shared);"
+SHARED = re.compile(r"extern __shared__ .*?(\w+) (\w+)\[\];")
+SHARED_POINTER = r"\1* \2 = reinterpret_cast<\1*>(::shared);"
 """How a kernel declares the memory that a block shares, and lockstep.h's in its place."""
 
 

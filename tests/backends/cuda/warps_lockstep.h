@@ -2,16 +2,18 @@
 // and read what the others have left. And the rest of CUDA that common.cuh and kernels in float use.
 #include <cmath>
 
+struct uint4 { uint32_t x, y, z, w; };
+static uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
 static Index blockDim;
 static int64_t left_behind[1024];
 
 template <typename T> static T exchange(T value, int from) {
     static_assert(sizeof(T) <= 8, "");
     memcpy(&left_behind[running], &value, sizeof value);
-    meet();
+    meet_warp();
     T found;
     memcpy(&found, &left_behind[from], sizeof found);
-    meet();
+    meet_warp();
     return found;
 }
 
@@ -34,19 +36,19 @@ template <typename T> static T __shfl_down_sync(unsigned, T value, int lanes) {
 static unsigned __ballot_sync(unsigned, bool flag) {
     unsigned set = 0;
     left_behind[running] = flag;
-    meet();
+    meet_warp();
     for (int lane = 0; lane < 32; ++lane)
         set |= unsigned(left_behind[(running & ~31) + lane]) << lane;
-    meet();
+    meet_warp();
     return set;
 }
 
 static int __syncthreads_or(int flag) {
     left_behind[running] = flag;
-    meet();
+    __syncthreads();
     bool any = false;
     for (int i = 0; i < blockDim.x * blockDim.y; ++i) any |= left_behind[i] != 0;
-    meet();
+    __syncthreads();
     return any;
 }
 
@@ -67,7 +69,6 @@ static int atomicMax(int* at, int value) { int was = *at; *at = max(was, value);
 static float __fdividef(float a, float b) { return a / b; }
 static int __popc(unsigned bits) { return __builtin_popcount(bits); }
 static int __ffs(int bits) { return __builtin_ffs(bits); }
-#define __syncwarp(...) meet()
 
 // What kernels have instructions for.
 static float power(float s, float beta) { return std::pow(s, -beta); }

@@ -14,7 +14,7 @@ from ...tensor import Step, Tensor, sequence
 from ..call import Candidate, Pending, Provider
 from ..convolution.gemm import Bound, Gemm
 from ..convolution.operands import choose_row_major, temporary
-from ..convolution.tensor_cores import INSTRUCTIONS
+from ..convolution.tensor_cores import mma_macros
 from ..layout import C_TYPES, ITEM_BYTES, choose_row_layout, dtype_of
 from ..libraries.cublaslt import Product
 from ..passes.convert import transpose
@@ -88,14 +88,13 @@ class Cell:
             )
         blocks = -(-self.items // MOST_ROWS)
         rows = -(-self.items // (blocks * 16)) * 16
-        word = INSTRUCTIONS[self.dtype, 4 // ITEM_BYTES[self.dtype]]
         function = self.kernel(
             self.direction,
             UNITS=units,
             ROWS=rows,
             WARPS=WARPS,
             VEC=16 // ITEM_BYTES[self.dtype],
-            MMA=f'"mma.sync.aligned.{word}"',
+            **mma_macros(self.dtype, 4 // ITEM_BYTES[self.dtype]),
         )
         grid = (-(-self.units // units), blocks)
         shared = WARPS * rows * (units * self.parts // 8 | 1) * 8 * 4

@@ -15,8 +15,7 @@
 
 #ifdef UNITS
 // A block computes the sums of ROWS items and UNITS units, PARTS columns each; its WARPS share the
-// terms out among them. VEC: elements in 16 bytes; MMA: the instruction for tiles of 16 x 8 with 8
-// words of terms.
+// terms out among them. VEC: elements in 16 bytes; MMA: see mma.cuh.
 #define DOWN (ROWS / 16)
 #define ACROSS (UNITS * PARTS / 8)
 // An odd multiple of 8 floats: no two lanes of a warp meet in a bank.
@@ -28,8 +27,7 @@ __device__ __forceinline__ void load_words(const T* from, bool there, uint32_t (
     words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
 #if VEC == 4
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-        asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(words[i]) : "f"(__uint_as_float(words[i])));
+    for (int i = 0; i < 4; ++i) words[i] = word(__uint_as_float(words[i]), 0);
 #endif
 }
 
@@ -63,12 +61,11 @@ __device__ __forceinline__ void multiply(const T* a, const T* b, float* sums) {
 #pragma unroll
             for (int i = 0; i < DOWN; ++i)
 #pragma unroll
-                for (int j = 0; j < ACROSS; ++j)
-                    asm(MMA " {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                        : "+f"(sum[i][j][0]), "+f"(sum[i][j][1]), "+f"(sum[i][j][2]),
-                          "+f"(sum[i][j][3])
-                        : "r"(left[i][0][w]), "r"(left[i][1][w]), "r"(left[i][0][w + 1]),
-                          "r"(left[i][1][w + 1]), "r"(right[j][w]), "r"(right[j][w + 1]));
+                for (int j = 0; j < ACROSS; ++j) {
+                    const uint32_t rows[4] = {left[i][0][w], left[i][1][w], left[i][0][w + 1],
+                                              left[i][1][w + 1]};
+                    multiply(sum[i][j], rows, right[j][w], right[j][w + 1]);
+                }
     }
 #pragma unroll
     for (int i = 0; i < DOWN; ++i)
