@@ -225,9 +225,7 @@ def main() -> int:
     parser.add_argument("--stored", action="store_true", help="the nets whose values are stored")
     parser.add_argument("--wide", action="store_true", help="channels for large convolutions")
     parser.add_argument("--gpu", action="store_true")
-    parser.add_argument(
-        "--emulated", action="store_true", help="on a GPU of C++ and NumPy, in fp32"
-    )
+    parser.add_argument("--emulated", action="store_true", help="on a GPU of C++ and NumPy")
     parser.add_argument("--precision", default="fp32", choices=("fp32", "tf32", "bf16"))
     parser.add_argument("--write", action="store_true", help="add the counts to benchmarks/results")
     parser.add_argument("--file", type=Path, nargs="+", help="check these nets only")

@@ -19,7 +19,7 @@ from osucaffe.backends.cuda.runtime import compile
 
 from .lockstep import SHARED, SHARED_POINTER, compiled
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parent / "headers"
 HEADERS = ("lockstep.h", "warps_lockstep.h", "mma_lockstep.h")
 _KERNEL = re.compile(r"__global__ void (?:__launch_bounds__\([^)]*\)\s+)?(\w+)\((.*?)\)", re.DOTALL)
 _TYPES = re.compile(r"^typedef .* u?int\d+_t;\n", re.MULTILINE)

@@ -24,6 +24,10 @@ SHARED_POINTER = r"\1* \2 = reinterpret_cast<\1*>(::shared);"
 """How a kernel declares the memory that a block shares, and lockstep.h's in its place."""
 
 
+HEADERS = Path(__file__).parent / "headers"
+"""What stands for a GPU's instructions."""
+
+
 def as_text(name: str) -> str:
     """A file of kernels; the memory that a block shares is lockstep.h's."""
     text = read("epilogue.cuh") + read(f"{name}.cu")
@@ -52,4 +56,4 @@ def compiled(text: str, folder: Path) -> Any:
 
 @functools.cache
 def _headers() -> tuple[str, ...]:
-    return tuple(file.read_text() for file in sorted(Path(__file__).parent.glob("*.h")))
+    return tuple(file.read_text() for file in sorted(HEADERS.glob("*.h")))

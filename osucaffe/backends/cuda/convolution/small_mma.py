@@ -43,7 +43,7 @@ MOST_PARTIAL = 2**22
 """Numbers that blocks leave of the gradient of filters, to be summed."""
 PRODUCT_OUTPUTS = (8, 16, 32, 64)
 """Of a block, where a matrix product is the convolution of one image."""
-LEAST_ROWS, MOST_PRODUCT_WORK = 16, 5e7
+PRODUCT_ROWS, MOST_PRODUCT_WORK = range(16, 1025), 5e7
 """Of such a product: with less, a product without tensor cores is faster, with more, a library."""
 
 
@@ -212,12 +212,12 @@ def small(device: Device, precision: str, dtype: str, problem: Problem) -> Small
 def small_product(gpu: Gpu, rows: int, outputs: int, channels: int) -> Small | None:
     """The product of a matrix (rows, channels) by filters as the convolution of one image, with a
     pixel for each row; if it is worth trying as such and the device can."""
-    image, maps = (1, channels, rows, 1), (1, outputs, rows, 1)
-    window = (1, 1), (0, 0), (1, 1)
-    problem = Problem(image, (outputs, channels, 1, 1), maps, window, 1)
-    if gpu.precision == "fp32" or not gpu.properties.has_mma or rows < LEAST_ROWS:
+    if gpu.precision == "fp32" or not gpu.properties.has_mma or rows not in PRODUCT_ROWS:
         return None
-    return Small.like(problem, dtype=gpu.dtype) if problem.work <= MOST_PRODUCT_WORK else None
+    image, maps = (1, channels, rows, 1), (1, outputs, rows, 1)
+    filters, window = (outputs, channels, 1, 1), ((1, 1), (0, 0), (1, 1))
+    small = Small(image, filters, maps, window, 1, dtype=gpu.dtype)
+    return small if small.work <= MOST_PRODUCT_WORK else None
 
 
 # -- candidates ------------------------------------------------------------------------------------

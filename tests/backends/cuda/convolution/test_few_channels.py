@@ -17,7 +17,8 @@ from ..lockstep import as_text, compiled, defines
 from ..simulated import simulate
 from .layers import LAYERS, square
 
-HEADERS = [Path(__file__).parent.parent / f"{name}.h" for name in ("lockstep", "mma_lockstep")]
+FOLDER = Path(__file__).parent.parent / "headers"
+HEADERS = [FOLDER / f"{name}.h" for name in ("lockstep", "mma_lockstep")]
 RUN = """extern "C" void run(const float* x, const float* w, const float* b, float* y,
                     int tiles, const int64_t* strides, int blocks, int across) {
     run_blocks({blocks, across, 1}, {THREADS, 1, 1}, [=] {

@@ -31,7 +31,7 @@ from ..lockstep import as_text, compiled, defines
 from ..simulated import simulate
 from .layers import EIGHTS, HOPPER, Layer, by_cpu, described, memory
 
-HEADER = Path(__file__).parent.parent / "wgrad_lockstep.h"
+HEADER = Path(__file__).parent.parent / "headers" / "wgrad_lockstep.h"
 
 
 def gradient(layer: Layer) -> FilterGradient:

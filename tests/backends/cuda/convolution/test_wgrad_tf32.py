@@ -29,7 +29,7 @@ from ..devices import H200
 from ..lockstep import as_text, compiled, defines
 from .layers import HOPPER, ODD_GRADIENTS, Layer, by_cpu, described
 
-HEADER = Path(__file__).parent.parent / "wgrad_lockstep.h"
+HEADER = Path(__file__).parent.parent / "headers" / "wgrad_lockstep.h"
 
 
 def gradient(layer: Layer) -> WeightGradient:
