@@ -43,7 +43,7 @@ def held_out(cli: Cli) -> list[str]:
     return [line.rpartition(" ")[0] for line in lines]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_pages_commands_run_as_they_stand(cli: Cli) -> None:
     make_photos(cli.folder / "photos", 10)
     done = run(cli, commands(fetch=False))

@@ -81,7 +81,11 @@ def test_resumes_to_the_bit(tmp_path: Path, options: tuple[str, ...]) -> None:
 
 @needs_mpi
 @pytest.mark.parametrize(
-    "options", [("--compression", "topk:0.05"), ("--local_steps", "2", "--outer_momentum", "0.5")]
+    "options",
+    [
+        pytest.param(("--compression", "topk:0.05"), marks=pytest.mark.long),
+        ("--local_steps", "2", "--outer_momentum", "0.5"),
+    ],
 )
 def test_goes_on_with_another_number_of_ranks(tmp_path: Path, options: tuple[str, ...]) -> None:
     """What ranks keep goes with it, and matters."""

@@ -28,7 +28,7 @@ def test_a_run_is_struck() -> None:
     soak([fault for fault in FAULTS if ranks_of(fault) == 1], "--iterations=300")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @needs_mpi
 def test_ranks_are_struck() -> None:
     soak(["kill rank"], "--iterations=300")

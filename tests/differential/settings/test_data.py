@@ -47,7 +47,10 @@ def test_cases(case: Case) -> None:
     KIND.run(case)
 
 
-@pytest.mark.parametrize("changes", [False, True], ids=["fixed", "daily"])
+@pytest.mark.parametrize(
+    "changes",
+    [pytest.param(False, marks=pytest.mark.long, id="fixed"), pytest.param(True, id="daily")],
+)
 def test_random_layers(changes: bool) -> None:
     seed = today() if changes else 1
     print(f"python -m {KIND.module} --seed {seed} --cases {CASES}")

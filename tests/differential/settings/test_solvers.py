@@ -84,7 +84,10 @@ def test_own_rates_of_parameters(own: Case, case: Case, decay: float) -> None:
     KIND.run({**OWN, **own, **case, "weight_decay": decay})
 
 
-@pytest.mark.parametrize("changes", [False, True], ids=["fixed", "daily"])
+@pytest.mark.parametrize(
+    "changes",
+    [pytest.param(False, marks=pytest.mark.long, id="fixed"), pytest.param(True, id="daily")],
+)
 def test_random_settings(changes: bool) -> None:
     seed = today() if changes else 1
     print(f"python -m {KIND.module} --seed {seed} --cases {CASES}")
