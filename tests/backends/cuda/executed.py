@@ -17,10 +17,9 @@ import pytest
 
 from osucaffe.backends.cuda.runtime import compile
 
-from .lockstep import SHARED, SHARED_POINTER, compiled
+from .lockstep import HEADERS, SHARED, SHARED_POINTER, compiled
 
-FOLDER = Path(__file__).parent / "headers"
-HEADERS = ("lockstep.h", "warps_lockstep.h", "mma_lockstep.h")
+INCLUDED = ("lockstep.h", "warps_lockstep.h", "mma_lockstep.h")
 _KERNEL = re.compile(r"__global__ void (?:__launch_bounds__\([^)]*\)\s+)?(\w+)\((.*?)\)", re.DOTALL)
 _TYPES = re.compile(r"^typedef .* u?int\d+_t;\n", re.MULTILINE)
 """Of common.cuh: C++ has these already."""
@@ -80,11 +79,10 @@ class _Module:
             self._run = compiled(
                 "#define COMMON\n"
                 + "#define BFLOAT16\n" * paired
-                + "".join((FOLDER / header).read_text() for header in HEADERS)
+                + "".join((HEADERS / header).read_text() for header in INCLUDED)
                 + text
                 + 'extern "C" void run(int number, const int* sizes, void** values) {'
-                + " blockDim = {sizes[3], sizes[4], 1};"
-                + " run_blocks({sizes[0], sizes[1], sizes[2]}, blockDim, [&] {"
+                + " run_blocks({sizes[0], sizes[1], sizes[2]}, {sizes[3], sizes[4], 1}, [&] {"
                 + "\n".join(cases)
                 + "}); }",
                 Path(folder),

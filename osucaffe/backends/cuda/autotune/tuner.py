@@ -161,14 +161,13 @@ class Tuner:
         trial.spoil_outputs()
         run()  # what it loads or compiles is not to be timed
         trial.sample()
-        limit, first = HOPELESS * least[0] + JITTER, math.inf
-        for _ in range(CHANCES if least[0] < timing.BRIEF else 1):
-            first = min(first, timing.once(self._backend, run))
-            if first <= limit:
-                break
-        else:
-            return first, trial.samples()
+        limit, first = HOPELESS * least[0] + JITTER, timing.once(self._backend, run)
+        more = CHANCES - 1 if least[0] < timing.BRIEF else 0
+        while first > limit and more:
+            first, more = min(first, timing.once(self._backend, run)), more - 1
         outputs = trial.samples()
+        if first > limit:
+            return first, outputs
         least[0] = min(least[0], first)
         return timing.time_of(self._backend, run, first, best), outputs
 

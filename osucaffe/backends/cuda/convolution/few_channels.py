@@ -22,7 +22,7 @@ from ..runtime.compile import kernel
 from ..runtime.launch import launch
 from .operands import Operands
 from .problem import Problem
-from .tensor_cores import mma_macros
+from .tensor_cores import can_use_mma, mma_macros
 
 MOST_CHANNELS = 4
 MOST_STEPS = 7
@@ -59,7 +59,7 @@ def is_worth_trying(gpu: device.Device, precision: str, dtype: str, problem: Pro
     *_, dilation = problem.window
     return (
         len(problem.x) == 4 and problem.x[1] <= MOST_CHANNELS and problem.group == 1
-        and {*dilation} == {1} and precision != "fp32" and gpu.has_mma
+        and {*dilation} == {1} and can_use_mma(gpu, precision)
         and problem.y[1] % _least_own(dtype) == 0 and problem.work >= LEAST_WORK
         and _steps(problem, dtype) <= MOST_STEPS
     )  # fmt: skip

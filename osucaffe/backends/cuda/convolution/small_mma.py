@@ -28,7 +28,7 @@ from ..runtime.device import Device
 from ..runtime.launch import launch
 from .operands import Operands, channels_last_blob
 from .problem import Problem
-from .tensor_cores import mma_macros
+from .tensor_cores import can_use_mma, mma_macros
 
 MOST_WORK = 7e8
 """Multiplications up to which it is worth trying whether these kernels are the fastest."""
@@ -204,7 +204,7 @@ def _shares(count: int) -> list[int]:
 def small(device: Device, precision: str, dtype: str, problem: Problem) -> Small | None:
     """The convolution as a small one, if it is worth trying as such and the device can."""
     fits = problem.is_dense and problem.group == 1 and math.prod(problem.kernel) > 1
-    if not fits or precision == "fp32" or not device.has_mma or problem.work > MOST_WORK:
+    if not fits or not can_use_mma(device, precision) or problem.work > MOST_WORK:
         return None
     return Small.like(problem, dtype=dtype)
 
@@ -212,7 +212,7 @@ def small(device: Device, precision: str, dtype: str, problem: Problem) -> Small
 def small_product(gpu: Gpu, rows: int, outputs: int, channels: int) -> Small | None:
     """The product of a matrix (rows, channels) by filters as the convolution of one image, with a
     pixel for each row; if it is worth trying as such and the device can."""
-    if gpu.precision == "fp32" or not gpu.properties.has_mma or rows not in PRODUCT_ROWS:
+    if not can_use_mma(gpu.properties, gpu.precision) or rows not in PRODUCT_ROWS:
         return None
     image, maps = (1, channels, rows, 1), (1, outputs, rows, 1)
     filters, window = (outputs, channels, 1, 1), ((1, 1), (0, 0), (1, 1))

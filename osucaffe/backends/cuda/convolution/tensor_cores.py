@@ -32,6 +32,11 @@ def mma_macros(dtype: str, pair: int) -> dict[str, Any]:
     return {"PAIR": pair, "MMA": f'"mma.sync.aligned.{INSTRUCTIONS[word]}"', "ONE": ONES[word]}
 
 
+def can_use_mma(device: Device, precision: str) -> bool:
+    """Whether kernels by a warp's instructions may multiply on a device."""
+    return precision != "fp32" and device.has_mma
+
+
 def can_use_wgmma(device: Device, precision: str, problem: Problem) -> bool:
     """Whether kernels by Hopper's instructions may compute a convolution on a device."""
     return precision != "fp32" and problem.is_dense and device.has_wgmma

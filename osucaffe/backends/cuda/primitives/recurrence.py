@@ -14,7 +14,7 @@ from ...tensor import Step, Tensor, sequence
 from ..call import Candidate, Pending, Provider
 from ..convolution.gemm import Bound, Gemm
 from ..convolution.operands import choose_row_major, temporary
-from ..convolution.tensor_cores import mma_macros
+from ..convolution.tensor_cores import can_use_mma, mma_macros
 from ..layout import C_TYPES, ITEM_BYTES, choose_row_layout, dtype_of
 from ..libraries.cublaslt import Product
 from ..passes.convert import transpose
@@ -165,7 +165,7 @@ def _tune(call: CudaCall, cell: Cell, make: Make) -> Pending | Step:
     if not multiplies:
         return make(cell, 0, call, _given(call))
     backend = call.backend
-    fuses = backend.precision != "fp32" and backend.properties.has_mma
+    fuses = can_use_mma(backend.properties, backend.precision)
     return call.tune([_Recurrence(cell, make, multiplies=multiplies, fuses=fuses)])
 
 

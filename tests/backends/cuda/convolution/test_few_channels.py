@@ -13,12 +13,11 @@ from osucaffe.backends.cuda.convolution.few_channels import Config, is_worth_try
 
 from ... import reference
 from ..devices import DEVICES
-from ..lockstep import as_text, compiled, defines
+from ..lockstep import HEADERS, as_text, compiled, defines
 from ..simulated import simulate
 from .layers import LAYERS, square
 
-FOLDER = Path(__file__).parent.parent / "headers"
-HEADERS = [FOLDER / f"{name}.h" for name in ("lockstep", "mma_lockstep")]
+INCLUDED = [HEADERS / f"{name}.h" for name in ("lockstep", "mma_lockstep")]
 RUN = """extern "C" void run(const float* x, const float* w, const float* b, float* y,
                     int tiles, const int64_t* strides, int blocks, int across) {
     run_blocks({blocks, across, 1}, {THREADS, 1, 1}, [=] {
@@ -47,7 +46,7 @@ template <typename E, int N> void store(E* to, const float (&from)[N]) {
     memcpy(to, from, sizeof from);
 }
 """
-    includes = "".join(f'#include "{header}"\n' for header in HEADERS)
+    includes = "".join(f'#include "{header}"\n' for header in INCLUDED)
     function = compiled(
         includes + helpers + defines(defined) + as_text("few_channels") + RUN, tmp_path
     )

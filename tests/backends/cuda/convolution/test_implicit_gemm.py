@@ -28,7 +28,7 @@ from osucaffe.backends.cuda.runtime import device
 from osucaffe.backends.tensor import Tensor
 
 from ..devices import H200
-from ..lockstep import as_text, compiled, defines
+from ..lockstep import HEADERS, as_text, compiled, defines
 from ..simulated import simulate
 from .layers import (
     EIGHTS,
@@ -42,7 +42,7 @@ from .layers import (
     square,
 )
 
-HEADER = Path(__file__).parent.parent / "headers" / "implicit_gemm_lockstep.h"
+HEADER = HEADERS / "implicit_gemm_lockstep.h"
 CONFIGS = (
     TileConfig(1, 1, 16, 1, 2, 2), TileConfig(2, 1, 24, 1, 5, 3), TileConfig(1, 2, 32, 3, 2, 2),
     TileConfig(2, 2, 40, 1, 4, 3),
@@ -74,11 +74,9 @@ extern "C" void run(void* x, const T* w, void* filters, const float* b, const T*
     memcpy(&given, filters, sizeof given);
 #if FLIPPED && !TURNED
     auto turned = reinterpret_cast<T*>(given.words[0]);
-    blockDim = {{64, 1, 1}};
-    run_blocks({{2, 1, 1}}, blockDim, [=] {{ turn_filters(w, turned); }});
+    run_blocks({{2, 1, 1}}, {{64, 1, 1}}, [=] {{ turn_filters(w, turned); }});
 #endif
-    blockDim = {{THREADS, 1, 1}};
-    run_blocks({{grid, 1, 1}}, blockDim, [=] {{
+    run_blocks({{grid, 1, 1}}, {{THREADS, 1, 1}}, [=] {{
         convolve(pixels, given, b, addend, relu_output, y, sums, images, tiles, slope);
     }});
 }}"""

@@ -27,11 +27,11 @@ from osucaffe.backends.cuda.convolution.wgrad_16bit import (
 from osucaffe.backends.cuda.convolution.wgrad_tf32 import Tile, stages
 
 from ..devices import H200
-from ..lockstep import as_text, compiled, defines
+from ..lockstep import HEADERS, as_text, compiled, defines
 from ..simulated import simulate
 from .layers import EIGHTS, HOPPER, Layer, by_cpu, described, memory
 
-HEADER = Path(__file__).parent.parent / "headers" / "wgrad_lockstep.h"
+HEADER = HEADERS / "wgrad_lockstep.h"
 
 
 def gradient(layer: Layer) -> FilterGradient:
@@ -70,8 +70,7 @@ extern "C" void run(const void* x, const void* maps, float* partial, float* part
     memcpy(&of_x, x, sizeof of_x), memcpy(&of_maps, maps, sizeof of_maps);
     run_blocks({{grid[0], grid[1], 1}}, {{THREADS, 1, 1}},
                [=] {{ filter_products(of_x, of_maps, partial, partial_bias); }});
-    blockDim = {{64, 1, 1}};
-    run_blocks({{2, 1, 1}}, blockDim,
+    run_blocks({{2, 1, 1}}, {{64, 1, 1}},
                [=] {{ add_shares(partial, partial_bias, dw, db, grid[1], 1, 0); }});
 }}"""
     return compiled(text, folder)

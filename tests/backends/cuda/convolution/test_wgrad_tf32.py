@@ -26,10 +26,10 @@ from osucaffe.backends.cuda.convolution.wgrad_tf32 import (
 )
 
 from ..devices import H200
-from ..lockstep import as_text, compiled, defines
+from ..lockstep import HEADERS, as_text, compiled, defines
 from .layers import HOPPER, ODD_GRADIENTS, Layer, by_cpu, described
 
-HEADER = Path(__file__).parent.parent / "headers" / "wgrad_lockstep.h"
+HEADER = HEADERS / "wgrad_lockstep.h"
 
 
 def gradient(layer: Layer) -> WeightGradient:

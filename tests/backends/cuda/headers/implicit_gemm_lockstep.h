@@ -1,9 +1,5 @@
 // Owns what implicit_gemm.cu needs to run as plain C++ beside the instructions.
 #include "hopper_lockstep.h"
-static Index blockDim;
-#define FOR_EACH(count) \
-    for (int64_t id = blockIdx.x * blockDim.x + threadIdx.x; id < (count); \
-         id += gridDim.x * blockDim.x)
 
 static int values[1024];
 inline int __shfl_sync(uint32_t, int value, int lane) {

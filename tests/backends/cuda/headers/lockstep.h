@@ -19,12 +19,15 @@
 #define pdl_wait()
 #define pdl_launch_next()
 template <typename T, int N> struct alignas(sizeof(T) * N) Vector { T element[N]; };
+#define FOR_EACH(count) \
+    for (int64_t id = blockIdx.x * blockDim.x + threadIdx.x; id < (count); \
+         id += gridDim.x * blockDim.x)
 #endif
 template <typename T> static constexpr T min(T a, T b) { return b < a ? b : a; }
 template <typename T> static T max(T a, T b) { return a < b ? b : a; }
 struct float4 { float x, y, z, w; };
 struct Index { int x, y, z; };
-static Index blockIdx, threadIdx, gridDim;
+static Index blockIdx, threadIdx, gridDim, blockDim;
 alignas(1024) float4 shared[1 << 14];
 
 static ucontext_t scheduler, fibers[1024];
@@ -66,7 +69,7 @@ template <typename Kernel> static void run_blocks(Index grid, Index block, Kerne
     static const Kernel* called;
     int threads = block.x * block.y;
     char* stacks = static_cast<char*>(malloc(threads * stack));
-    called = &kernel, body = [] { (*called)(); }, gridDim = grid;
+    called = &kernel, body = [] { (*called)(); }, gridDim = grid, blockDim = block;
     for (blockIdx.z = 0; blockIdx.z < grid.z; ++blockIdx.z)
         for (blockIdx.y = 0; blockIdx.y < grid.y; ++blockIdx.y)
             for (blockIdx.x = 0; blockIdx.x < grid.x; ++blockIdx.x) {

@@ -4,7 +4,6 @@
 
 struct uint4 { uint32_t x, y, z, w; };
 static uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
-static Index blockDim;
 static int64_t left_behind[1024];
 
 template <typename T> static T exchange(T value, int from) {

@@ -1,9 +1,5 @@
 // Owns what wgrad_16bit.cu and wgrad_tf32.cu need to run as plain C++ beside the instructions.
 #include "hopper_lockstep.h"
-#define FOR_EACH(count) \
-    for (int64_t id = blockIdx.x * blockDim.x + threadIdx.x; id < (count); \
-         id += gridDim.x * blockDim.x)
-static Index blockDim;
 static float summands[1024];
 inline float warp_sum(float x) {
     summands[threadIdx.x] = x;
