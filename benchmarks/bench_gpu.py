@@ -1,4 +1,5 @@
-"""Owns `make bench-gpu`: training on one GPU, osucaffe beside PyTorch in the best of its modes.
+"""Owns `make bench-gpu`: training on one GPU, osucaffe beside PyTorch in the best of its modes,
+and beside JAX where that is installed.
 
 The floor of a net is, over the calls of one iteration, the sum of the longer of two times: its
 arithmetic at the device's rate of a large matrix product, and its bytes (each tensor read or
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from . import results
-from .gpu import TORCH_MODES
+from .gpu import BLOCK, TORCH_MODES
 from .measure import Worker, alternate
 
 CASES = (
@@ -40,19 +41,21 @@ written."""
 def measure_case(
     job: dict[str, Any], rates: dict[str, Any], modes: list[str], rounds: int, seconds: float
 ) -> dict[str, Any]:
-    """Milliseconds of both sides in turns (PyTorch in its best mode), memory, and the floor."""
+    """Milliseconds of all sides in turns (PyTorch in its best mode), memory, and the floor."""
     with ExitStack() as stack, ThreadPoolExecutor() as pool:
         jobs = [job | {"framework": "osucaffe gpu"}]
         jobs += [job | {"framework": "torch gpu", "mode": mode} for mode in modes]
-        started = list(pool.map(lambda each: _start(each), jobs))
+        jobs += [job | {"framework": "jax gpu"}]
+        started = list(pool.map(_start, jobs))
         workers = [stack.enter_context(worker) for worker in started if worker is not None]
-        ours, peers = workers[0], workers[1:]
+        ours, *peers = (each for each in workers if each.job["framework"] != "jax gpu")
+        jax = [each for each in workers if each.job["framework"] == "jax gpu"]
         alternate(peers, rounds=2, seconds=seconds, quiet=1)
         tried = {peer.job["mode"]: round(peer.median * 1e3, 4) for peer in peers}
         best = min(peers, key=lambda peer: peer.median)
         for worker in workers:
             worker.times.clear()
-        alternate([ours, best], rounds=rounds, seconds=seconds, quiet=1)
+        alternate([ours, best, *jax], rounds=rounds, seconds=seconds, quiet=1)
         floor = sum(_floor(flops, nbytes, rates) for flops, nbytes in ours.notes["calls"])
         floor += UPDATE_PASSES * ours.notes["parameter_bytes"] / rates["bytes_per_second"]
         return {
@@ -64,6 +67,7 @@ def measure_case(
             "flops": sum(flops for flops, _ in ours.notes["calls"]),
             "osucaffe": _summary(ours),
             "torch": _summary(best) | {"mode": best.job["mode"], "modes_tried_ms": tried},
+            "jax": _summary(jax[0]) if jax else None,
             "speedup": round(best.median / ours.median, 2),
             "memory": round(ours.peak / best.peak, 2),
             "layers": _by_type(ours.notes["layers"], rates),
@@ -128,11 +132,11 @@ def compile_ahead(jobs: list[dict[str, Any]], modes: list[str]) -> None:
 
 
 def _start(job: dict[str, Any]) -> Worker | None:
-    """A worker, or None where PyTorch cannot run the net in this mode (its message is printed)."""
+    """A worker, or None where a peer cannot run the net in this way (its message is printed)."""
     try:
         return Worker(job)
     except RuntimeError as error:
-        if job["framework"] != "torch gpu":
+        if job["framework"] == "osucaffe gpu":
             raise
         print(error, file=sys.stderr)
         return None
@@ -153,7 +157,8 @@ def render(record: dict[str, Any]) -> str:
     """The record as Markdown."""
     columns = (
         "net and batch size", "precision", "osucaffe img/s", "PyTorch img/s", "its mode",
-        "speed-up", "osucaffe ms", "floor ms", "share reached", "memory GiB", "set-up s", "date",
+        "speed-up", "JAX img/s", "osucaffe ms", "floor ms", "share reached", "memory GiB",
+        "set-up s", "date",
     )  # fmt: skip
     rows = [
         (
@@ -163,6 +168,7 @@ def render(record: dict[str, Any]) -> str:
             f"{case['torch']['images_per_second']:,}",
             f"{case['torch']['mode']} (of {len(case['torch']['modes_tried_ms'])})",
             f"{case['speedup']:.2f}",
+            _rate_of_jax(case),
             f"{case['osucaffe']['median_ms']:.3f}",
             f"{case['floor_ms']:.3f}",
             f"{case['floor_ms'] / case['osucaffe']['median_ms']:.0%}",
@@ -179,12 +185,13 @@ def render(record: dict[str, Any]) -> str:
     )
     rate = next(iter(record["rates"].values()))
     first = record["cases"][0]
-    return f"""# osucaffe and PyTorch on one GPU
+    jax = next((case["jax"]["version"] for case in record["cases"] if case.get("jax")), None)
+    return f"""# osucaffe, PyTorch and JAX on one GPU
 
 Written by `make bench-gpu` on {record["date"]}.
 
 - {rate["device"]}; CUDA {rate["cuda"]}, cuDNN {rate["cudnn"]}, CuPy {rate["cupy"]}
-- osucaffe {first["osucaffe"]["version"]}, PyTorch {first["torch"]["version"]}
+- osucaffe {first["osucaffe"]["version"]}, PyTorch {first["torch"]["version"]}, JAX {jax or "–"}
 {rates}
 - {record["rounds"]} runs each of {record["seconds"]} s, in turns; medians of the runs' medians
 
@@ -193,7 +200,8 @@ Written by `make bench-gpu` on {record["date"]}.
 - A training iteration: forward, backward and an SGD update with momentum and weight decay, on one
   batch that lies on the device. PyTorch: channels_last, bf16 by autocast, in the fastest of eager,
   torch.compile, torch.compile with reduce-overhead, and a captured CUDA graph; "(of N)" tells how
-  many of these were tried, and the JSON file beside this one their times.
+  many of these were tried, and the JSON file beside this one their times. The speed-up is beside
+  PyTorch. JAX: images N x H x W x C, bf16 from fp32 parameters, {BLOCK} iterations in one program.
 - The floor: for each call the longer of its arithmetic at the rate of a large matrix product and
   its bytes at the rate of a large copy, and the update's bytes.
 - Memory: the most that each framework held of its own; set-up: to the end of the first iteration
@@ -211,6 +219,10 @@ made of:
 
 {_passes(record["cases"])}
 """
+
+
+def _rate_of_jax(case: dict[str, Any]) -> str:
+    return f"{case['jax']['images_per_second']:,}" if case.get("jax") else "–"
 
 
 def _rest(cases: list[dict[str, Any]]) -> str:
@@ -251,7 +263,9 @@ def _passes(cases: list[dict[str, Any]]) -> str:
 
 def summary(record: dict[str, Any]) -> str:
     """The table of docs/speed.md."""
-    columns = ("net and batch size", "precision", "osucaffe img/s", "PyTorch img/s", "ratio")
+    columns = (
+        "net and batch size", "precision", "osucaffe img/s", "PyTorch img/s", "ratio", "JAX img/s",
+    )  # fmt: skip
     rows = [
         (
             f"{case['model']} {case['batch']}",
@@ -259,6 +273,7 @@ def summary(record: dict[str, Any]) -> str:
             f"{case['osucaffe']['images_per_second']:,}",
             f"{case['torch']['images_per_second']:,}",
             f"{case['speedup']:.2f}",
+            _rate_of_jax(case),
         )
         for case in record["cases"]
     ]

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from osucaffe.errors import UserError
 from osucaffe.proto import caffe_pb2
 
+from .peers import NORMALIZATION, checked_layers, input_shapes, loss_weights, pair, update_rates
+
 _Builder = Callable[[caffe_pb2.LayerParameter, list[Tensor]], nn.Module]
-_IGNORED = ("Input", "Accuracy", "Silence")
-_LOSSES = ("L1Loss", "SoftmaxWithLoss")
 
 
 class TorchPeer(nn.Module):
@@ -26,12 +26,11 @@ class TorchPeer(nn.Module):
     def __init__(self, net: caffe_pb2.NetParameter, *, seed: int = 1) -> None:
         super().__init__()
         self.layers = nn.ModuleDict()
-        self.specs = _joined([layer for layer in net.layer if layer.type not in _IGNORED])
+        self.specs = checked_layers(net)
         # Shapes are found by running every module on tensors without memory.
         blobs = {
-            top: torch.empty(tuple(shape.dim), dtype=_dtype(len(shape.dim)), device="meta")
-            for layer in net.layer
-            for top, shape in zip(layer.top, layer.input_param.shape, strict=False)
+            top: torch.empty(shape, dtype=_dtype(len(shape)), device="meta")
+            for top, shape in input_shapes(net).items()
         }
         with torch.device("meta"), torch.no_grad():
             for spec in self.specs:
@@ -43,11 +42,7 @@ class TorchPeer(nn.Module):
                 blobs[spec.top[0]] = module(*bottoms)
         # Plain values: torch.compile traces them in one piece, messages it would stop at.
         self.steps = [(each.name, tuple(each.bottom), each.top[0]) for each in self.specs]
-        self.losses = [
-            (spec.top[0], spec.loss_weight[0] if spec.loss_weight else 1.0)
-            for spec in self.specs
-            if spec.type in _LOSSES
-        ]
+        self.losses = loss_weights(self.specs)
         self.to_empty(device="cpu")
         torch.manual_seed(seed)
         for module in self.modules():
@@ -70,9 +65,8 @@ class TorchPeer(nn.Module):
         groups: dict[tuple[float, float], list[Tensor]] = {}
         for spec in self.specs:
             for index, parameter in enumerate(self.layers[spec.name].parameters()):
-                given = spec.param[index] if index < len(spec.param) else caffe_pb2.ParamSpec()
-                key = (lr * given.lr_mult, decay * given.decay_mult)
-                groups.setdefault(key, []).append(parameter)
+                rates = update_rates(spec, index, lr, decay)
+                groups.setdefault(rates, []).append(parameter)
         return [
             {"params": parameters, "lr": rate, "weight_decay": weight_decay}
             for (rate, weight_decay), parameters in groups.items()
@@ -101,24 +95,15 @@ def _dtype(dimensions: int) -> torch.dtype:
     return torch.int64 if dimensions == 1 else torch.float32
 
 
-def _pair(param: Any, prefix: str, field: str, default: int) -> tuple[int, int]:
-    """Height and width of a setting that may be given once, twice, or as PREFIX_h and PREFIX_w."""
-    if param.HasField(f"{prefix}_h") or param.HasField(f"{prefix}_w"):
-        return getattr(param, f"{prefix}_h"), getattr(param, f"{prefix}_w")
-    value = getattr(param, field)
-    values = [value] if isinstance(value, int) else list(value) or [default]
-    return values[0], values[-1]
-
-
 def _convolution(spec: caffe_pb2.LayerParameter, bottoms: list[Tensor]) -> nn.Module:
     param = spec.convolution_param
     dilation = list(param.dilation) or [1]
     return nn.Conv2d(
         bottoms[0].shape[1],
         param.num_output,
-        _pair(param, "kernel", "kernel_size", 0),
-        stride=_pair(param, "stride", "stride", 1),
-        padding=_pair(param, "pad", "pad", 0),
+        pair(param, "kernel", 0),
+        stride=pair(param, "stride", 1),
+        padding=pair(param, "pad", 0),
         dilation=(dilation[0], dilation[-1]),
         groups=param.group,
         bias=param.bias_term,
@@ -127,8 +112,6 @@ def _convolution(spec: caffe_pb2.LayerParameter, bottoms: list[Tensor]) -> nn.Mo
 
 def _inner_product(spec: caffe_pb2.LayerParameter, bottoms: list[Tensor]) -> nn.Module:
     param = spec.inner_product_param
-    if param.transpose:
-        raise UserError(f'layer "{spec.name}": the PyTorch peer has no transposed weights')
     flat = bottoms[0].flatten(param.axis)
     return nn.Sequential(
         nn.Flatten(param.axis), nn.Linear(flat.shape[-1], param.num_output, bias=param.bias_term)
@@ -137,20 +120,15 @@ def _inner_product(spec: caffe_pb2.LayerParameter, bottoms: list[Tensor]) -> nn.
 
 def _pooling(spec: caffe_pb2.LayerParameter, bottoms: list[Tensor]) -> nn.Module:
     param = spec.pooling_param
-    kernel = _pair(param, "kernel", "kernel_size", 0)
-    stride = _pair(param, "stride", "stride", 1)
-    pad = _pair(param, "pad", "pad", 0)
+    kernel = pair(param, "kernel", 0)
+    stride = pair(param, "stride", 1)
+    pad = pair(param, "pad", 0)
     if param.global_pooling:
         kernel = tuple(bottoms[0].shape[2:])
-    elif pad == (0, 0) and (stride[0] > kernel[0] or stride[1] > kernel[1]):
-        # Caffe keeps a last window that begins past the image here, PyTorch drops it.
-        raise UserError(f'layer "{spec.name}": the PyTorch peer has no stride beyond the kernel')
     ceil = param.round_mode == caffe_pb2.PoolingParameter.CEIL
     if param.pool == caffe_pb2.PoolingParameter.MAX:
         return nn.MaxPool2d(kernel, stride, pad, ceil_mode=ceil)
-    if param.pool == caffe_pb2.PoolingParameter.AVE:
-        return nn.AvgPool2d(kernel, stride, pad, ceil_mode=ceil, count_include_pad=True)
-    raise UserError(f'layer "{spec.name}": the PyTorch peer has no stochastic pooling')
+    return nn.AvgPool2d(kernel, stride, pad, ceil_mode=ceil, count_include_pad=True)
 
 
 class _NormalizationWithinChannel(nn.Module):
@@ -192,30 +170,8 @@ def _normalization(spec: caffe_pb2.LayerParameter, bottoms: list[Tensor]) -> nn.
     return _NormalizationAcrossChannels(param.local_size, param.alpha, param.beta, param.k)
 
 
-_NORMALIZATION = "BatchNorm, Scale"
-
-
-def _joined(specs: list[caffe_pb2.LayerParameter]) -> list[caffe_pb2.LayerParameter]:
-    """With each BatchNorm and the Scale behind it as one layer of the Scale's name."""
-    joined: list[caffe_pb2.LayerParameter] = []
-    for spec in specs:
-        before = joined[-1] if joined else spec
-        if spec.type == "Scale" and before.type == "BatchNorm" and spec.bottom[:] == before.top[:]:
-            both = caffe_pb2.LayerParameter()
-            both.CopyFrom(spec)
-            both.type = _NORMALIZATION
-            both.bottom[:] = before.bottom
-            both.batch_norm_param.CopyFrom(before.batch_norm_param)
-            joined[-1] = both
-        else:
-            joined.append(spec)
-    return joined
-
-
 def _batch_normalization(spec: caffe_pb2.LayerParameter, bottoms: list[Tensor]) -> nn.Module:
-    param, scale = spec.batch_norm_param, spec.scale_param
-    if not scale.bias_term or (scale.axis, scale.num_axes) != (1, 1):
-        raise UserError(f'layer "{spec.name}": the PyTorch peer scales and shifts channels')
+    param = spec.batch_norm_param
     fraction = param.moving_average_fraction
     return nn.BatchNorm2d(bottoms[0].shape[1], eps=param.eps, momentum=1 - fraction)
 
@@ -233,13 +189,6 @@ class _Sum(nn.Module):
         return total
 
 
-def _eltwise(spec: caffe_pb2.LayerParameter, bottoms: list[Tensor]) -> nn.Module:
-    param = spec.eltwise_param
-    if param.operation != caffe_pb2.EltwiseParameter.SUM:
-        raise UserError(f'layer "{spec.name}": the PyTorch peer has sums only')
-    return _Sum(param.coeff)
-
-
 class _Concat(nn.Module):
     def __init__(self, axis: int) -> None:
         super().__init__()
@@ -255,21 +204,15 @@ def _relu(spec: caffe_pb2.LayerParameter, bottoms: list[Tensor]) -> nn.Module:
     return nn.LeakyReLU(slope, inplace=in_place) if slope else nn.ReLU(inplace=in_place)
 
 
-def _l1_loss(spec: caffe_pb2.LayerParameter, bottoms: list[Tensor]) -> nn.Module:
-    if spec.loss_param.normalization != caffe_pb2.LossParameter.FULL:
-        raise UserError(f'layer "{spec.name}": the PyTorch peer has the mean over all values only')
-    return nn.L1Loss()
-
-
 _BUILDERS: dict[str, _Builder] = {
-    _NORMALIZATION: _batch_normalization,
+    NORMALIZATION: _batch_normalization,
     "Concat": lambda spec, bottoms: _Concat(spec.concat_param.axis),
     "Convolution": _convolution,
     # Not in place: the ReLU before it needs its own result for the gradient.
     "Dropout": lambda spec, bottoms: nn.Dropout(spec.dropout_param.dropout_ratio),
-    "Eltwise": _eltwise,
+    "Eltwise": lambda spec, bottoms: _Sum(spec.eltwise_param.coeff),
     "InnerProduct": _inner_product,
-    "L1Loss": _l1_loss,
+    "L1Loss": lambda spec, bottoms: nn.L1Loss(),
     "LRN": _normalization,
     "PixelShuffle": lambda spec, bottoms: nn.PixelShuffle(spec.pixel_shuffle_param.upscale_factor),
     "Pooling": _pooling,

@@ -21,7 +21,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "speed.md"
 
 
 def test_the_readme_shows_the_last_results() -> None:
-    newest = max(results.RESULTS.glob("gpu-*.json"), key=lambda path: path.stem[-10:])
+    newest = max(results.RESULTS.glob("gpu-*.json"), key=lambda path: (path.stem[-10:], path.stem))
     record = json.loads(newest.read_text())
     assert newest.with_suffix(".md").read_text() == render(record)
     assert summary(record) in PAGE.read_text()
