@@ -430,6 +430,7 @@ class Net:
         accumulate: bool = False,
         before: Mapping[int, Step] = MappingProxyType({}),
         after: Mapping[int, Step] = MappingProxyType({}),
+        beside: Iterable[Step] = (),
         then: Iterable[Step] = (),
         instead: Mapping[Call, Step] = MappingProxyType({}),
         enqueues: bool = True,
@@ -437,20 +438,22 @@ class Net:
         """A step for all of forward (and backward, as in `backward`), and what is to follow.
 
         before: what to run ahead of the forward of some layers, by index. after: behind the
-        backward of some layers, when the gradients of these and all above are complete. instead:
-        what to run for some calls of backward, if the net `replays`. enqueues: all of it, and
-        `then`, only enqueues work.
+        backward of some layers, when the gradients of these and all above are complete. beside:
+        what may overlap backward, and `then` waits for. instead: what to run for some calls of
+        backward, if the net `replays`. enqueues: all of it, and `then`, only enqueues work.
 
         The backend may replay it as one: as a CUDA graph, which the steps that bring input run
         before, and which a host function inside the net rules out. If `before` and `after` do more
         than to enqueue work, it may replay what lies between them.
         """
         if not self.replays:
-            then = list(then)
+            beside, then = list(beside), list(then)
 
             def plain() -> None:
                 run_at(before, 0)
                 self.forward(after=lambda index: run_at(before, index + 1))
+                for step in beside:
+                    step()
                 if backward:
                     self.backward(accumulate=accumulate, after=lambda index: run_at(after, index))
                 for step in then:
@@ -468,6 +471,7 @@ class Net:
             len(self.layers),
             before=before,
             after=after,
+            beside=list(beside),
             then=list(then),
             enqueues=enqueues,
         )

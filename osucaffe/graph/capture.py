@@ -34,6 +34,7 @@ def as_one(
     *,
     before: Mapping[int, Step],
     after: Mapping[int, Step],
+    beside: Sequence[Step],
     then: Sequence[Step],
     enqueues: bool,
 ) -> Step:
@@ -45,7 +46,8 @@ def as_one(
         forward = _mark_forward(forward, before)
     if after:
         backward = _mark_backward(backward, layers, after)
-    calls = [*forward, *backward]
+    # Not ahead of forward: the first kernels of a graph wait for their launch as it is.
+    calls = [*forward, *(_mark(step, overlap=True) for step in beside), *backward]
     hosted = any(
         (call.name == "host" and not call.settings["feed"]) or call.settings.get("blocks")
         for call, _ in calls

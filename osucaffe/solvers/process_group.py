@@ -74,10 +74,10 @@ class ProcessGroup:
         net, optimizer = solver.net, solver.optimizer
         if not update:
             return net.whole(accumulate=accumulate)
-        if accumulate or solver.reads_gradients:
-            return net.whole(accumulate=accumulate, then=[optimizer.take_rate, *optimizer.steps])
-        instead, steps = from_factors(net, optimizer)
-        return net.whole(then=[optimizer.take_rate, *steps], instead=instead)
+        whole = accumulate or solver.reads_gradients
+        instead, steps = ({}, optimizer.steps) if whole else from_factors(net, optimizer)
+        beside = [optimizer.take_rate]
+        return net.whole(accumulate=accumulate, beside=beside, then=steps, instead=instead)
 
     def overlap_hooks(
         self, *, accumulate: bool, update: bool

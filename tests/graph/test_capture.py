@@ -48,9 +48,9 @@ def test_steps_of_layers() -> None:
 @pytest.mark.parametrize(
     ("enqueues", "host", "expected"),
     [
-        (True, False, "begin|data host|(|weights|ip f|last weights|loss b|ip b|sums|then|)"),
-        (False, False, "begin|data host|weights|(|ip f|)|last weights|(|loss b|ip b|)|sums|then"),
-        (True, True, "begin|data host|weights|ip f|loss host|last weights|loss b|ip b|sums|then"),
+        (True, False, "(|weights|ip f|last weights|rate|loss b|ip b|sums|then|)"),
+        (False, False, "weights|(|ip f|)|last weights|rate|(|loss b|ip b|)|sums|then"),
+        (True, True, "weights|ip f|loss host|last weights|rate|loss b|ip b|sums|then"),
     ],
 )
 def test_all_as_one(enqueues: bool, host: bool, expected: str) -> None:
@@ -69,8 +69,9 @@ def test_all_as_one(enqueues: bool, host: bool, expected: str) -> None:
         len(LAYERS),
         before={1: backend.note("weights"), 3: backend.note("last weights")},
         after={1: backend.note("sums")},
+        beside=[backend.note("rate")],
         then=[backend.note("then")],
         enqueues=enqueues,
     )
     step()
-    assert "|".join(ran) == expected
+    assert "|".join(ran) == f"begin|data host|{expected}"
