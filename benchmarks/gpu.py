@@ -41,25 +41,12 @@ def device_alone() -> Iterator[None]:
         yield
 
 
-def _moved(call: Any, backend: Any) -> int:
-    """The bytes that a call reads and writes."""
-    if call.settings.get("cuts"):  # it reads what it writes, of larger tensors
-        return 2 * backend.nbytes(call.writes["y"])
-    tensors = {*call.read_tensors(), *call.written_tensors()}
-    total = sum(map(backend.nbytes, tensors))
-    if call.name == "batch_norm" and call.settings.get("every"):  # of what it reads, some pixels
-        y = call.writes["y"]
-        whole = [each for each in tensors if each.count > y.count]
-        return total - sum(map(backend.nbytes, whole)) + len(whole) * backend.nbytes(y)
-    return total
-
-
 def build_osucaffe(job: dict[str, Any]) -> Built:
     """A training iteration on GPU 0, replayed as one CUDA graph."""
     import osucaffe
     from osucaffe.backends.cuda import Cuda
     from osucaffe.cli.score.time import measure
-    from osucaffe.graph.flops import flops
+    from osucaffe.graph.flops import bytes_moved, flops
     from osucaffe.solvers import Solver
 
     peak = peak_of_cupy()
@@ -78,7 +65,7 @@ def build_osucaffe(job: dict[str, Any]) -> Built:
         "version": osucaffe.__version__,
         "setup": setup,
         "calls": [
-            (flops(call), _moved(call, backend))
+            (flops(call), bytes_moved([call], backend.nbytes))
             for program in solver.net.programs[:2]
             for call in program
         ],

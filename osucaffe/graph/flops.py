@@ -1,4 +1,5 @@
-"""Owns the count of floating-point operations: what a call of a primitive has to compute.
+"""Owns the count of what calls of primitives have to do: floating-point operations, and bytes that
+they read or write.
 
 A multiplication and an addition count one each. Only the arithmetic that the definition asks for
 is counted, whatever a backend does, and only of the primitives that carry a net's weight: the
@@ -8,9 +9,10 @@ rest moves data.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 
-from ..backends.tensor import Call
+from ..backends.tensor import Call, Tensor
 
 
 def by_layer(program: Sequence[Call], layers: int) -> list[list[Call]]:
@@ -22,6 +24,30 @@ def flops(call: Call) -> int:
     """The operations of one call; 0 for primitives that compute next to nothing."""
     count = _COUNTS.get(call.name)
     return count(call) if count else 0
+
+
+def bytes_moved(calls: Iterable[Call], nbytes: Callable[[Tensor], int]) -> int:
+    """The bytes that the calls together read or write, each once. nbytes: what a tensor takes."""
+    parts: dict[tuple[Tensor, int], int] = {}
+    for call in calls:
+        for tensor in (*call.read_tensors(), *call.written_tensors()):
+            part = tensor.owner, tensor.start
+            parts[part] = max(parts.get(part, 0), _touched(call, tensor))
+    found: Counter[Tensor] = Counter()
+    for (owner, _), count in parts.items():
+        found[owner] = min(found[owner] + count, owner.size)
+    return sum(nbytes(owner) * count // owner.size for owner, count in found.items() if count)
+
+
+def _touched(call: Call, tensor: Tensor) -> int:
+    """The elements of one of its tensors that a call reads or writes."""
+    if call.settings.get("cuts") and tensor is not call.writes["y"]:
+        cuts = dict(zip(call.reads["xs"], call.settings["cuts"], strict=True))
+        if cut := cuts[tensor]:
+            return tensor.size * cut[1] // tensor.shape[call.settings["axis"]]
+    if call.name == "batch_norm" and call.settings.get("every"):  # of what it reads, some pixels
+        return min(tensor.size, call.writes["y"].size)
+    return tensor.size
 
 
 def _convolution(call: Call, large: str, weights: str) -> int:

@@ -16,7 +16,7 @@ from ..backends.tensor import Call, Tensor
 from ..data.config import DataConfig
 from ..errors import UserError
 from ..graph.assembly import assemble
-from ..graph.flops import flops
+from ..graph.flops import bytes_moved, flops
 from ..graph.gradients import find_gradients
 from ..graph.parameters import adopt_parameters
 from ..graph.prototxt.filter import filter_layers, net_state
@@ -117,8 +117,7 @@ def _work(calls: list[Call], layers: int) -> list[Work]:
         if 0 <= call.position < layers and not call.settings.get("feed"):
             work = works[call.position]
             work.flops += flops(call)
-            touched = {tensor.owner for tensor in (*call.read_tensors(), *call.written_tensors())}
-            work.nbytes += sum(tensor.size * ITEM for tensor in touched)
+            work.nbytes += bytes_moved([call], lambda tensor: tensor.size * ITEM)
     return works
 
 

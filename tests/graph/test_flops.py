@@ -1,4 +1,4 @@
-"""The count of operations: by hand for small calls, and the same whatever is fused."""
+"""The counts of operations and bytes: by hand for small calls, and the same whatever is fused."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from osucaffe.backends.primitives import Program
 from osucaffe.backends.tensor import Tensor
-from osucaffe.graph.flops import flops
+from osucaffe.graph.flops import bytes_moved, flops
 from tests.layers.nets import build
 
 X = (2, 4, 5, 5)
@@ -79,6 +79,31 @@ def test_recurrent_nets_multiply_each_state_by_the_weights() -> None:
         Tensor(gates), Tensor(h), Tensor(h), Tensor(h), formula="",
     )  # fmt: skip
     assert found == 2 * steps * items * 4 * size * size
+
+
+def size(tensor: Tensor) -> int:
+    return 4 * tensor.size
+
+
+def test_bytes_of_parts() -> None:
+    """Of a tensor that is cut, or some of whose pixels are left out, what is read; of views of one
+    memory, all that they show, once."""
+    x, wide, y = Tensor(X), Tensor((2, 7, 5, 5)), Tensor((2, 6, 5, 5))
+    small, c = Tensor((2, 4, 3, 3)), Tensor((4,))
+    program = Program()
+    program.concat([x, wide], y, axis=1)
+    program.batch_norm(x, c, c, None, None, None, small)
+    concat, norm = program.calls
+    concat.settings["cuts"] = [None, (3, 2)]
+    assert bytes_moved([concat], size) == 4 * (COUNT + 100 + 300)
+    norm.settings["every"] = (2, 2)
+    assert bytes_moved([norm], size) == 4 * (72 + 4 + 72)
+    program = Program()
+    for start in (0, 50, 50):
+        program.relu(x.view((50,), start), x.view((50,), start), slope=0.0)
+    assert bytes_moved(program.calls, size) == 4 * 100
+    program.relu(x, y.view(X), slope=0.0)
+    assert bytes_moved(program.calls, size) == 4 * 2 * COUNT
 
 
 BLOCK = """

@@ -17,7 +17,7 @@ from typing import Any
 from ... import log
 from ...backends.cores import computing_threads
 from ...errors import UserError
-from ...graph.flops import by_layer, flops
+from ...graph.flops import by_layer, bytes_moved, flops
 from ...graph.passes.verify import SWITCH
 from ...net import Net
 from ...parallel.batch import readers
@@ -167,13 +167,8 @@ def _count(net: Net, layers: list[Layer]) -> None:
                 for call in calls
                 if call.implementation and flops(call)
             ]
-            touched = {
-                tensor.owner
-                for call in calls
-                if not call.settings.get("feed")
-                for tensor in (*call.read_tensors(), *call.written_tensors())
-            }
-            cost.nbytes = sum(map(net.backend.nbytes, touched))
+            computing = (call for call in calls if not call.settings.get("feed"))
+            cost.nbytes = bytes_moved(computing, net.backend.nbytes)
 
 
 def _computed(primitive: str, direction: str) -> str:
