@@ -141,80 +141,80 @@ docs: $(VENV)/dev.stamp
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 bench-cpu: $(VENV)/bench.stamp
-	$(BIN)/python -m benchmarks.bench_cpu
+	$(BIN)/python -m benchmarks.training.bench_cpu
 
 # Where there is a GPU, PYTHON names the Python that has CuPy and PyTorch of its CUDA version.
 bench-data: $(if $(filter python3,$(PYTHON)),$(VENV)/bench.stamp)
-	$(if $(filter python3,$(PYTHON)),$(BIN)/python,$(PYTHON)) -m benchmarks.bench_data
+	$(if $(filter python3,$(PYTHON)),$(BIN)/python,$(PYTHON)) -m benchmarks.data.bench_data
 
 bench-classify:
-	$(PYTHON) -m benchmarks.bench_classify
+	$(PYTHON) -m benchmarks.inference.bench_classify
 
 bench-recurrent: $(if $(filter python3,$(PYTHON)),$(VENV)/bench.stamp)
-	$(if $(filter python3,$(PYTHON)),$(BIN)/python,$(PYTHON)) -m benchmarks.bench_recurrent
+	$(if $(filter python3,$(PYTHON)),$(BIN)/python,$(PYTHON)) -m benchmarks.training.bench_recurrent
 
 bench-infer: $(if $(filter python3,$(PYTHON)),$(VENV)/bench.stamp)
-	$(if $(filter python3,$(PYTHON)),$(BIN)/python,$(PYTHON)) -m benchmarks.bench_infer $(if $(filter python3,$(PYTHON)),,--gpu)
+	$(if $(filter python3,$(PYTHON)),$(BIN)/python,$(PYTHON)) -m benchmarks.inference.bench_infer $(if $(filter python3,$(PYTHON)),,--gpu)
 
 THREADS ?= 2
 BUSY ?= 0
 bench-real: $(VENV)/dev.stamp
 	@$(if $(DIR),,echo "make bench-real DIR=...: a folder of NAME.prototxt and NAME.caffemodel"; exit 1)
-	$(BIN)/python -m benchmarks.bench_real $(DIR) --threads $(THREADS) --busy $(BUSY)
+	$(BIN)/python -m benchmarks.inference.bench_real $(DIR) --threads $(THREADS) --busy $(BUSY)
 
 # A GPU machine brings CuPy, cuDNN and PyTorch of its own CUDA version: PYTHON names its Python.
 bench-gpu:
-	$(PYTHON) -m benchmarks.bench_gpu
+	$(PYTHON) -m benchmarks.training.bench_gpu
 
 bench-memory:
-	$(PYTHON) -m benchmarks.bench_memory
+	$(PYTHON) -m benchmarks.training.bench_memory
 
 bench-setup:
-	$(PYTHON) -m benchmarks.bench_setup
+	$(PYTHON) -m benchmarks.training.bench_setup
 
 bench-kernels:
-	$(PYTHON) -m benchmarks.bench_kernels
+	$(PYTHON) -m benchmarks.training.bench_kernels
 
 bench-train: $(if $(filter python3,$(PYTHON)),$(VENV)/bench.stamp)
-	$(if $(filter python3,$(PYTHON)),$(BIN)/python,$(PYTHON)) -m benchmarks.bench_train
+	$(if $(filter python3,$(PYTHON)),$(BIN)/python,$(PYTHON)) -m benchmarks.training.bench_train
 
 # The same Python needs mpi4py, and the MPI that it was built for.
 bench-scaling:
-	$(PYTHON) -m benchmarks.bench_scaling
+	$(PYTHON) -m benchmarks.communication.bench_scaling
 
 bench-ranks:
-	$(PYTHON) -m benchmarks.bench_ranks_per_gpu
+	$(PYTHON) -m benchmarks.communication.bench_ranks_per_gpu
 
 bench-comm:
-	$(PYTHON) -m benchmarks.bench_comm --gpu
+	$(PYTHON) -m benchmarks.communication.bench_comm --gpu
 
 grpc-peer:
 	mkdir -p build
-	$${CXX:-c++} -O2 -std=c++17 -o build/grpc_peer benchmarks/grpc_peer/grpc_peer.cc $$(pkg-config --cflags --libs grpc++)
+	$${CXX:-c++} -O2 -std=c++17 -o build/grpc_peer benchmarks/rpc/grpc_peer/grpc_peer.cc $$(pkg-config --cflags --libs grpc++)
 
 bench-servers: $(VENV)/dev.stamp
-	$(BIN)/python -m benchmarks.bench_servers
-	$(BIN)/python -m benchmarks.bench_registration
+	$(BIN)/python -m benchmarks.communication.bench_servers
+	$(BIN)/python -m benchmarks.communication.bench_registration
 
 bench-designs: $(VENV)/dev.stamp data/mnist/mnist_train_lmdb/data.mdb
-	$(BIN)/python -m benchmarks.bench_designs
+	$(BIN)/python -m benchmarks.communication.bench_designs
 
 MAX_MB ?= 16
 bench-comm-cpu: $(VENV)/dev.stamp
-	$(BIN)/python -m benchmarks.bench_comm --max_mb $(MAX_MB)
+	$(BIN)/python -m benchmarks.communication.bench_comm --max_mb $(MAX_MB)
 
 papers: $(VENV)/run.stamp
 	$(BIN)/python -m benchmarks.papers
 
 papers-gpu: bench-comm bench-scaling bench-ranks bench-gpu
 	$(PYTHON) models/edsr/photographs.py --out data/photographs --pixels 0.45
-	$(PYTHON) -m benchmarks.super_resolution --gpu 0
+	$(PYTHON) -m benchmarks.training.super_resolution --gpu 0
 
 bench-comm-profile: $(VENV)/dev.stamp
-	$(BIN)/python -m benchmarks.bench_comm_profile
+	$(BIN)/python -m benchmarks.communication.bench_comm_profile
 
 bench-predict: $(VENV)/dev.stamp data/mnist/mnist_train_lmdb/data.mdb
-	$(BIN)/python -m benchmarks.bench_predict
+	$(BIN)/python -m benchmarks.prediction.bench_predict
 
 data/mnist/mnist_train_lmdb/data.mdb: | $(VENV)/run.stamp
 	$(BIN)/osucaffe data mnist --out data/mnist

@@ -26,7 +26,7 @@ from osucaffe.predict.times import estimate_times
 from osucaffe.proto import NetParameter, parse_text, read_net
 
 from . import results
-from .bench_predict_cases import config_of
+from .prediction.bench_predict_cases import config_of
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = Path(table.__file__).with_name("table.json")

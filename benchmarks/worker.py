@@ -19,8 +19,10 @@ import numpy as np
 
 from osucaffe.proto import caffe_pb2
 
-from . import gpu, infer, nets, recurrent
+from . import nets
 from .built import DECAY, LEARNING_RATE, MOMENTUM, Built, Iterate, solver_settings
+from .inference import infer
+from .training import gpu, recurrent
 
 WARM_UP_SECONDS = 0.5
 
@@ -127,7 +129,7 @@ def _feed(net: Any, net_parameter: caffe_pb2.NetParameter) -> None:
 def _build_torch(job: dict[str, Any]) -> Built:
     import torch
 
-    from .torch_peer import TorchPeer, torch_batch
+    from .peers.torch_peer import TorchPeer, torch_batch
 
     _note_imported()
     torch.set_num_threads(job["threads"])
@@ -154,7 +156,7 @@ def _build_torch(job: dict[str, Any]) -> Built:
 
 
 def _build_jax(job: dict[str, Any]) -> Built:
-    from .jax_peer import build_jax
+    from .peers.jax_peer import build_jax
 
     return build_jax(job)
 

@@ -1,4 +1,4 @@
-"""benchmarks.bench_comm on GPUs, with stand-ins for them: what is checked, measured and written."""
+"""bench_comm on GPUs, with stand-ins for them: what is checked, measured and written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("cupy")
 
-from benchmarks import bench_comm, bench_comm_gpu
+from benchmarks.communication import bench_comm, bench_comm_gpu
 from osucaffe.comm.algorithms import OPERATIONS, part
 from osucaffe.comm.communicator import Serial
 from osucaffe.comm.gpu.on_stream import OnStream

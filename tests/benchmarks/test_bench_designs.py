@@ -1,8 +1,8 @@
-"""benchmarks.bench_designs: what its table says of what was measured."""
+"""benchmarks.communication.bench_designs: what its table says of what was measured."""
 
 from __future__ import annotations
 
-from benchmarks.bench_designs import ALONE, DESIGNS, FLOOR, PEER, render
+from benchmarks.communication.bench_designs import ALONE, DESIGNS, FLOOR, PEER, render
 from osucaffe.cli.launch.ranks import check_communication
 from tests.parallel.test_designs import options
 

@@ -8,10 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import bench_recurrent, results
-from benchmarks.bench_gpu import _by_type, _losing, _passes, _rest, _so_far, render, summary
-from benchmarks.bench_ranks_per_gpu import BATCHES, rows, write_solver
-from benchmarks.recurrent import lstm_net, torch_loss
+from benchmarks import results
+from benchmarks.communication.bench_ranks_per_gpu import BATCHES, rows, write_solver
+from benchmarks.training import bench_recurrent
+from benchmarks.training.bench_gpu import (
+    _by_type,
+    _losing,
+    _passes,
+    _rest,
+    _so_far,
+    render,
+    summary,
+)
+from benchmarks.training.recurrent import lstm_net, torch_loss
 from osucaffe.backends.cpu import Cpu
 from osucaffe.net import Net
 from osucaffe.predict.sketch import Sketch

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import bench_infer, infer
-from benchmarks.bench_infer import CPU, GPU, Case, render
+from benchmarks.inference import bench_infer, infer
+from benchmarks.inference.bench_infer import CPU, GPU, Case, render
 from benchmarks.results import machine
 
 

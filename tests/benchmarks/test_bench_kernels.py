@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import bench_kernels, gpu
-from benchmarks.bench_kernels import Census, loss_without, losses, measure, render
+from benchmarks.training import bench_kernels, gpu
+from benchmarks.training.bench_kernels import Census, loss_without, losses, measure, render
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.autotune import timing
 from osucaffe.backends.cuda.autotune.trial import Trial

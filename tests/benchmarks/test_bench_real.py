@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import bench_real, infer
+from benchmarks.inference import bench_real, infer
 from osucaffe.errors import UserError
 
 

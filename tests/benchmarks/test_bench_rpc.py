@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import rpc_payloads as payloads
-from benchmarks.rpc_cpp_peer import measure
-from benchmarks.rpc_report import _peer_table, ratio
+from benchmarks.rpc import rpc_payloads as payloads
+from benchmarks.rpc.rpc_cpp_peer import measure
+from benchmarks.rpc.rpc_report import _peer_table, ratio
 from osucaffe.cli import main
 from osucaffe.cli.machine import bench
 from osucaffe.errors import UserError

@@ -13,7 +13,7 @@ from tests.benchmarks.test_torch_peer import RESIDUAL, SMALL, close
 
 jax = pytest.importorskip("jax")
 
-from benchmarks.jax_peer import JaxPeer  # noqa: E402 (needs JAX)
+from benchmarks.peers.jax_peer import JaxPeer  # noqa: E402 (needs JAX)
 
 # Few enough values that no ReLU's input is so near 0 that rounding decides.
 SHUFFLED = """

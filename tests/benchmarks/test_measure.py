@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import bench_cpu, measure, nets, results
+from benchmarks import measure, nets, results
 from benchmarks.measure import Worker, alternate
 from benchmarks.rows import rows_of_ranks
+from benchmarks.training import bench_cpu
 from tests.comm.ranks import needs_mpi
 
 

@@ -1,13 +1,13 @@
-"""benchmarks.super_resolution: both sides train alike, and are scored alike."""
+"""benchmarks.training.super_resolution: both sides train alike, and are scored alike."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from benchmarks import super_resolution
-from benchmarks import super_resolution_pictures as pictures
-from benchmarks import super_resolution_sides as sides
+from benchmarks.training import super_resolution
+from benchmarks.training import super_resolution_pictures as pictures
+from benchmarks.training import super_resolution_sides as sides
 from osucaffe.data.databases.database import record_key, write_database
 from osucaffe.data.databases.datum import make_datum
 from osucaffe.data.pictures.bicubic import enlarge, shrink

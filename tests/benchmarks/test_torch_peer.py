@@ -13,7 +13,7 @@ from osucaffe.proto import NetParameter, parse_text
 
 torch = pytest.importorskip("torch")
 
-from benchmarks.torch_peer import TorchPeer, torch_batch  # noqa: E402 (needs torch)
+from benchmarks.peers.torch_peer import TorchPeer, torch_batch  # noqa: E402 (needs torch)
 
 # Groups, both kinds of pooling with padding that Caffe clips, normalization across channels,
 # branches, two losses of different weight.

@@ -10,8 +10,8 @@ import json
 from functools import partial
 from typing import Any
 
-from benchmarks.bench_predict_cases import BUCKET, config_of
-from benchmarks.bench_predict_training import net_param
+from benchmarks.prediction.bench_predict_cases import BUCKET, config_of
+from benchmarks.prediction.bench_predict_training import net_param
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.tensor import Step, sequence
 from osucaffe.comm.communicator import Handle

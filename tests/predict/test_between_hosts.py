@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.bench_predict import BURST_KB, RATE, cluster_of
-from benchmarks.bench_predict_training import (
+from benchmarks.prediction.bench_predict import BURST_KB, RATE, cluster_of
+from benchmarks.prediction.bench_predict_training import (
     computed,
     in_the_run,
     net_param,
@@ -55,7 +55,9 @@ def test_iterations_take_what_is_predicted(tmp_path: Path) -> None:
         with hosts(4, RATE, tmp_path, burst=f"{BURST_KB}kb") as made:
             if made is None:
                 pytest.skip("no network namespaces here")
-            found = rows_of(made.mpiexec(1, "-m", "benchmarks.bench_predict_training", timeout=900))
+            found = rows_of(
+                made.mpiexec(1, "-m", "benchmarks.prediction.bench_predict_training", timeout=900)
+            )
         cluster = cluster_of(found, BURST_KB)
         asleep = predict_asleep(found["asleep"], cluster, 4)
         errors = {design: predicted / took - 1 for design, took, predicted in asleep}

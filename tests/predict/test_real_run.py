@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from benchmarks.bench_predict_cases import BUCKET, config_of
-from benchmarks.bench_predict_training import net_param
+from benchmarks.prediction.bench_predict_cases import BUCKET, config_of
+from benchmarks.prediction.bench_predict_training import net_param
 from osucaffe.comm.tuning.table import Selection
 from osucaffe.predict.cluster import Cluster, Device, Link
 from osucaffe.predict.iteration import DESIGNS

@@ -13,8 +13,8 @@ _SOURCE = Path(__file__).parents[3]
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run benchmarks/bench_rpc.py."""
+    """Run benchmarks/rpc/bench_rpc.py."""
     if not (_SOURCE / "benchmarks").is_dir():
         raise UserError("bench needs osucaffe's source, which has the folder benchmarks: clone it")
     sys.path.insert(0, str(_SOURCE))
-    importlib.import_module("benchmarks.bench_rpc").run(args)
+    importlib.import_module("benchmarks.rpc.bench_rpc").run(args)

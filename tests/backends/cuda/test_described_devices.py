@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from benchmarks import nets
-from benchmarks.bench_gpu import CASES
+from benchmarks.training.bench_gpu import CASES
 from osucaffe import net
 from osucaffe.backends.cuda import Cuda, registry
 from osucaffe.backends.cuda.autotune.tuner import Tuner

@@ -1,0 +1,1 @@
+"""Communication: collectives, designs, scaling, parameter servers, ranks on a GPU."""

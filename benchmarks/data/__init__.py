@@ -1,0 +1,1 @@
+"""Reading: databases and batches beside other frameworks' readers."""

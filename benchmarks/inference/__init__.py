@@ -1,0 +1,1 @@
+"""Inference: nets and whole commands beside OpenCV, ONNX Runtime and PyTorch."""

@@ -1,0 +1,1 @@
+"""The same nets in PyTorch and JAX."""

@@ -1,0 +1,1 @@
+"""What `osucaffe predict` says, beside real runs."""

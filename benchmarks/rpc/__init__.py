@@ -1,0 +1,1 @@
+"""Messages as TF-gRPC-Bench sends them: `osucaffe bench rpc`."""

@@ -1,0 +1,1 @@
+"""Training: nets, kernels, starts and whole commands beside PyTorch and JAX."""
