@@ -43,9 +43,11 @@ def python() -> str:
     )
     path.chmod(0o755)
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    given = os.environ.get("PYTHONPATH")
+    paths = [str(Path(__file__).parents[1]), *([given] if given else [])]
     server = subprocess.Popen(
         [sys.executable, "-P", __file__, str(path)],
-        env=os.environ | threads | {"PYTHONPATH": str(Path(__file__).parents[1])},
+        env=os.environ | threads | {"PYTHONPATH": os.pathsep.join(paths)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
