@@ -155,12 +155,6 @@ def _build_torch(job: dict[str, Any]) -> Built:
     return Built(iterate, {"version": torch.__version__})
 
 
-def _build_jax(job: dict[str, Any]) -> Built:
-    from .peers.jax_peer import build_jax
-
-    return build_jax(job)
-
-
 _SGEMM_SIZE = 2048
 
 
@@ -187,7 +181,7 @@ _FRAMEWORKS: dict[str, Callable[[dict[str, Any]], Built]] = {
     "numpy sgemm": _build_numpy_sgemm,
     "osucaffe gpu": gpu.build_osucaffe,
     "torch gpu": gpu.build_torch,
-    "jax gpu": _build_jax,
+    "jax gpu": gpu.build_jax,
     "gpu rates": gpu.build_rates,
     "osucaffe recurrent": recurrent.build_osucaffe,
     "torch recurrent": recurrent.build_torch,

@@ -1,5 +1,4 @@
-"""Owns the JAX peer: a function made from any NetParameter of the layers listed here, and its
-training iterations on a GPU.
+"""Owns the JAX peer: functions made from any NetParameter of the layers listed here.
 
 It computes what Caffe computes (the tests compare). Images are N x H x W x C, as XLA's convolutions
 want them. In bf16 parameters stay fp32 and are converted where they are used; what batch
@@ -8,8 +7,6 @@ normalization and losses sum is fp32.
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -23,8 +20,7 @@ from osucaffe.errors import UserError
 from osucaffe.proto import caffe_pb2
 
 from .. import nets
-from ..built import DECAY, LEARNING_RATE, MOMENTUM, Built
-from ..training.gpu import BLOCK, device_alone
+from ..built import DECAY, LEARNING_RATE, MOMENTUM
 from .layers import NORMALIZATION, checked_layers, input_shapes, loss_weights, pair, update_rates
 
 _Values = dict[str, list[Array]]
@@ -302,39 +298,3 @@ _LAYERS: dict[str, _Layer] = {
     "ReLU": _relu,
     "SoftmaxWithLoss": _softmax_loss,
 }
-
-
-def build_jax(job: dict[str, Any]) -> Built:
-    """Training iterations on GPU 0: one program of BLOCK of them, so that no host is in between."""
-    # As it is used, memory is taken; else JAX takes three quarters at once.
-    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
-    jax.config.update("jax_default_prng_impl", "rbg")  # the fast one on a GPU
-    rounding = {"bf16": "bfloat16", "tf32": "tensorfloat32", "fp32": "highest"}
-    jax.config.update("jax_default_matmul_precision", rounding[job["precision"]])
-    with device_alone():
-        start = time.perf_counter()
-        net_parameter = nets.training_net(job["model"], job["batch"])
-        peer = JaxPeer(net_parameter, job["precision"])
-        inputs = peer.batch(nets.synthetic_batch(net_parameter))
-
-        @partial(jax.jit, donate_argnums=1)
-        def block(inputs: Any, state: Any) -> Any:
-            return lax.scan(
-                lambda state, _: (peer.train(inputs, state), None), state, length=BLOCK
-            )[0]
-
-        history = jax.tree.map(jnp.zeros_like, peer.parameters)
-        state = block(inputs, (peer.parameters, history, peer.statistics, jax.random.key(1)))
-        jax.block_until_ready(state)
-        setup = time.perf_counter() - start
-
-    def iterate() -> None:
-        nonlocal state
-        state = block(inputs, state)
-        jax.block_until_ready(state)
-
-    device = jax.devices()[0]
-    if device.platform != "gpu":
-        raise RuntimeError("JAX sees no GPU")
-    notes = {"version": jax.__version__, "setup": setup}
-    return Built(iterate, notes, BLOCK, lambda: device.memory_stats()["peak_bytes_in_use"])

@@ -1,10 +1,11 @@
-"""Owns the GPU sides of a comparison: a training iteration of osucaffe or PyTorch, and the rates
-of the device that floors are made of. Each is built for `worker`."""
+"""Owns the GPU sides of a comparison: a training iteration of osucaffe, PyTorch or JAX, and the
+rates of the device that floors are made of. Each is built for `worker`."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -189,6 +190,46 @@ def captured(iterate: Callable[[], None]) -> Callable[[], Any]:
         iterate()
     replay: Callable[[], Any] = graph.replay
     return replay
+
+
+def build_jax(job: dict[str, Any]) -> Built:
+    """The same in JAX: BLOCK iterations are one program, so that no host is in between."""
+    import jax
+
+    from ..peers.jax_peer import JaxPeer
+
+    # As it is used, memory is taken; else JAX takes three quarters at once.
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    jax.config.update("jax_default_prng_impl", "rbg")  # the fast one on a GPU
+    rounding = {"bf16": "bfloat16", "tf32": "tensorfloat32", "fp32": "highest"}
+    jax.config.update("jax_default_matmul_precision", rounding[job["precision"]])
+    with device_alone():
+        start = time.perf_counter()
+        net_parameter = nets.training_net(job["model"], job["batch"])
+        peer = JaxPeer(net_parameter, job["precision"])
+        inputs = peer.batch(nets.synthetic_batch(net_parameter))
+
+        def block(inputs: Any, state: Any) -> Any:
+            return jax.lax.scan(
+                lambda state, _: (peer.train(inputs, state), None), state, length=BLOCK
+            )[0]
+
+        run = jax.jit(block, donate_argnums=1)
+        history = jax.tree.map(jax.numpy.zeros_like, peer.parameters)
+        state = run(inputs, (peer.parameters, history, peer.statistics, jax.random.key(1)))
+        jax.block_until_ready(state)
+        setup = time.perf_counter() - start
+
+    def iterate() -> None:
+        nonlocal state
+        state = run(inputs, state)
+        jax.block_until_ready(state)
+
+    device = jax.devices()[0]
+    if device.platform != "gpu":
+        raise RuntimeError("JAX sees no GPU")
+    notes = {"version": jax.__version__, "setup": setup}
+    return Built(iterate, notes, BLOCK, lambda: device.memory_stats()["peak_bytes_in_use"])
 
 
 _MATRIX = 8192
