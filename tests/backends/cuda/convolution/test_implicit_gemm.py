@@ -42,7 +42,7 @@ from .layers import (
     square,
 )
 
-HEADER = HEADERS / "implicit_gemm_lockstep.h"
+HEADER = HEADERS / "hopper_lockstep.h"
 CONFIGS = (
     TileConfig(1, 1, 16, 1, 2, 2), TileConfig(2, 1, 24, 1, 5, 3), TileConfig(1, 2, 32, 3, 2, 2),
     TileConfig(2, 2, 40, 1, 4, 3),

@@ -31,7 +31,7 @@ from ..lockstep import HEADERS, as_text, compiled, defines
 from ..simulated import simulate
 from .layers import EIGHTS, HOPPER, Layer, by_cpu, described, memory
 
-HEADER = HEADERS / "wgrad_lockstep.h"
+HEADER = HEADERS / "hopper_lockstep.h"
 
 
 def gradient(layer: Layer) -> FilterGradient:

@@ -29,7 +29,7 @@ from ..devices import H200
 from ..lockstep import HEADERS, as_text, compiled, defines
 from .layers import HOPPER, ODD_GRADIENTS, Layer, by_cpu, described
 
-HEADER = HEADERS / "wgrad_lockstep.h"
+HEADER = HEADERS / "hopper_lockstep.h"
 
 
 def gradient(layer: Layer) -> WeightGradient:

@@ -19,6 +19,12 @@ struct float2 { float x, y; };
 inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
 inline float2 make_float2(float x, float y) { return {x, y}; }
 
+// What wgrad_16bit.cu has of common.cuh.
+inline float warp_sum(float x) {
+    for (int lanes = 16; lanes; lanes /= 2) x += exchange(x, running ^ lanes);
+    return x;
+}
+
 inline uint32_t shared_address(const void* at) { return (const char*)at - (const char*)::shared; }
 
 // -- numbers: whole ones are what they are in tf32, and small ones what they are in 16 bits

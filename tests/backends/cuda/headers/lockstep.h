@@ -47,6 +47,23 @@ static void meet_warp() { wait_for(WARP); }
 #define __syncthreads() wait_for(BLOCK)
 #define __syncwarp(...) meet_warp()
 
+// What another thread of the warp has left for all.
+static int64_t left_behind[1024];
+
+template <typename T> static T exchange(T value, int from) {
+    static_assert(sizeof(T) <= 8, "");
+    memcpy(&left_behind[running], &value, sizeof value);
+    meet_warp();
+    T found;
+    memcpy(&found, &left_behind[from], sizeof found);
+    meet_warp();
+    return found;
+}
+
+template <typename T> static T __shfl_sync(unsigned, T value, int lane) {
+    return exchange(value, (running & ~31) + lane % 32);
+}
+
 // Threads first ... last - 1 go on if all that have not ended wait for the same. Whether any does.
 static bool release(Wait what, int first, int last) {
     bool any = false;

@@ -4,24 +4,9 @@
 
 struct uint4 { uint32_t x, y, z, w; };
 static uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
-static int64_t left_behind[1024];
-
-template <typename T> static T exchange(T value, int from) {
-    static_assert(sizeof(T) <= 8, "");
-    memcpy(&left_behind[running], &value, sizeof value);
-    meet_warp();
-    T found;
-    memcpy(&found, &left_behind[from], sizeof found);
-    meet_warp();
-    return found;
-}
 
 template <typename T> static T __shfl_xor_sync(unsigned, T value, int lanes) {
     return exchange(value, running ^ lanes);
-}
-
-template <typename T> static T __shfl_sync(unsigned, T value, int lane) {
-    return exchange(value, (running & ~31) + lane % 32);
 }
 
 template <typename T> static T __shfl_up_sync(unsigned, T value, int lanes) {
