@@ -28,7 +28,7 @@ help:
 	@echo "make docs       write the documentation as a site to site/, every link checked"
 	@echo "make bench-cpu  measure training on the CPU side by side with PyTorch"
 	@echo "make bench-data read LMDBs side by side with PyTorch's DataLoader; PYTHON=... on a GPU machine"
-	@echo "make bench-gpu  the same on a GPU (needs CuPy, cuDNN and PyTorch for CUDA)"
+	@echo "make bench-gpu  the same on a GPU, beside JAX, too, where it is (needs CuPy, cuDNN and PyTorch for CUDA)"
 	@echo "make bench-memory  the largest batches that cards of 8, 16 and 24 GB train, beside PyTorch's"
 	@echo "make bench-setup  how long training takes to start on a GPU, cold and warm"
 	@echo "make bench-kernels  what each way of computing a convolution is worth, on a GPU"
