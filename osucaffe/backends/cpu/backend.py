@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import mmap
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -52,6 +54,7 @@ class Cpu(Host):
         super().__init__(dtype, threads or computing_threads())
         self.onednn = load() if onednn and dtype == "float32" else None
         threadpool_limits(self.threads)
+        _take_memory_of_products()
         if self.onednn is not None:
             self.activations = self.onednn.activations
             self.onednn.set_threads(self.threads)
@@ -163,6 +166,22 @@ class Cpu(Host):
         """The step that copies source into target, of the same shape in another layout."""
         assert self.onednn is not None, "only oneDNN gives tensors a layout"
         return self.onednn.reorder(self, source, target)
+
+
+_PRODUCTS_BYTES = 32 << 20
+"""What OpenBLAS keeps for products."""
+
+
+@functools.cache
+def _take_memory_of_products() -> None:
+    """Let NumPy's products take the memory that they keep, as it is known to be there: where there
+    is none, OpenBLAS asks for it without end (with NumPy before 2.4).
+
+    Raises OSError (ENOMEM) instead.
+    """
+    mmap.mmap(-1, _PRODUCTS_BYTES).close()
+    one = np.ones((2, 2), np.float32)
+    np.matmul(one, one)
 
 
 class _StandIns:

@@ -14,6 +14,7 @@ from osucaffe.backends.cpu.primitives.solvers import merge_segments
 from osucaffe.backends.cpu.workers import SMALL, Workers
 from osucaffe.backends.primitives import Program
 from osucaffe.backends.tensor import Step, Tensor, sequence
+from tests.processes import python
 
 from ..running import Output, run_call
 from .programs import NEEDS_ONEDNN, ONEDNN, blocked
@@ -36,6 +37,31 @@ def prepare(backend: Cpu, program: Program) -> list[Step]:
     for call in program.calls:
         place(backend, *call.read_tensors(), *call.written_tensors(), *call.scratch)
     return steps
+
+
+def test_memory_that_products_keep_is_there_or_is_told() -> None:
+    """OpenBLAS would wait for it without end; once it has it, memory may be short."""
+    text = """
+import errno, resource
+import numpy as np
+from osucaffe.backends.cpu import Cpu
+pages = int(open("/proc/self/statm").read().split()[0])
+least = pages * resource.getpagesize() + (8 << 20)
+def limit(size): resource.setrlimit(resource.RLIMIT_AS, (size, resource.RLIM_INFINITY))
+limit(least)
+try:
+    Cpu(onednn=False)
+except OSError as error:
+    assert error.errno == errno.ENOMEM
+    print("told")
+limit(resource.RLIM_INFINITY)
+Cpu(onednn=False)
+limit(least)
+a = np.ones((9, 9), np.float32)
+print(np.matmul(a, a).sum())
+"""
+    done = python("-c", text, timeout=60, OPENBLAS_NUM_THREADS="1")
+    assert done.stdout.split() == ["told", "729.0"], done.stderr
 
 
 def test_memory_begins_on_a_cache_line() -> None:

@@ -14,6 +14,7 @@ from osucaffe.backends.cpu.onednn.api import Unsupported
 from osucaffe.backends.formula import ELU, PRELU
 from osucaffe.backends.primitives import NAMES, Program
 from osucaffe.backends.tensor import Tensor
+from tests.processes import python
 
 from .. import reference
 from ..cases_recurrent import SAMPLES, sample
@@ -341,12 +342,34 @@ def test_other_dtypes_are_declined() -> None:
     assert prepare(program) == [None]
 
 
-def test_what_is_no_onednn_is_not_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_is_no_onednn_is_not_loaded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     other = tmp_path / "libdnnl.so.3"
     other.write_text("no library")
-    for path in (other, "libc.so.6", ""):
+    for path, told in (other, "file too short"), ("libc.so.6", "is not oneDNN"), ("", ""):
+        caplog.clear()
         monkeypatch.setenv("OSUCAFFE_ONEDNN", str(path))
         assert onednn.load() is None
+        assert told in caplog.text
+        assert bool(caplog.text) == bool(told)
+
+
+def test_short_memory_is_told() -> None:
+    """NumPy would go on, to other last bits."""
+    text = """
+import resource
+from osucaffe.backends.cpu import Cpu
+pages = int(open("/proc/self/statm").read().split()[0])
+size = pages * resource.getpagesize() + (40 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (size, size))
+try:
+    Cpu()
+except MemoryError as error:
+    print(error)
+"""
+    done = python("-c", text, timeout=60)
+    assert done.stdout == "oneDNN needs more\n", done.stderr
 
 
 @pytest.mark.parametrize("name", SAMPLES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes.util
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from .preparation import Preparation
 
 __all__ = ["Layout", "OneDNN", "load"]
 
+_log = logging.getLogger("osucaffe")
 _WHEELS = ("onednn-cpu-gomp", "onednn-cpu-iomp")
 _MODULES = (products, pooling, normalization, elementwise, recurrent, update)
 
@@ -211,12 +213,23 @@ def _all_float32(call: Call) -> bool:
 
 
 def load() -> OneDNN | None:
-    """Load oneDNN 3.x: `$OSUCAFFE_ONEDNN` (empty: use none), a wheel's, or the system's library."""
+    """Load oneDNN 3.x: `$OSUCAFFE_ONEDNN` (empty: use none), a wheel's, or the system's library.
+
+    None where there is none that can be loaded; of those that cannot a warning tells. Raises
+    MemoryError where memory is too short: a run that goes on with more has other last bits.
+    """
+    refused = []
     for path in _candidates():
         try:
             return OneDNN(Library(path))
-        except (OSError, AttributeError):  # not loadable, or without a function that is needed
-            continue
+        except OSError as error:
+            if "failed to map segment" in str(error):
+                raise MemoryError("oneDNN needs more") from error
+            refused.append(str(error))
+        except AttributeError as error:  # a function that is needed is not there
+            refused.append(f"{path}: {error}")
+    for why in refused:
+        _log.warning("oneDNN is not used, and NumPy is slower: %s", why)
     return None
 
 
