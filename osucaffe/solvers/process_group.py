@@ -74,8 +74,8 @@ class ProcessGroup:
         net, optimizer = solver.net, solver.optimizer
         if not update:
             return net.whole(accumulate=accumulate)
-        whole = accumulate or solver.reads_gradients
-        instead, steps = ({}, optimizer.steps) if whole else from_factors(net, optimizer)
+        needed = accumulate or solver.reads_gradients
+        instead, steps = ({}, optimizer.steps) if needed else from_factors(net, optimizer)
         beside = [optimizer.take_rate]
         return net.whole(accumulate=accumulate, beside=beside, then=steps, instead=instead)
 
