@@ -83,7 +83,7 @@ LAYERS: dict[str, Function] = {
     "Parameter": lambda c, p, x, w: w[0] + 0.0,
     # Element by element.
     "AbsVal": lambda c, p, x, w: x[0].abs(),
-    "BNLL": lambda c, p, x, w: F.softplus(x[0], threshold=1e9),
+    "BNLL": lambda c, p, x, w: F.softplus(x[0], threshold=700),  # exp of more overflows
     "Sigmoid": lambda c, p, x, w: c.sigmoid(x[0]),
     "TanH": lambda c, p, x, w: c.tanh(x[0]),
     "GELU": lambda c, p, x, w: (
