@@ -61,6 +61,12 @@ def earlier(name: str, folder: Path = RESULTS) -> dict[str, Any]:
     return record
 
 
+def show(name: str, record: dict[str, Any], text: str, folder: Path) -> None:
+    """Print what was measured, write it to files of this name and the record's date, and say so."""
+    print(text)
+    print(f"wrote {write(name + '-' + record['date'], record, text, folder)}")
+
+
 def write(name: str, record: dict[str, Any], text: str, folder: Path = RESULTS) -> Path:
     """Write NAME.json and NAME.md; return the latter's path."""
     folder.mkdir(parents=True, exist_ok=True)

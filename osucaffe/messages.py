@@ -53,7 +53,9 @@ def lacks_memory(error: BaseException) -> bool:
     """Whether memory ran out, or what the system counts with it: threads, addresses."""
     if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
         return True
-    return isinstance(error, RuntimeError | ImportError) and bool(_NO_MEMORY.search(str(error)))
+    return isinstance(error, RuntimeError | ImportError | OSError) and bool(
+        _NO_MEMORY.search(str(error))
+    )
 
 
 def is_users(error: BaseException) -> bool:

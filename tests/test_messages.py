@@ -23,6 +23,7 @@ from tests.processes import python
         (MemoryError(), "out of memory (no more is given): lower the batch size"),
         (RuntimeError("can't start new thread"), "out of memory (can't start new thread)"),
         (ImportError("x.so: failed to map segment from shared object"), "out of memory (x.so"),
+        (OSError("x.so: failed to map segment from shared object"), "out of memory (x.so"),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), "out of memory"),
         (PermissionError(errno.EACCES, "Permission denied", "/home/x"), "/home/x: Permission"),
         (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),

@@ -136,8 +136,7 @@ def main() -> None:
     for title, operations in found.items():
         tables = (section(operation, rows) for operation, rows in operations.items())
         text += f"\n## {title}\n\n" + "\n".join(tables)
-    print(text)
-    print(f"wrote {results.write('comm-cpu-' + record['date'], record, text, args.out)}")
+    results.show("comm-cpu", record, text, args.out)
 
 
 if __name__ == "__main__":

@@ -109,9 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found = rows_of(mpiexec(args.ranks, "-c", program, timeout=600))
     record = results.begin(ranks=args.ranks, nets=found)
     record["machine"]["load"] = round(os.getloadavg()[1], 1)
-    text = render(record)
-    print(text)
-    print(f"wrote {results.write('comm-profile-cpu-' + record['date'], record, text, args.out)}")
+    results.show("comm-profile-cpu", record, render(record), args.out)
 
 
 if __name__ == "__main__":

@@ -119,8 +119,7 @@ def main() -> None:
         rounds=ROUNDS, load=record["load"]
     )
     text += results.table(heads, cells) + "\n"
-    print(text)
-    print(f"wrote {results.write('registration-cpu-' + record['date'], record, text, args.out)}")
+    results.show("registration-cpu", record, text, args.out)
 
 
 if __name__ == "__main__":

@@ -99,10 +99,8 @@ def write(found: dict[str, list[dict[str, Any]]], folder: Path, *, gpu: bool) ->
         rounds="one round" if gpu else "three rounds",
     )
     text = f"# Parameter servers, {record['date']}\n{told}"
-    name = "servers-gpu-" if gpu else "servers-cpu-"
     text += "".join(section(title, rows) for title, rows in found.items())
-    print(text)
-    print(f"wrote {results.write(name + record['date'], record, text, folder)}")
+    results.show("servers-gpu" if gpu else "servers-cpu", record, text, folder)
 
 
 if __name__ == "__main__":

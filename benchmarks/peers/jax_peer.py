@@ -40,8 +40,13 @@ class JaxPeer:
         self.parameters: _Values = {}
         self.statistics: _Values = {}
         self._flattened: dict[str, tuple[int, ...]] = {}
-        empty = {top: np.zeros(shape, np.float32) for top, shape in input_shapes(net).items()}
-        blobs: dict[str, Any] = jax.eval_shape(self._converted_inputs, self.batch(empty))
+        # Shapes are found by tracing every layer, without memory.
+        blobs: dict[str, Any] = {
+            top: jax.ShapeDtypeStruct((shape[0], *shape[2:], shape[1]), self.dtype)
+            if len(shape) == 4
+            else jax.ShapeDtypeStruct(shape, jnp.int32)
+            for top, shape in input_shapes(net).items()
+        }
         for spec in self.specs:
             if spec.type not in _LAYERS and spec.type != NORMALIZATION:
                 raise UserError(f'layer "{spec.name}": no JAX peer of type {spec.type}')

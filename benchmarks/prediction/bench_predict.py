@@ -185,9 +185,7 @@ def main() -> None:
     found = rows_of(mpiexec(2, "-m", MODULE, SOLVER, timeout=600))
     record["runs"]["2 ranks of one host"] = compare(found, 2)
     record["machine"]["load"] = round(os.getloadavg()[1], 1)
-    text = render(record)
-    print(text)
-    print(f"wrote {results.write('predict-cpu-' + record['date'], record, text, args.out)}")
+    results.show("predict-cpu", record, render(record), args.out)
 
 
 if __name__ == "__main__":

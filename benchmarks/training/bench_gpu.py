@@ -162,10 +162,7 @@ def render(record: dict[str, Any]) -> str:
     )  # fmt: skip
     rows = [
         (
-            f"{case['model']} {case['batch']}",
-            case["precision"],
-            f"{case['osucaffe']['images_per_second']:,}",
-            f"{case['torch']['images_per_second']:,}",
+            *_rates(case),
             f"{case['torch']['mode']} (of {len(case['torch']['modes_tried_ms'])})",
             f"{case['speedup']:.2f}",
             _rate_of_jax(case),
@@ -221,6 +218,16 @@ made of:
 """
 
 
+def _net(case: dict[str, Any]) -> str:
+    return f"{case['model']} {case['batch']}"
+
+
+def _rates(case: dict[str, Any]) -> tuple[str, str, str, str]:
+    """The net, the precision, and images a second of osucaffe and PyTorch."""
+    ours, theirs = (f"{case[side]['images_per_second']:,}" for side in ("osucaffe", "torch"))
+    return _net(case), case["precision"], ours, theirs
+
+
 def _rate_of_jax(case: dict[str, Any]) -> str:
     return f"{case['jax']['images_per_second']:,}" if case.get("jax") else "–"
 
@@ -234,7 +241,7 @@ def _rest(cases: list[dict[str, Any]]) -> str:
         lost = list(case["layers"].items())[:LOSERS]
         cells = [f"{kind} {taken:.3f} ({floor:.3f})" for kind, (taken, floor) in lost]
         cells += [""] * (LOSERS - len(cells))
-        rows.append((f"{case['model']} {case['batch']}", case["precision"], *cells))
+        rows.append((_net(case), case["precision"], *cells))
     columns = ("net and batch size", "precision", "most", *["then"] * (LOSERS - 1))
     return results.table(columns, rows)
 
@@ -244,7 +251,7 @@ def _passes(cases: list[dict[str, Any]]) -> str:
     rows = []
     for precision in PRECISIONS:
         found = [
-            (each["ms"] - each["floor_ms"], f"{case['model']} {case['batch']}", each)
+            (each["ms"] - each["floor_ms"], _net(case), each)
             for case in cases
             if case["precision"] == precision
             for each in case.get("passes", ())
@@ -267,15 +274,7 @@ def summary(record: dict[str, Any]) -> str:
         "net and batch size", "precision", "osucaffe img/s", "PyTorch img/s", "ratio", "JAX img/s",
     )  # fmt: skip
     rows = [
-        (
-            f"{case['model']} {case['batch']}",
-            case["precision"],
-            f"{case['osucaffe']['images_per_second']:,}",
-            f"{case['torch']['images_per_second']:,}",
-            f"{case['speedup']:.2f}",
-            _rate_of_jax(case),
-        )
-        for case in record["cases"]
+        (*_rates(case), f"{case['speedup']:.2f}", _rate_of_jax(case)) for case in record["cases"]
     ]
     return results.table(columns, rows)
 
@@ -318,7 +317,7 @@ def main() -> None:
 
 
 def _name(case: dict[str, Any]) -> str:
-    return f"{case['model']} {case['batch']} {case['precision']}"
+    return f"{_net(case)} {case['precision']}"
 
 
 def _place(case: dict[str, Any]) -> tuple[int, int]:

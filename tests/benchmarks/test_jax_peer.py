@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from benchmarks.nets import synthetic_batch, training_net
-from osucaffe.backends.cpu import Cpu
-from osucaffe.net import Net
 from osucaffe.proto import NetParameter, parse_text
-from tests.benchmarks.test_torch_peer import RESIDUAL, SMALL, close
+from tests.benchmarks.test_torch_peer import RESIDUAL, SMALL, close, ours
 
 jax = pytest.importorskip("jax")
 
@@ -41,21 +39,16 @@ layer { name: "loss" type: "L1Loss" bottom: "shuffle" bottom: "label" top: "loss
     ids=["small", "residual", "shuffled", "lenet", "cifar10_quick"],
 )
 def test_same_blobs_and_gradients(param: NetParameter) -> None:
-    net = Net(param, backend=Cpu(), phase="TRAIN", seed=3, inspectable=True)
-    batch = synthetic_batch(param)
-    for name, values in batch.items():
-        net.write(name, values)
-    net.forward()
-    net.backward()
+    net, batch = ours(param)
     peer = JaxPeer(param, "fp32")
-    ours = {
+    learned = {
         layer.name: layer.parameters
         for layer in net.layers
         if layer.parameters and layer.type != "BatchNorm"  # its statistics are not learned
     }
     parameters = dict(peer.parameters)
     for spec in peer.specs:
-        values = [net.backend.read(blob.data) for blob in ours.get(spec.name, ())]
+        values = [net.backend.read(blob.data) for blob in learned.get(spec.name, ())]
         parameters[spec.name] = peer.converted(spec, values)
     with jax.default_matmul_precision("highest"):
         (loss, (_, blobs)), gradients = jax.value_and_grad(peer.loss, has_aux=True)(
@@ -68,7 +61,7 @@ def test_same_blobs_and_gradients(param: NetParameter) -> None:
             name
         )
     for spec in peer.specs:
-        wanted = [net.backend.read(blob.diff) for blob in ours.get(spec.name, ())]
+        wanted = [net.backend.read(blob.diff) for blob in learned.get(spec.name, ())]
         for found, values in zip(gradients[spec.name], peer.converted(spec, wanted), strict=True):
             assert close(np.asarray(found), values), spec.name
 

@@ -67,9 +67,20 @@ layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "
 """
 
 
+def ours(param: NetParameter) -> tuple[Net, dict[str, np.ndarray]]:
+    """An osucaffe net after forward and backward, and its batch."""
+    net = Net(param, backend=Cpu(), phase="TRAIN", seed=3, inspectable=True)
+    batch = synthetic_batch(param)
+    for name, values in batch.items():
+        net.write(name, values)
+    net.forward()
+    net.backward()
+    return net, batch
+
+
 def both(param: NetParameter) -> tuple[Net, TorchPeer, dict]:
     """An osucaffe net and its peer with the same weights, after forward and backward."""
-    net = Net(param, backend=Cpu(), phase="TRAIN", seed=3, inspectable=True)
+    net, batch = ours(param)
     peer = TorchPeer(param)
     peer.load(
         {
@@ -78,11 +89,6 @@ def both(param: NetParameter) -> tuple[Net, TorchPeer, dict]:
             if layer.parameters
         }
     )
-    batch = synthetic_batch(param)
-    for name, values in batch.items():
-        net.write(name, values)
-    net.forward()
-    net.backward()
     blobs = peer(torch_batch(batch))
     peer.loss(blobs).backward()
     return net, peer, blobs

@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from ....messages import lacks_memory
 from ...backend import Backend
 from ...formula import ELU, PRELU
 from ...primitives.movement import Copy
@@ -223,7 +224,7 @@ def load() -> OneDNN | None:
         try:
             return OneDNN(Library(path))
         except OSError as error:
-            if "failed to map segment" in str(error):
+            if lacks_memory(error):
                 raise MemoryError("oneDNN needs more") from error
             refused.append(str(error))
         except AttributeError as error:  # a function that is needed is not there
