@@ -30,7 +30,7 @@ _NAP = 5e-3
 
 
 class Adaptive(Channel):
-    """Messages over connected sockets, one for each other rank (`links.connect_all`).
+    """Messages over connected sockets, one for each other rank (`handshake.connect_all`).
 
     direct: the processes whose memory can be written to, by rank (`direct.find_direct`). fabric:
     carries the messages of its peers; their sockets only show who has ended.

@@ -33,7 +33,8 @@ def make_channel(
         from .channel import MpiChannel
 
         return MpiChannel(job.mpi, job.world, busy=busy)
-    from ..job.links import connect_all, find_interface
+    from ..job.handshake import connect_all
+    from ..job.links import find_interface
     from .direct import find_direct
 
     name, address = find_interface(interface, alone=len(topology.hosts) == 1)

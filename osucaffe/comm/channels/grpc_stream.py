@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import UserError
-from ..job.links import Gather
+from ..job.handshake import Gather
 from .channel import Channel, Request, lost, unlike, views_of
 
 OPTIONS = [

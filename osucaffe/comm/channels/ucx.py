@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import UserError
-from ..job.links import Gather
+from ..job.handshake import Gather
 from . import ucp
 from .channel import Request, lost, unlike
 from .peer import COPIED

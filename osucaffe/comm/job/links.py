@@ -1,8 +1,4 @@
-"""Owns the connections between a job's ranks, one for each pair, and the monitoring of those
-between hosts.
-
-Each rank listens on the job's interface only. Both ends of a connection prove that they know the
-job's token, which rank 0 draws and MPI distributes, without sending it.
+"""Owns which interface a job's ranks are reached by, and the monitoring of the links between hosts.
 
 A broken link between hosts soon ends the job. MPI waits for as long as a message may still
 come, and `--comm_timeout` must be longer than any computation of another rank. So one rank of each
@@ -12,13 +8,11 @@ host is there, whatever the programs do.
 
 from __future__ import annotations
 
-import hmac
 import logging
-import secrets
 import select
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...errors import UserError, listed
@@ -26,13 +20,6 @@ from ...errors import UserError, listed
 if TYPE_CHECKING:
     from .job import Job
     from .topology import Topology
-
-_NONCE = 32
-_PROOF = 32
-_PATIENCE = 60.0
-
-Gather = Callable[[Any], list[Any]]
-"""Every rank's value, in the order of the ranks."""
 
 
 def find_interface(requested: str | None, *, alone: bool) -> tuple[str, str]:
@@ -66,103 +53,12 @@ def _addresses() -> dict[str, str]:
     return addresses
 
 
-def connect_all(
-    rank: int,
-    size: int,
-    gather: Gather,
-    address: str,
-    *,
-    local: bool = False,
-    patience: float = _PATIENCE,
-) -> dict[int, socket.socket]:
-    """A connected socket for each other rank. All ranks call it together. local: all are on
-    one host, where UNIX sockets cost half as much as TCP. patience: seconds in which each must be
-    connected. UserError."""
-    token = gather(secrets.token_bytes(32))[0]
-    with _listen(address, size, local=local) as listener:
-        addresses = gather(listener.getsockname())
-        links: dict[int, socket.socket] = {}
-        try:
-            for other in range(rank):
-                link = _connect(addresses[other], patience, local=local)
-                _prove(link, token, b"connects", rank)
-                if _believe(link, token, b"listens") != other:
-                    raise UserError(f"what listens for rank {other} is not of this job")
-                links[other] = link
-            listener.settimeout(patience)
-            while len(links) < size - 1:
-                link, _ = listener.accept()
-                link.settimeout(patience)
-                who = _believe(link, token, b"connects")
-                if who is None or who in links:
-                    link.close()  # a stranger
-                    continue
-                _prove(link, token, b"listens", rank)
-                links[who] = link
-        except OSError as error:
-            raise UserError(f"rank {rank} has no connection to all others: {error}") from error
-    for link in links.values():
-        if not local:
-            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        link.setblocking(False)
-    return links
-
-
-def _listen(address: str, size: int, *, local: bool) -> socket.socket:
-    if not local:
-        return socket.create_server((address, 0), backlog=size)
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind("")  # Linux chooses a name that is in no folder
-    listener.listen(size)
-    return listener
-
-
-def _connect(address: Any, patience: float, *, local: bool) -> socket.socket:
-    if not local:
-        return socket.create_connection(address, patience)
-    link = socket.socket(socket.AF_UNIX)
-    link.settimeout(patience)
-    link.connect(address)
-    return link
-
-
-def _prove(link: socket.socket, token: bytes, role: bytes, rank: int) -> None:
-    """Answer the other's nonce by what only who knows the token can compute."""
-    nonce = _read(link, _NONCE)
-    who = rank.to_bytes(4, "little")
-    link.sendall(who + hmac.digest(token, role + nonce + who, "sha256"))
-
-
-def _believe(link: socket.socket, token: bytes, role: bytes) -> int | None:
-    """The other's rank; None if it cannot prove that it is of this job."""
-    nonce = secrets.token_bytes(_NONCE)
-    try:
-        link.sendall(nonce)
-        answer = _read(link, 4 + _PROOF)
-    except OSError:
-        return None
-    who, proof = answer[:4], answer[4:]
-    if not hmac.compare_digest(proof, hmac.digest(token, role + nonce + who, "sha256")):
-        return None
-    return int.from_bytes(who, "little")
-
-
-def _read(link: socket.socket, count: int) -> bytes:
-    got = b""
-    while len(got) < count:
-        part = link.recv(count - len(got))
-        if not part:
-            raise ConnectionError("the other side has closed the connection")
-        got += part
-    return got
-
-
 logger = logging.getLogger("osucaffe")
 LONGEST = 8
 """Seconds without an answer after which a host is given up."""
 _EVERY = 2
 _PATIENCE = 5.0
-"""Seconds in which a connection must be there."""
+"""Seconds in which the connections must be there."""
 
 
 def watch(job: Job, topology: Topology, interface: str | None = None) -> None:
@@ -178,9 +74,11 @@ def watch(job: Job, topology: Topology, interface: str | None = None) -> None:
         return [values[rank] for rank in leaders]
 
     if job.rank not in leaders:
-        gather(None)  # those of `connect_all`
+        gather(None)  # those of `handshake.connect_all`
         gather(None)
         return
+    from .handshake import connect_all
+
     _, address = find_interface(interface, alone=False)
     index = leaders.index(job.rank)
     try:

@@ -3,7 +3,6 @@ whom it should."""
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +17,8 @@ from osucaffe.comm.channels.direct import find_direct
 from osucaffe.comm.channels.grpc_stream import GrpcStream
 from osucaffe.comm.channels.peer import CHUNK, COPIED, EAGER
 from osucaffe.comm.channels.ucx import Ucx, is_available
-from osucaffe.comm.job.links import connect_all, find_interface
+from osucaffe.comm.job.handshake import connect_all
+from osucaffe.comm.job.links import find_interface
 from osucaffe.errors import UserError
 
 
@@ -206,33 +206,6 @@ def test_a_peer_that_leaves_amid_a_message_is_told(pair: tuple[Adaptive, Adaptiv
     a.close()
     with pytest.raises(UserError, match="the connection to rank 0 is lost"):
         b.wait([waiting])
-
-
-@pytest.mark.parametrize("local", [False, True])
-def test_a_stranger_gets_no_connection(local: bool) -> None:
-    """It knows where the ranks listen, but not their token."""
-
-    def work(rank: int, gather: Callable[[Any], list[Any]]) -> Any:
-        def told(value: Any) -> list[Any]:
-            found = gather(value)
-            if rank == 1 and len(value) < 32:  # not the token, but where to connect
-                with socket.socket(socket.AF_UNIX if local else socket.AF_INET) as stranger:
-                    stranger.connect(found[0])
-                    stranger.recv(64)
-                    stranger.sendall((1).to_bytes(4, "little") + bytes(32))
-                    assert stranger.recv(1) == b""
-            return found
-
-        return connect_all(rank, 2, told, "127.0.0.1", local=local)
-
-    found = on_ranks(2, work)
-    assert [list(links) for links in found] == [[1], [0]]
-    if not local:
-        names = {link.getsockname()[0] for links in found for link in links.values()}
-        assert names == {"127.0.0.1"}
-    for links in found:
-        for link in links.values():
-            link.close()
 
 
 def test_an_interface_without_an_address_is_told() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from osucaffe.comm.job import links
+from osucaffe.comm.job import handshake, links
 from osucaffe.comm.job.job import Job
 from osucaffe.comm.job.topology import Location, Topology
 from osucaffe.errors import UserError
@@ -67,7 +67,7 @@ def test_hosts_that_cannot_connect_train_unwatched(
         gather(None), gather(None)
         raise UserError("a firewall")
 
-    monkeypatch.setattr(links, "connect_all", refuse)
+    monkeypatch.setattr(handshake, "connect_all", refuse)
     monkeypatch.setattr(links, "_run", lambda job, hosts: pytest.fail("nothing to watch"))
     with caplog.at_level(logging.INFO, "osucaffe"):
         assert on_ranks(3, watch) == [None] * 3
