@@ -19,11 +19,18 @@ from .. import output, plots
 
 Row = dict[str, float]
 
-_LINE = re.compile(r"[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{6}) +\d+ [^\]]+\] (.*)")
+_RANK = r"(?:\[([\d.,]+)\](?:<\w+>:)?|(\d+):)? *"
+"""What precedes a line or a message where several ranks or devices write one log: mpirun's "[0] "
+or "[1,0]<stderr>:", srun's "0: ", NVIDIA Caffe's "[0.0] "."""
+_NUMBER = r"([-+]?(?:nan(?:\(\w+\))?|inf|\d+\.#\w+|(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?))(?=[\s,]|$)"
+"""A whole number: what a log that is still being written breaks off at is none."""
+_LINE = re.compile(
+    rf" *{_RANK}[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{{6}}) +\d+ [^\]]+\] *{_RANK}(.*)"
+)
 _ITERATION = re.compile(r"Iteration (\d+)")
-_RATE = re.compile(r"Iteration (\d+), lr = (\S+)")
-_TEST = re.compile(r"Iteration \d+, Testing net \(#(\d+)\)")
-_OUTPUT = re.compile(r"\s*(Train|Test) net output #\d+: (.+?) = (\S+)")
+_RATE = re.compile(rf"Iteration (\d+)(?: \([^)]*\))?, lr = {_NUMBER}", re.IGNORECASE)
+_TEST = re.compile(r"Iteration \d+(?: \([^)]*\))?, Testing net \(#(\d+)\)")
+_OUTPUT = re.compile(rf"(Train|Test) net output #\d+: (.+?) = {_NUMBER}", re.IGNORECASE)
 
 
 @dataclass
@@ -77,6 +84,7 @@ def parse(lines: Sequence[str]) -> Log:
     rate = float("nan")
     iteration, net = -1, 0
     row: Row = {}
+    rank: str | None = None
     for line in lines:
         match = _LINE.match(line)
         if match is None:
@@ -85,16 +93,21 @@ def parse(lines: Sequence[str]) -> Log:
             log.commands += [value] if heading == "Command" else []
             continue
         # Logs state no year; that of a leap year knows every day.
-        numbers = [int(group) for group in match.groups()[:6]]
+        numbers = [int(group) for group in match.groups()[2:8]]
         moment = datetime.datetime(2000, *numbers)  # type: ignore[arg-type]
         start = start or moment
         seconds = (moment - start).total_seconds()
         if seconds < 0:  # the run went on into another year
             seconds += 366 * 86400
         log.seconds = seconds
-        text = match[7]
+        writer, text = match[1] or match[2] or match[9] or match[10], match[11]
+        if not text.startswith(("Iteration ", "Train ", "Test ")):
+            continue
+        rank = rank or writer
+        if writer and writer != rank:  # the ranks' outputs differ: those of the first count
+            continue
         if entry := _RATE.match(text):
-            rate = float(entry[2])
+            rate = _value(entry[2])
             if log.train and log.train[-1]["NumIters"] == int(entry[1]):
                 log.train[-1]["LearningRate"] = rate
         elif entry := _ITERATION.match(text):
@@ -106,12 +119,20 @@ def parse(lines: Sequence[str]) -> Log:
             if not row:
                 row = {"NumIters": iteration, "Seconds": seconds, "LearningRate": rate}
                 rows.append(row)
-            row[_free(row, entry[2])] = float(entry[3])
+            row[_free(row, entry[2])] = _value(entry[3])
     first = next((row["LearningRate"] for row in log.train), rate)
     for tested in (row for rows in log.tests.values() for row in rows):
         if math.isnan(tested["LearningRate"]):  # a test before the first rate was logged
             tested["LearningRate"] = first
     return log
+
+
+def _value(number: str) -> float:
+    """A number, also as Microsoft's C library writes what is none: 1.#INF, -1.#IND, nan(ind)."""
+    sign, _, special = number.partition(".#")
+    return float(
+        (sign[:-1] + "inf" if special == "INF" else "nan") if special else number.partition("(")[0]
+    )
 
 
 def joined(logs: Iterable[Log]) -> Log:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 
+import numpy as np
 import pytest
+
+from osucaffe.cli.reports.parse_log import parse
 
 CAFFE = """\
 Log file created at: 2016/12/31 23:59:50
@@ -28,6 +31,46 @@ I0101 00:00:11.600000  4711 solver.cpp:330] Iteration 20, Testing net (#1)
 I0101 00:00:11.600001  4711 solver.cpp:397]     Test net output #0: per_class = 0.25
 I0101 00:00:11.600002  4711 solver.cpp:397]     Test net output #1: per_class = 0.75
 """
+
+
+def one_log(*, line="{}", said="{}", iteration="Iteration {}", loss="2.5", rate="lr = {}"):
+    """The lines of iterations 0 and 50 as a fork, or what starts it, writes them."""
+    texts = []
+    for number, value, step in (("0", loss, "0.01"), ("50", "1.5", "0.005")):
+        begin = iteration.format(number)
+        texts.append(f"{begin}, loss = 2.5")
+        texts.append(f"    Train net output #0: loss = {value} (* 1 = 2.5 loss)")
+        texts.append(f"{begin}, {rate.format(step)}")
+    stamp = "I0605 10:00:00.500000  1000 solver.cpp:202] "
+    return [line.format(stamp + said.format(text)) for text in texts]
+
+
+def test_logs_of_forks_and_launchers():
+    expected = [("0", 2.5, 0.01), ("50", 1.5, 0.005)]
+
+    def rows(lines):
+        return [
+            (str(row["NumIters"]), row["loss"], row["LearningRate"]) for row in parse(lines).train
+        ]
+
+    plain = one_log()
+    assert rows(plain) == expected
+    nvidia = one_log(said="    [0.0] {}", rate="lr = {}, m = 0.9, lrm = 0.1, gs = 1")
+    digits = one_log(iteration="Iteration {} (241.076/s)")
+    for launched in ("[0] {}", "[1,0]<stderr>:{}", " 0: {}"):  # mpirun -l, --tag-output; srun -l
+        assert rows(one_log(line=launched)) == expected
+        other = one_log(line=launched.replace("0", "3"), loss="9")
+        several = [
+            line for pair in zip(one_log(line=launched), other, strict=True) for line in pair
+        ]
+        assert rows([other[0].replace("Iteration", "Began at"), *several]) == expected
+    assert rows(nvidia) == rows(digits) == expected
+    for number, value in (("1.#INF", "inf"), ("-1.#INF", "-inf"), ("-inf", "-inf")):
+        assert rows(one_log(loss=number))[0][1] == float(value)
+    for number in ("-1.#IND", "1.#QNAN", "-nan(ind)", "-nan"):  # Microsoft's C library
+        assert np.isnan(rows(one_log(loss=number))[0][1])
+    assert rows([*plain[:4], plain[4].partition("1.5")[0] + "1.2e-"]) == expected[:1]
+    assert rows([*plain[:5], plain[5].replace("0.005", "1e-")]) == [expected[0], ("50", 1.5, 0.01)]
 
 
 def table(path):
