@@ -5,6 +5,9 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+_LONGEST_NAME = 200
+"""Characters of what may be a slip of the fingers: to find one takes time with their square."""
+
 
 class UserError(Exception):
     """Something outside the program is wrong: a file, a setting, the machine.
@@ -46,9 +49,13 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     three or four. Case says nothing, and neither does the `_param` that many names end in: so
     "bn_param" is not taken for "mvn_param".
     """
-    edits = {name: _edits(*_stems(word, name)) for name in known}
     length = len(word.removesuffix("_param"))
-    near = [name for name in edits if edits[name] <= max(length // 5, length > 2)]
+    if length > _LONGEST_NAME:
+        return None
+    most = max(length // 5, length > 2)
+    alike = [name for name in known if abs(len(name) - len(word)) <= most + len("_param")]
+    edits = {name: _edits(*_stems(word, name)) for name in alike}
+    near = [name for name in edits if edits[name] <= most]
     return min(near, key=lambda name: edits[name], default=None)
 
 

@@ -25,12 +25,14 @@ _CONFUSED = {
     "SolverParameter": ("NetParameter", "a net's"),
 }
 """Files that are given for one another: the messages in them, and whose prototxt it may be."""
-_DEVICES = re.compile(r"^(\s*device_id\s*:\s*)\[\s*(\d+)[\d\s,]*\]", re.MULTILINE)
+_DEVICES = re.compile(r"^([ \t]*device_id\s*:\s*)\[\s*(\d++)[\d\s,]*+\]", re.MULTILINE)
 """A list of devices, where Caffe has one number: TSN's Caffe takes one for each process."""
 _GIVEN_TWICE = re.compile(r'Message type "(\S+)" should not have multiple "(\S+)" fields')
 _QUOTED_NUMBER = re.compile(r"""Couldn't parse \w+: (["']([-+\d.e]+)["'])""")
-_TOKEN = re.compile(r"#[^\n]*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|[{}\n]|[^\s{}\"'#]+")
+_TOKEN = re.compile(r"#[^\n]*|\"(?:\\.|[^\"\\\n])*\"?|'(?:\\.|[^'\\\n])*'?|[{}\n]|[^\s{}\"'#]+")
 _MAY_BE_NULL = re.compile(r"\0|\\(?:0|x0)")
+_BACKSLASHES = re.compile(r"\\{256,}")
+"""Google's parser takes time with the square of their number."""
 
 
 def _as_latin_1(error: UnicodeError) -> tuple[str, int]:
@@ -58,6 +60,9 @@ def parse_text(text: str, message_type: type[AnyMessage], name: str = "text") ->
     message = message_type()
     if message_type is SolverParameter:  # --gpu says where a run goes, so the first will do
         text = _DEVICES.sub(lambda found: found[1] + found[2] + "\n" * found[0].count("\n"), text)
+    if found := _BACKSLASHES.search(text):
+        place = f"{name}:{text.count(chr(10), 0, found.start()) + 1}"
+        raise UserError(f"{place}: {len(found[0]):,} backslashes in a row are no text of a net")
     try:
         text_format.Parse(text, message)
     except text_format.ParseError as error:
@@ -136,67 +141,67 @@ def _without_brace(error: text_format.ParseError, text: str, root: type[Message]
     file, or at a field that belongs in a block further out."""
     line, unknown = error.GetLine() or 0, _UNKNOWN_FIELD.search(str(error))
     at_end = 'Expected "}"' in str(error) and line >= len(text.removesuffix("\n").split("\n"))
-    block = _unclosed(text.rstrip(), line) if unknown or at_end else None
-    if block is None or (unknown and not _outside(block, unknown[2], root)):
+    blocks = _unclosed(text.rstrip(), line) if unknown or at_end else []
+    if not blocks or (unknown and not _outside(blocks, unknown[2], root)):
         return ""
     found = f'field "{unknown[2]}"' if unknown else "the end of the file"
-    return f'found {found} in the block "{block.name}" of line {block.line}: its "}}" is missing'
+    name, begun, _ = blocks[-1]
+    return f'found {found} in the block "{name}" of line {begun}: its "}}" is missing'
 
 
 class _Block(NamedTuple):
-    """A block that is open: the field before its brace, where that stands, its indent (None where
-    other text stands before it in its line), and the blocks that it is in, the outermost first."""
+    """A block that is open: the field before its brace, where that stands, and its indent (None
+    where other text stands before it in its line)."""
 
     name: str
     line: int
     indent: int | None
-    inside: tuple[str, ...]
 
 
-def _unclosed(text: str, line: int) -> _Block | None:
-    """The block that lacks its brace, where a parser stumbled in this line (counted from 1).
+def _unclosed(text: str, line: int) -> list[_Block]:
+    """The block that lacks its brace, where a parser stumbled in this line (counted from 1), after
+    those that it is in, the outermost first.
 
     Indentation tells, as it does to a reader: a block in whose column, or left of it, another field
     starts, or left of which a brace closes, should have ended before. Where it tells nothing, and
-    at the end of the text, this is the innermost block that is open there; None where none is.
+    at the end of the text, this is the innermost block that is open there; none where none is.
     """
-    open_blocks: list[_Block] = []
-    number, start = 1, 0
-    word: tuple[str, int, int | None] = ("", 1, None)
+    blocks: list[_Block] = []
+    number, start, begins = 1, 0, True
+    word = _Block("", 1, None)
     for found in _TOKEN.finditer(text):
         token = found[0]
         if token == "\n":
-            number, start = number + 1, found.end()
+            number, start, begins = number + 1, found.end(), True
             if number > line:
-                told = open_blocks and open_blocks[-1].indent is not None
-                return None if told else next(reversed(open_blocks), None)
+                return [] if blocks and blocks[-1].indent is not None else blocks
             continue
         if token.startswith("#"):
             continue
-        indent = found.start() - start
-        begins = not text[start : found.start()].strip()
-        top = open_blocks[-1] if open_blocks else None
-        if begins and token != "{" and top and top.indent is not None:
+        indent = found.start() - start if begins else None
+        begins = False
+        top = blocks[-1] if blocks else None
+        if indent is not None and token != "{" and top and top.indent is not None:
             needed = top.indent + (token != "}")  # a brace may stand in the column of its block
             if indent < needed:
-                return top
+                return blocks
         if token == "{":
-            open_blocks.append(_Block(*word, tuple(each.name for each in open_blocks)))
+            blocks.append(word)
         elif token == "}":
-            if open_blocks:
-                open_blocks.pop()
+            if blocks:
+                blocks.pop()
         else:
-            word = (token.rstrip(":"), number, indent if begins else None)
-    return next(reversed(open_blocks), None)
+            word = _Block(token.rstrip(":"), number, indent)
+    return blocks
 
 
-def _outside(block: _Block, field: str, root: type[Message]) -> bool:
-    """Whether a field belongs in one of the blocks that this one is in."""
+def _outside(blocks: Sequence[_Block], field: str, root: type[Message]) -> bool:
+    """Whether a field belongs in one of the blocks that the last one is in."""
     message = root.DESCRIPTOR
-    for name in (*block.inside, block.name):
+    for block in blocks:
         if field in message.fields_by_name:
             return True
-        child = message.fields_by_name.get(name)
+        child = message.fields_by_name.get(block.name)
         if child is None or child.message_type is None:
             return False
         message = child.message_type

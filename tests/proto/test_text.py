@@ -1,5 +1,6 @@
 """Checks prototxt: what the errors say, and that what is written is what Caffe writes."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,34 @@ def test_a_mistake_is_named_with_its_place(text: str, message: str) -> None:
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
     assert "osucaffe." not in str(error.value)
+
+
+_LONG = 200_000
+LONG = {  # each took minutes, or gigabytes
+    "nested blocks": (
+        "layer { " * (_LONG // 8),
+        'found field "layer" in the block "layer" of line 1',
+    ),
+    "nested lines": (
+        "layer {\n" * (_LONG // 8),
+        'found field "layer" in the block "layer" of line',
+    ),
+    "a name": ("layer { " + "x" * _LONG + ": 1 }", 'unknown field "x'),
+    "blank lines": ("\n" * _LONG + "x", f'{_LONG + 1}:1: unknown field "x"'),
+    "a device": ("device_id: [" + "1" * _LONG, "1:1: unknown field"),
+    "escaped quotes": ("layer {\n x" + ' \\"' * (_LONG // 3), '2:2: unknown field "x"'),
+    "backslashes": ('name: "' + "\\" * _LONG + '"', "1: 200,000 backslashes in a row"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), LONG.values(), ids=LONG)
+@pytest.mark.parametrize("kind", [NetParameter, SolverParameter])
+def test_a_long_mistake_takes_no_time_with_its_square(kind: type, text: str, message: str) -> None:
+    begun = time.process_time()
+    with pytest.raises(UserError) as error:
+        parse_text(text, kind)
+    assert time.process_time() - begun < 5
+    assert kind is SolverParameter or message in str(error.value)
 
 
 def test_a_net_given_as_a_solver_is_told() -> None:

@@ -20,7 +20,7 @@ from .. import output
 from ..output import scaled, table
 
 _READERS = ("Data", "ImageData", "WindowData", "AnnotatedData", "HDF5Data")
-_LAYER = re.compile(r"^\s*layers?\s*:?\s*\{", re.MULTILINE)
+_LAYER = re.compile(r"^[ \t]*layers?\s*(?::\s*)?\{", re.MULTILINE)
 
 
 @dataclass(frozen=True)
