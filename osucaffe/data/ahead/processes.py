@@ -11,11 +11,11 @@ over, however this process ends.
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import logging
 import os
 import pickle
+import select
 import signal
 import subprocess
 import sys
@@ -163,7 +163,7 @@ class _Running:
     def __init__(self, ring: int, module: str) -> None:
         tasks, self._tasks = os.pipe()
         self._replies, replies = os.pipe()
-        self._given = io.FileIO(os.memfd_create("osucaffe-readers"), "w")
+        self._given = open(os.memfd_create("osucaffe-readers"), "wb")  # noqa: SIM115 (until begin)
         given = self._given.fileno()
         # A signal at the death of the thread that starts it: so only where that is the last one.
         die = threading.current_thread() is threading.main_thread()
@@ -172,7 +172,7 @@ class _Running:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _FOR_THE_TRAINER)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, json.dumps(path), *what],
+                [sys.executable, "-P", "-c", _START, json.dumps(path), *what],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(given, ring, tasks, replies),
@@ -204,7 +204,9 @@ class _Running:
 
     def send(self, tasks: bytes) -> None:
         with contextlib.suppress(BrokenPipeError):  # the replies tell why
-            os.write(self._tasks, tasks)
+            # A signal may end a longer write early; this much is written whole.
+            for at in range(0, len(tasks), select.PIPE_BUF):
+                os.write(self._tasks, tasks[at : at + select.PIPE_BUF])
 
     def replies(self) -> list[tuple[int, int, str]]:
         """The replies since the last call; at least one. UserError when readers have died."""

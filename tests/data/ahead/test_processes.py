@@ -1,12 +1,15 @@
 """Tests of reader processes: the same batches as from threads, the same messages, no one left."""
 
 import errno
+import fcntl
 import logging
 import os
+import select
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections import deque
 from pathlib import Path
@@ -14,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from osucaffe.data.ahead import processes
 from osucaffe.data.ahead.decoded_cache import DecodedCache
 from osucaffe.data.ahead.parallel_map import BadRecords
 from osucaffe.data.ahead.pipeline import Pipeline, Threads
@@ -301,3 +305,31 @@ def test_which_layers_read_with_processes(tmp_path, monkeypatch, readers, sharer
     layer.setup([])
     assert type(layer._pipeline._workers) is expected
     layer.close()
+
+
+def test_a_batch_of_tasks_is_written_whole_whatever_signals_come():
+    """Of more bytes than a pipe takes at once, to readers that are slow."""
+    end, tasks = os.pipe()
+    fcntl.fcntl(tasks, fcntl.F_SETPIPE_SZ, select.PIPE_BUF)
+    running, found = processes._Running.__new__(processes._Running), []
+    running._tasks = tasks
+    sent = b"".join(processes.TASK.pack(*[number] * 6) for number in range(2000))
+
+    def read():
+        while task := os.read(end, processes.TASK.size):
+            found.append(task)
+            time.sleep(1e-5)
+
+    reader = threading.Thread(target=read)
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    reader.start()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1e-3, 1e-3)
+        running.send(sent)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        os.close(tasks)
+        reader.join()
+        os.close(end)
+    assert b"".join(found) == sent
