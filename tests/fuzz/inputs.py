@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import io
+import pickle
 import struct
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -118,6 +119,7 @@ def make_kinds(folder: Path) -> dict[str, Kind]:
         "windows": Kind([_WINDOWS.encode()], mutate_text),
         "list": Kind(lists, mutate_text),
         "data_h5": Kind([_file(folder, name) for name in ("rows.h5", "parts.h5")], mutate_bytes),
+        "cifar": Kind(_pickles(), mutate_bytes),
         "flags": Kind([b""], _make_flags),
     }
 
@@ -150,6 +152,12 @@ def _pictures(folder: Path) -> list[bytes]:
         file.create_dataset("data", data=np.ones((5, 3), np.float32), **parts)
         file.create_dataset("label", data=np.arange(5.0), chunks=(2,), maxshape=(None,))
     return found
+
+
+def _pickles() -> list[bytes]:
+    """Files of CIFAR-10."""
+    batch = {"data": np.zeros((2, 3072), np.uint8), "labels": [1, 9], "filenames": ["a", "b"]}
+    return [pickle.dumps(batch, protocol=protocol) for protocol in (1, 2, 4, 5)]
 
 
 def _newer(folder: Path, content: bytes) -> bytes:

@@ -27,6 +27,7 @@ from osucaffe.cli.score import device_rates
 from osucaffe.data.databases.database import open_database
 from osucaffe.data.pictures.image import read_image
 from osucaffe.data.pictures.transform import Transform
+from osucaffe.data.sets.cifar import read_batch
 from osucaffe.data.streams.hdf5 import Hdf5Source
 from osucaffe.data.streams.image_list import read_list
 from osucaffe.data.streams.source import DatumSource
@@ -281,6 +282,7 @@ TARGETS: dict[str, Callable[[bytes, Path], Any]] = {
     "windows": _written("windows.txt")(lambda path: read_windows(str(path))),
     "list": _list,
     "data_h5": _rows,
+    "cifar": _written("test_batch")(lambda path: read_batch(path.parent, path.name)),
     "flags": _flags,
     "broken": _broken,
 }

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import os
-import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,6 +13,7 @@ from ...errors import UserError
 from ...files import read_file
 from ..databases.database import write_database
 from ..databases.datum import make_datum
+from .pickled import PickledArray, read_pickle
 
 _TRAIN = tuple(f"data_batch_{number}" for number in range(1, 6))
 _TEST = ("test_batch",)
@@ -82,11 +81,15 @@ def _read_binary(content: bytes) -> Batch:
 
 
 def _read_python(content: bytes) -> Batch:
-    try:
-        parts = _Unpickler(content).load()
-        return _batch(np.asarray(parts[b"data"]), list(parts[b"labels"]))
-    except (pickle.UnpicklingError, EOFError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(str(error)) from error
+    parts = read_pickle(content)
+    data, labels = (
+        parts.get(key) if isinstance(parts, dict) else None for key in ("data", "labels")
+    )
+    if not isinstance(data, PickledArray) or not isinstance(labels, list):
+        raise ValueError("it has no array data and no list labels")
+    if not all(isinstance(label, int) for label in labels):
+        raise ValueError("a label is no number")
+    return _batch(data.uint8(), labels)
 
 
 def _batch(pixels: np.ndarray, labels: list[int]) -> Batch:
@@ -95,18 +98,3 @@ def _batch(pixels: np.ndarray, labels: list[int]) -> Batch:
     if labels and not 0 <= min(labels) <= max(labels) <= 9:
         raise ValueError("a label is not in 0..9")
     return Batch(pixels.reshape(-1, *_SHAPE), labels)
-
-
-class _Unpickler(pickle.Unpickler):
-    """Builds arrays and plain values only: a pickle could run anything else."""
-
-    def __init__(self, content: bytes) -> None:
-        super().__init__(io.BytesIO(content), encoding="bytes")
-
-    def find_class(self, module: str, name: str) -> Any:
-        arrays = {"_reconstruct", "ndarray", "dtype", "_frombuffer"}
-        if module.split(".")[0] == "numpy" and name in arrays:
-            return super().find_class(module, name)
-        if (module, name) == ("_codecs", "encode"):
-            return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
