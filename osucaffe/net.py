@@ -358,18 +358,15 @@ class Net:
             index += 1
 
     def _forward_as_one(self) -> None:
-        """Run all of forward, as the backend may replay it: again from steps, where these have got
-        other memory."""
+        """Run all of forward, as the backend may replay it."""
         build = self._build
-        if build.replay is None or build.replay_size != self.pool.size:
-            build.replay, build.replay_size = self.whole(backward=False), self.pool.size
+        if build.replay is None:
+            build.replay = self.whole(backward=False)
         build.replay()
 
-    def forget_replay(self, *, for_all_shapes: bool = False) -> None:
-        """Blobs were placed elsewhere, or parameters (which all shapes share): what replays forward
-        is to be made anew."""
-        for build in [self._build, *(self._cache if for_all_shapes else ())]:
-            build.replay = None
+    def forget_replay(self) -> None:
+        """Blobs were placed elsewhere: what replays them is to be captured again."""
+        self._build.moves += 1
 
     def discard(self) -> None:
         """Give back the room in the pool that it may share; it must not run any more."""
@@ -444,10 +441,11 @@ class Net:
 
         The backend may replay it as one: as a CUDA graph, which the steps that bring input run
         before, and which a host function inside the net rules out. If `before` and `after` do more
-        than to enqueue work, it may replay what lies between them.
+        than to enqueue work, it may replay what lies between them. What it replays is captured
+        again where the net got other memory or shapes: another net may have made their pool grow.
         """
+        beside, then = list(beside), list(then)
         if not self.replays:
-            beside, then = list(beside), list(then)
 
             def plain() -> None:
                 run_at(before, 0)
@@ -460,21 +458,33 @@ class Net:
                     step()
 
             return plain
-        return as_one(
-            self.backend,
-            self._begin,
-            self._build.steps[0],
-            [
-                (call, instead.get(call, step))
-                for call, step in (self._build.steps[1 + accumulate] if backward else ())
-            ],
-            len(self.layers),
-            before=before,
-            after=after,
-            beside=list(beside),
-            then=list(then),
-            enqueues=enqueues,
-        )
+        prepared, moves = self._build.steps, -1
+        captured: Step
+
+        def step() -> None:
+            nonlocal prepared, moves, captured
+            build = self._build
+            if moves != (now := build.moves + self.backend.moves) or prepared is not build.steps:
+                prepared, moves = build.steps, now
+                assert instead.keys() <= {call for calls in prepared for call, _ in calls}
+                captured = as_one(
+                    self.backend,
+                    self._begin,
+                    prepared[0],
+                    [
+                        (call, instead.get(call, step))
+                        for call, step in (prepared[1 + accumulate] if backward else ())
+                    ],
+                    len(self.layers),
+                    before=before,
+                    after=after,
+                    beside=beside,
+                    then=then,
+                    enqueues=enqueues,
+                )
+            captured()
+
+        return step
 
     def loss(self) -> float:
         """The weighted sum of the losses of the last forward pass."""

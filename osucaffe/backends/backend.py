@@ -78,6 +78,9 @@ class Backend(Protocol):
     activations: frozenset[str] = frozenset()
     """Formulas that a convolution or inner product may end with, where nothing runs backward: its
     setting `activation` is the call that would apply it."""
+    moves: int = 0
+    """How often memory of nets was given up for other: what was captured before holds addresses
+    that are not theirs any more."""
     raw_records: bool = False
     """Whether it wants records as they are stored, and transforms them itself."""
 

@@ -109,8 +109,7 @@ class ForwardOnly:
         """Parameters of the net lie in other memory, that of another net's."""
         self._of_parameters = _by_memory((key(t), t) for t in self._parameters)
         self.moved()
-        if self._fast is not None:
-            self._fast.forget_replay(for_all_shapes=True)
+        self._net.backend.moves += 1
 
     def expose(self, tensor: Tensor) -> None:
         """The memory of a tensor may be written from now on."""

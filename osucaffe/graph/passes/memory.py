@@ -111,6 +111,9 @@ class Pool:
         moved = [plan]
         # A plan of empty tensors needs memory, too.
         if self._memory is None or plan.size > self.size:
+            if self._memory is not None:
+                self.backend.synchronize()  # what runs may still use the memory that is given up
+                self.backend.moves += 1
             self.size = plan.size
             self._memory = self.backend.allocate(self.size)
             moved = self._plans

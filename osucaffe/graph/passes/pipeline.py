@@ -52,10 +52,10 @@ class Build:
     that only runs forward, what holds as long as its parameters do.
 
     programs: forward, and the forms of backward. steps: of each, the calls with their steps; by
-    layer: the steps alone, as `by_layer` sorts them. replay: all of forward as one, while the
-    memory pool has replay_size. states: of what is remembered, what the layers had set up. note:
-    what the pass that runs has to say. verifier: what checks the programs behind each pass, where
-    that is asked for.
+    layer: the steps alone, as `by_layer` sorts them. replay: all of forward as one. moves: how often
+    its blobs alone got other memory (others: `Backend.moves`). states: of what is remembered, what
+    the layers had set up. note: what the pass that runs has to say. verifier: what checks the
+    programs behind each pass, where that is asked for.
     """
 
     parts: Assembly
@@ -74,7 +74,7 @@ class Build:
     by_layer: list[list[list[Step]]] = field(default_factory=list)
     plan: MemoryPlan | None = None
     replay: Step | None = None
-    replay_size: int = 0
+    moves: int = 0
     states: Sequence[dict[str, Any]] = ()
     reports: list[Report] = field(default_factory=list)
     note: str = ""
