@@ -18,7 +18,7 @@ _HALF = np.uint64(32)
 _INDEX = np.arange(1 << 15, dtype=np.uint64)
 
 
-@dataclass
+@dataclass(eq=False)
 class RandomState:
     """The seed of a net and the number of forward passes that it has made.
 

@@ -282,6 +282,36 @@ def accumulate(subject: Subject, backend: Backend) -> Values:
             steps[1] = run.net.whole(accumulate=True, after=after, enqueues=False)
 
 
+def sharing(subject: Subject, backend: Backend) -> Values:
+    """A pass as one step (captured, on a GPU), and a test net whose shapes change: the memory that
+    they share grows in between, and moves."""
+    run = Run(subject, backend, "TRAIN")
+    step = run.net.whole()
+    tested: Run | None = None
+    for prefix, shapes in (
+        ("", {}), ("", {}), ("test/0", subject.shapes), ("test/other", subject.other),
+    ):  # fmt: skip
+        if prefix:
+            tested = tested or Run(subject, backend, "TEST", share=run.net)
+            try:
+                tested.net.reshape(shapes)
+            except UserError:
+                return
+            run.write_weights(0)
+            tested.give(0, shapes)
+            tested.net.forward()
+            if prefix == "test/0":
+                yield from tested.blobs(prefix)
+        run.net.random.step = 0
+        run.write_weights(0)
+        run.give(0)
+        step()
+        yield from run.blobs("train/0")
+        yield from run.gradients("train/0")
+        if subject.recurs:  # states live on
+            return
+
+
 def inference(subject: Subject, backend: Backend) -> Values:
     """Forward passes with constants folded: of some weights, of others, of another batch."""
     run = Run(subject, backend, "TEST", inference=True)
@@ -326,13 +356,14 @@ def testing(subject: Subject, backend: Backend) -> Values:
 
 
 CONFIGS: dict[str, Callable[[Subject, Backend], Values]] = {
-    each.__name__: each for each in (inspectable, planned, accumulate, inference, testing)
+    each.__name__: each for each in (inspectable, planned, accumulate, sharing, inference, testing)
 }
 
 
 def chosen(number: int) -> list[str]:
     """The configurations of a net where time is short: all of them in two nets."""
-    return ["inspectable", *(("planned", "inference"), ("accumulate", "testing"))[number % 2]]
+    others = ("planned", "inference"), ("accumulate", "sharing", "testing")
+    return ["inspectable", *others[number % 2]]
 
 
 def run_config(name: str, subject: Subject, backend: Backend) -> list[tuple[str, np.ndarray]]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import BinaryIO
 
 from ..records import ScaledCrops
-from ..tensor import Call, Shape, Step, sequence
+from ..tensor import Call, Shape, Step, Tensor, sequence
 from . import registry
 from .autotune.trial import trial_numbers
 from .autotune.tuner import Tuner
@@ -61,7 +61,7 @@ class Cuda(TuningGpu):
         return Tuner(self, f"{self.properties.name}, {libraries}, kernels {kernels}")
 
     @functools.cached_property
-    def trial_source(self) -> int:
+    def trial_source(self) -> Tensor:
         """Where memory to try candidates on is copied from."""
         return self.upload(trial_numbers())
 
@@ -94,9 +94,8 @@ class Cuda(TuningGpu):
 
     def memory_in_use(self) -> dict[str, int]:
         """Bytes that this backend holds besides a net's own, by purpose."""
-        copies = [copy for _, copy in self._copies.values()]
         return {
-            "16-bit copies of the parameters": sum(map(self.nbytes, copies)),
+            "16-bit copies of the parameters": sum(map(self.nbytes, self._copies.values())),
             "all of the GPU's memory that is in use here": (
                 self.cupy.get_default_memory_pool().used_bytes()
             ),

@@ -26,7 +26,7 @@ class TuningGpu(Gpu):
 
     @property
     @abstractmethod
-    def trial_source(self) -> int:
+    def trial_source(self) -> Tensor:
         """Where memory to try candidates on is copied from."""
 
     @abstractmethod

@@ -7,6 +7,7 @@ import contextlib
 import functools
 from collections.abc import Iterable, Iterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -55,10 +56,10 @@ class Gpu(Backend):
         self.current = self.stream
         self.stream.use()
         self.random = RandomState()
-        self._counters: dict[int, tuple[RandomState, int]] = {}
-        self._tables: list[Any] = []
-        self._copies: dict[int, tuple[Tensor, Tensor]] = {}
-        self._copied_arenas: dict[int, tuple[Tensor, Tensor]] = {}
+        # What belongs to a net goes with it.
+        self._counters: WeakKeyDictionary[RandomState, Tensor] = WeakKeyDictionary()
+        self._copies: WeakKeyDictionary[Tensor, Tensor] = WeakKeyDictionary()
+        self._copied_arenas: WeakKeyDictionary[Tensor, Tensor] = WeakKeyDictionary()
 
     @functools.cached_property
     def cudnn(self) -> CudnnPlans:
@@ -163,14 +164,14 @@ class Gpu(Backend):
         kind = runtime.memcpyHostToDevice
         runtime.memcpyAsync(address, flat.ctypes.data, flat.nbytes, kind, self.stream.ptr)
 
-    def upload(self, table: np.ndarray) -> int:
-        """The address of a copy of the table on the device, which lives as long as this backend."""
-        memory = self.allocate(table.nbytes)
-        self._tables.append(memory)
-        address = int(memory.data.ptr)
-        self._copy(address, np.ascontiguousarray(table))
+    def upload(self, table: np.ndarray) -> Tensor:
+        """A copy of the table on the device, as bytes."""
+        table = np.ascontiguousarray(table)
+        copy = Tensor((table.nbytes,), "uint8", persistent=True)
+        self.give_memory(copy)
+        self._copy(copy.address, table)
         self.stream.synchronize()
-        return address
+        return copy
 
     def synchronize(self) -> None:
         """Wait until all steps have run."""
@@ -201,42 +202,46 @@ class Gpu(Backend):
         """
         if self.dtype == "float32":
             return parameter
-        if id(parameter) not in self._copies:
-            copy = in_dtype(parameter, self.dtype, f"{parameter.name}.16")
-            self.give_memory(copy)
-            self._copies[id(parameter)] = (parameter, copy)
+        if (copy := self._copies.get(parameter)) is None:
+            copy = self._copies[parameter] = in_dtype(parameter, self.dtype, f"{parameter.name}.16")
+            for arena, low in self._copied_arenas.items():
+                if _is_inside(parameter, arena):
+                    self._place_copy(copy, parameter, arena, low)
+            if copy.array is None:
+                self.give_memory(copy)
             if parameter.array is not None:
                 self._refresh(parameter, copy)
-        return self._copies[id(parameter)][1]
+        return copy
 
     def low_precision_arena(self, arena: Tensor) -> Tensor | None:
-        """Let the 16-bit copies of all parameters in a flat tensor lie as these do, so that an
-        update can write both in one pass. None where there are none."""
-        if id(arena) in self._copied_arenas:
-            return self._copied_arenas[id(arena)][1]
-        inside = [
-            (parameter, copy)
-            for parameter, copy in self._copies.values()
-            if 0 <= parameter.address - arena.address < self.nbytes(arena)
-        ]
+        """Let the 16-bit copies of all parameters in a flat tensor, and those that are made later,
+        lie as these do, so that an update can write both in one pass. None where there are none."""
+        if arena in self._copied_arenas:
+            return self._copied_arenas[arena]
+        inside = [each for each in self._copies.items() if _is_inside(each[0], arena)]
         if not inside:
             return None
+        self.moves += 1
         for _, copy in inside:  # their memory can be had again
             copy.array = None
-        low = in_dtype(arena, self.dtype, "arena.16")
-        memory = self.allocate(self.nbytes(low))
-        self.place(low, memory, 0)
+        low = self._copied_arenas[arena] = in_dtype(arena, self.dtype, "arena.16")
+        self.give_memory(low)
         for parameter, copy in inside:
-            self.place(copy, memory, (parameter.address - arena.address) // 2)
+            self._place_copy(copy, parameter, arena, low)
             self._refresh(parameter, copy)
-        self._copied_arenas[id(arena)] = (arena, low)
         return low
+
+    def _place_copy(self, copy: Tensor, parameter: Tensor, arena: Tensor, low: Tensor) -> None:
+        """Let the copy of a parameter lie in that of the arena."""
+        start = (parameter.address - arena.address) // 2
+        self.place(copy, low.array.reshape(-1).view(np.uint8), start)
 
     def follow(self, tensors: Iterable[Tensor]) -> None:
         """Renew the 16-bit copies of tensors that steps have changed."""
-        changed = {id(each) for tensor in tensors for each in (tensor, tensor.whole, *tensor.views)}
-        for key in changed & self._copies.keys():
-            self._refresh(*self._copies[key])
+        changed = {each for tensor in tensors for each in (tensor, tensor.whole, *tensor.views)}
+        for parameter, copy in self._copies.items():
+            if parameter in changed:
+                self._refresh(parameter, copy)
 
     def _refresh(self, parameter: Tensor, copy: Tensor) -> None:
         convert(parameter, copy)()
@@ -247,19 +252,17 @@ class Gpu(Backend):
         """The key of squares32 for a call of the net that is being prepared."""
         return call_key(self.random.seed, key)
 
-    def counter(self) -> int:
-        """The address of the device's copy of the current RandomState: step and rank, uint64."""
+    def counter(self) -> Tensor:
+        """The device's copy of the current RandomState: step and rank, uint64."""
         random = self.random
-        if id(random) not in self._counters:
-            address = self.upload(np.array([random.step, random.rank], np.uint64))
-            self._counters[id(random)] = (random, address)
-        return self._counters[id(random)][1]
+        if random not in self._counters:
+            self._counters[random] = self.upload(np.array([random.step, random.rank], np.uint64))
+        return self._counters[random]
 
     def begin_forward(self, random: RandomState) -> None:
         """Let the device draw the random numbers of this forward pass."""
-        if id(random) in self._counters:
-            _, address = self._counters[id(random)]
-            launch(self._set_step, 1, [address, random.step, random.rank], block=1)()
+        if counter := self._counters.get(random):
+            launch(self._set_step, 1, [counter, random.step, random.rank], block=1)()
 
     # -- streams and layouts ----------------------------------------------------------------------
 
@@ -297,6 +300,11 @@ class Gpu(Backend):
             return None
         chosen = dtype or (self.dtype if root.dtype == "float32" else root.dtype)
         return Layout(root.shape, chosen, len(root.shape) > 2)
+
+
+def _is_inside(parameter: Tensor, arena: Tensor) -> bool:
+    """Whether a parameter lies in this flat tensor of float32."""
+    return 0 <= parameter.address - arena.address < 4 * arena.size
 
 
 @functools.cache

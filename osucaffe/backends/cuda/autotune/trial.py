@@ -40,7 +40,7 @@ def fill(backend: TuningGpu, begin: int, size: int) -> None:
     """Fill memory with such numbers, by copies on the device: while kernels are compiled, the host
     waits 10 to 20 ms for an upload."""
     runtime, filled = backend.cupy.cuda.runtime, 0
-    source, kind = backend.trial_source, runtime.memcpyDeviceToDevice
+    source, kind = backend.trial_source.address, runtime.memcpyDeviceToDevice
     while filled < size:
         more = min(filled or TRIAL_WORDS * 4, size - filled)
         runtime.memcpyAsync(begin + filled, source, more, kind, backend.stream.ptr)
