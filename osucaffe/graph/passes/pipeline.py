@@ -52,9 +52,9 @@ class Build:
     that only runs forward, what holds as long as its parameters do.
 
     programs: forward, and the forms of backward. steps: of each, the calls with their steps; by
-    layer: the steps alone, as `by_layer` sorts them. replay: all of forward as one. moves: how often
-    its blobs alone got other memory (others: `Backend.moves`). states: of what is remembered, what
-    the layers had set up. note: what the pass that runs has to say. verifier: what checks the
+    layer: the steps alone, as `by_layer` sorts them. replay: all of forward as one. moves: how
+    often its blobs alone got other memory (see `Backend.moves`). states: of what is remembered,
+    what the layers had set up. note: what the pass that runs has to say. verifier: what checks the
     programs behind each pass, where that is asked for.
     """
 

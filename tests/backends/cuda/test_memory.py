@@ -34,7 +34,8 @@ SETTINGS = 'base_lr: 1 lr_policy: "fixed" max_iter: 100 random_seed: 3'
 def solve(backend: Any) -> Solver:
     param = parse_text(f"{SETTINGS} net_param {{ {NET} }}", SolverParameter)
     solver = Solver(param, backend)
-    solver.net.write("x", np.random.default_rng(5).standard_normal((2, 80, 2, 2)).astype(np.float32))
+    values = np.random.default_rng(5).standard_normal((2, 80, 2, 2))
+    solver.net.write("x", values.astype(np.float32))
     solver.net.write("label", np.arange(8, dtype=np.float32).reshape(2, 2, 2))
     solver.step(2)
     return solver
