@@ -11,7 +11,6 @@ import contextlib
 import importlib
 import itertools
 import os
-import re
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -19,6 +18,7 @@ from typing import Any, NoReturn
 
 from .. import __version__, messages
 from ..errors import listed, nearest
+from . import gflags
 from .arguments.options import Options
 from .early_exit import report_early_exit
 
@@ -55,6 +55,7 @@ _AS_CAFFE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "pycaffe", 
 
 _EPILOG = """\
 Options are Caffe's; one dash or two, "-" or "_" are alike: -log_dir D, --log-dir=D.
+They are read as gflags reads them: --gray=false or --nogray, --weights= for none, -gpu 0 train.
 `osucaffe COMMAND --help` tells more. OSUCAFFE_DEBUG=1 shows tracebacks of errors."""
 
 
@@ -93,8 +94,9 @@ def _leave(code: Any) -> None:
 def _run(arguments: Sequence[str] | None) -> int:
     if _AS_CAFFE not in sys.path:
         sys.path.append(_AS_CAFFE)
-    words = _normalize(sys.argv[1:] if arguments is None else arguments)
+    words = gflags.normalize(sys.argv[1:] if arguments is None else arguments)
     try:
+        words = gflags.action_first(words, COMMANDS, _options_of)
         args = _parser(_command(words)).parse_args(words or ["--help"])
         if getattr(args, "no_python_layers", False):
             os.environ["OSUCAFFE_NO_PYTHON_LAYERS"] = "1"
@@ -148,6 +150,8 @@ class _Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Like argparse's, but each subcommand rejects unknown arguments itself, before it reports
         missing ones."""
+        if self._subparsers is None:
+            args = gflags.read(args, self._option_string_actions, self.error)
         words = args[: args.index("--")] if "--" in args else args
         if self._subparsers is not None:  # what follows the command is the command's own
             words = itertools.takewhile(lambda word: word.startswith("-"), words)
@@ -203,8 +207,18 @@ def _hint(word: str, known: Iterable[str]) -> str:
 
 def _command(words: Sequence[str]) -> str | None:
     """The command at the start of the arguments, if no option precedes it."""
-    word = next((word for word in words if word != "--quiet"), "")
-    return word if word in COMMANDS else None
+    return words[0] if words and words[0] in COMMANDS else None
+
+
+def _options_of(command: str) -> gflags.Actions:
+    """The options of a command, by their names."""
+    [commands] = [
+        action
+        for action in _parser(command)._actions
+        if isinstance(action, argparse._SubParsersAction)
+    ]
+    options: gflags.Actions = commands.choices[command]._option_string_actions
+    return options
 
 
 def _parser(only: str | None = None) -> argparse.ArgumentParser:
@@ -238,20 +252,7 @@ def _parser(only: str | None = None) -> argparse.ArgumentParser:
                 help="refuse Python layers of modules that are not osucaffe's: what a net of "
                 "unknown origin needs",
             )
+        if name in gflags.TOOLS:
+            gflags.accept_unused(command, command._option_string_actions)
         command.set_defaults(run=f".{folder}.{name}")
     return parser
-
-
-def _normalize(arguments: Sequence[str]) -> list[str]:
-    """Give every option two dashes and underscores: "-log-dir=D" becomes "--log_dir=D".
-
-    Caffe's scripts also write "--gray=true" for "--gray".
-    """
-
-    def option(match: re.Match[str]) -> str:
-        return "--" + match[1].replace("-", "_") + match[2].removesuffix("=true")
-
-    words = list(arguments)
-    end = words.index("--") if "--" in words else len(words)
-    pattern = re.compile(r"^--?([a-z][\w-]+)(.*)", re.DOTALL)
-    return [pattern.sub(option, word) for word in words[:end]] + words[end:]

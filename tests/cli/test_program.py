@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import errno
 import functools
+import importlib
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import unittest.mock
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,8 +20,9 @@ import pytest
 
 import osucaffe
 from osucaffe.backends.cores import usable_cores
-from osucaffe.cli import COMMANDS, _normalize, _parser, main
+from osucaffe.cli import COMMANDS, _parser, main
 from osucaffe.cli.early_exit import Ended, report_early_exit
+from osucaffe.cli.gflags import normalize
 from osucaffe.proto import parse_text
 
 from .conftest import ROOT, Cli
@@ -68,18 +71,72 @@ def test_each_command_has_help_and_the_flags_of_caffe(
         ("-solver=x", "--solver=x"),
         ("--log-dir", "--log_dir"),
         ("--no-progress", "--no_progress"),
-        ("--gray=true", "--gray"),
         ("-h", "-h"),
         ("-1", "-1"),
         ("a-file", "a-file"),
     ],
 )
 def test_one_dash_or_two(given: str, meant: str) -> None:
-    assert _normalize([given]) == [meant]
+    assert normalize([given]) == [meant]
+
+
+def parsed(words: list[str], capsys: pytest.CaptureFixture[str]) -> argparse.Namespace:
+    """The options of a command line, of a command that does nothing."""
+    found: list[argparse.Namespace] = []
+    module = importlib.import_module(f"osucaffe.cli.{COMMANDS[words[-1]]}.{words[-1]}")
+    with unittest.mock.patch.object(module, "run", found.append):
+        assert main(words[:-1]) == 0, capsys.readouterr().err
+    return found[0]
+
+
+CONVERT = ["convert_imageset", "./", "list.txt", "db"]
+
+
+@pytest.mark.parametrize(
+    ("words", "gray"),
+    [
+        (["--gray=false"], False),
+        (["--gray=False"], False),
+        (["-gray=0"], False),
+        (["--gray", "-nogray"], False),
+        (["--gray", "--gray=f"], False),
+        (["--gray=True"], True),
+        (["-gray=1"], True),
+        (["--nogray", "--gray=yes"], True),
+    ],
+)
+def test_booleans_as_gflags_reads_them(
+    words: list[str], gray: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for line in ([*CONVERT, *words], [*words, *CONVERT], [CONVERT[0], *words, *CONVERT[1:]]):
+        assert parsed([*line, "convert_imageset"], capsys).gray is gray
+
+
+def test_values_as_gflags_reads_them(capsys: pytest.CaptureFixture[str]) -> None:
+    def train(*words: str) -> argparse.Namespace:
+        return parsed([*words, "train"], capsys)
+
+    first = train("-gpu", "2", "--solver=a", "-solver", "b", "train", "--snapshot=", "-weights=w")
+    assert (first.gpu, first.solver, first.snapshot, first.weights) == ("2", "b", None, ["w"])
+    for none in (["--weights="], ["-weights", ""], ["-weights=w", "-weights="]):
+        assert train("train", "-solver=a", *none).weights == []
+    assert train("train", "-solver=a", "-sigint_effect=").sigint_effect == "stop"
+    unused = train("-iterations", "5", "-phase=TEST", "train", "-solver", "a", "-model", "net")
+    assert (unused.solver, "iterations" in unused) == ("a", False)
+    for words, message in (
+        ([*CONVERT, "--gray=maybe"], "argument --gray: must be true or false, not 'maybe'"),
+        (["train", "--solver", "--gpu", "0"], "argument --solver: expected one argument"),
+        (["train", "--solver="], "the following arguments are required: --solver"),
+        (["train", "--solver=a", "--max_iter="], "argument --max_iter: invalid whole number"),
+        (["train", "--solver=a", "--nogpu"], "unrecognized arguments: --nogpu"),
+    ):
+        code, _, err = told(words, capsys)
+        assert code == 2
+        assert message in err
 
 
 def test_nothing_changes_behind_two_dashes_alone() -> None:
-    assert _normalize(["-a-b", "--", "-a-b"]) == ["--a_b", "--", "-a-b"]
+    assert normalize(["-a-b", "--", "-a-b"]) == ["--a_b", "--", "-a-b"]
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,11 @@ def _walk(path: str, parser: argparse.ArgumentParser) -> Iterator[Command]:
 
 
 def _options(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    return [action for action in parser._actions if action.option_strings]
+    return [
+        action
+        for action in parser._actions
+        if action.option_strings and action.help != argparse.SUPPRESS
+    ]
 
 
 def _bash(commands: list[Command]) -> str:
@@ -82,6 +86,8 @@ def _fish(commands: list[Command]) -> Iterator[str]:
         conditions = " and ".join(f"__fish_seen_subcommand_from {word}" for word in path.split())
         when = f"-n {shlex.quote(conditions.replace(' and ', '; and ') or '__fish_use_subcommand')}"
         for action in parser._actions:
+            if action.help == argparse.SUPPRESS:
+                continue
             help = f"-d {shlex.quote((action.help or '').replace('%%', '%'))}"
             for child in action._get_subactions() if hasattr(action, "_get_subactions") else ():
                 about = shlex.quote(child.help or "")
