@@ -105,7 +105,7 @@ def test_every_reader_counts_and_may_ignore_a_label(database) -> None:
     assert labels_of(build(data, LOSS % ignoring), 1) == [0, 255, 3]
     both = LOSS % ignoring + SCORE % "accuracy_param { ignore_label: 255 }"
     assert labels_of(build(data, both), 1) == [0, 255, 3]
-    refused(data, 'label 255, but layer "score" (Accuracy)', loss=LOSS % ignoring + SCORE % "")
+    refused(data, "label 255", READER, loss=LOSS % "" + SCORE % "")
     flat = """layer { name: "f" type: "Reshape" bottom: "label" top: "flat"
         reshape_param { shape { dim: 3 } } }"""
     refused(data, "label 255", READER, loss=flat + (LOSS % "").replace('"label"', '"flat"'))
@@ -150,9 +150,27 @@ def test_a_window_is_named(tmp_path) -> None:
 
 
 def test_what_is_written_to_an_input_is_checked() -> None:
-    net = build(
-        'type: "Input" input_param { shape { dim: 2 dim: 3 } shape { dim: 2 } }', SCORE % ""
-    )
+    net = build('type: "Input" input_param { shape { dim: 2 dim: 3 } shape { dim: 2 } }', LOSS % "")
     net.write("label", np.array([3, 0]))
-    with pytest.raises(UserError, match=r'blob "label"\[1\] has label 4, but layer "score"'):
+    with pytest.raises(UserError, match=r'blob "label"\[1\] has label 4, but layer "loss"'):
         net.write("label", np.array([0, 4]))
+
+
+@pytest.mark.parametrize("side", [2, 90])
+def test_accuracy_counts_labels_of_no_class_as_wrong(database, caplog, side: int) -> None:
+    """As C++ Caffe does, without a word (SegNet's nets name "void" to the loss alone)."""
+    tops = 'layer { name: "score" type: "Accuracy" bottom: "ip" bottom: "label" top: "a" top: "c" }'
+    ignoring = LOSS % "loss_param { ignore_label: 11 }"
+    net = build(database([1, 11, 1, 2], side), ignoring + tops)
+    [ip] = (layer for layer in net.layers if layer.name == "ip")
+    net.backend.write(ip.parameters[0].data, np.zeros(ip.parameters[0].shape))
+    net.backend.write(ip.parameters[1].data, np.array([0, 1, 0, 0]))
+    for _ in range(2):
+        net.forward()
+    assert net.read("label").tolist() == [2, 1, 11]
+    np.testing.assert_allclose(net.read("a"), 1 / 3, rtol=1e-6)
+    assert net.read("c").tolist() == [0, 1, 0, 0]
+    net.layers[0].close()
+    [message] = (r.getMessage() for r in caplog.records if "names none" in r.getMessage())
+    assert message.startswith('layer "score" (Accuracy): label 11 names none of its 4 classes')
+    assert message.endswith("accuracy_param { ignore_label: 11 } leaves it out")

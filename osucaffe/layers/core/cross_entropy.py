@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from .losses import (
     read_normalization,
     take_class_labels,
 )
+
+log = logging.getLogger("osucaffe")
 
 
 @register("Softmax")
@@ -102,21 +105,37 @@ class SoftmaxWithLoss(Layer):
 
 @register("Accuracy")
 class Accuracy(Layer):
-    """The share of labels among the top_k scores (a second top: the same for each class)."""
+    """The share of labels among the top_k scores (a second top: the same for each class).
+
+    A label that names no class is a miss, and counts for no class.
+    """
 
     bottoms = (2, 2)
     tops = (1, 2)
     no_gradient = (0, 1)
+    _warned = False
 
     def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.accuracy_param
         axis = self.axis(param.axis, len(bottom[0]), "accuracy_param.axis")
         ignored = read_ignored(param)
         _, classes, _ = take_class_labels(self, bottom, axis, ignored)
+        self.label_bottoms[1] = self.label_bottoms[1]._replace(others=self._miss)
         if not 1 <= param.top_k <= classes:
             self.fail("accuracy_param.top_k", f"is {param.top_k}: it must be 1 .. {classes}")
         self.settings: dict[str, Any] = {"axis": axis, "top_k": param.top_k, "ignore": ignored}
         return [(), (classes,)]
+
+    def _miss(self, label: float) -> None:
+        """Tell once that there are labels that name no class."""
+        if not self._warned:
+            self._warned = True
+            _, classes, *_ = self.label_bottoms[1]
+            log.warning(
+                "%s: label %g names none of its %d classes: such labels count as wrong. "
+                "accuracy_param { ignore_label: %.0f } leaves it out",
+                *(self.title, label, classes, label),
+            )
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         per_class = top[1].data if len(top) > 1 else None

@@ -131,6 +131,7 @@ def accuracy(call: CpuCall, a: ops.Accuracy) -> Step:
         a.y.array.fill(float(score.array.sum(dtype=np.float64)) / max(count, 1))
         if a.per_class is not None:
             totals.array.fill(0)
+            np.copyto(counted, 0, where=labels.wrong.array)  # nor is it of any class
             np.add.at(totals.array, labels.values.array, counted)
             np.maximum(totals.array, 1, out=totals.array)
             hits = flat(a.per_class)
