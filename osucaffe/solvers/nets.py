@@ -66,10 +66,8 @@ def testing_nets(param: caffe_pb2.SolverParameter, file: str, read: ReadNet) -> 
         )
     if nets and param.test_interval <= 0:
         raise UserError(f"{file}: there are test nets, so test_interval must be positive")
-    if param.test_interval > 0 and not nets:
-        raise UserError(f"{file}: test_interval is set, but test_iter is not; set it")
-    if any(batches <= 0 for batches in param.test_iter):
-        raise UserError(f"{file}: each test_iter must be positive")
+    if any(batches < 0 for batches in param.test_iter):
+        raise UserError(f"{file}: test_iter must not be negative; 0 tests nothing")
     states = list(param.test_state) or [caffe_pb2.NetState()] * len(nets)
     return [_choice(net, state) for net, state in zip(nets, states, strict=True)]
 

@@ -96,6 +96,8 @@ class Solver:
         choice = training_net(param, file, read_net)
         self._choice = replace(choice, param=self.group.divide(choice.param))
         self._test_choices = testing_nets(param, file, read_net)
+        if param.test_interval > 0 and not self._test_choices:
+            logger.warning("%s: test_interval is set, test_iter is not: nothing is tested", file)
         restored = self._find(resume) if resume else None
         named = [file.strip() for files in param.weights for file in files.split(",")]
         models: list[Model] = [(file, read_weights(file)) for file in [*named, *weights]]

@@ -99,6 +99,8 @@ class Tester:
         logger.info("Iteration %d, Testing net (#%d)", iteration, self._index)
         net, group, results = self.net, self._group, self._outputs
         batches, with_loss = self._param.test_iter[self._index], self._param.test_compute_loss
+        if not batches:
+            return TestResult(iteration, self._index, [])
         total, loss = np.zeros(results.width), 0.0
         results.forget()
         # The rows of all batches; each rank fills in those of its batches.

@@ -71,8 +71,7 @@ def test_one_net_is_tested_in_several_states() -> None:
     ("text", "complaint"),
     [
         ('net: "a" test_iter: 1', "test_interval must be positive"),
-        ('net: "a" test_interval: 1', "test_iter is not"),
-        ('net: "a" test_iter: 0 test_interval: 1', "each test_iter must be positive"),
+        ('net: "a" test_iter: -1 test_interval: 1', "test_iter must not be negative"),
         ('net: "a" test_net: "b" test_net: "c" test_iter: 1 test_interval: 1', "1 values for 2"),
         ('train_net: "a" test_iter: 1 test_interval: 1', "1 values for 0 test nets"),
         ('train_net: "a" test_net: "b" test_interval: 1', "0 values for 1 test nets"),

@@ -14,6 +14,7 @@ from osucaffe.errors import UserError
 from osucaffe.proto import NetParameter, blob_to_array, read_weights, write_weights
 from osucaffe.solvers import Display, Observer, TestResult
 from osucaffe.solvers.nets import Choice
+from osucaffe.solvers.snapshots.retention import KeepBest
 
 from .runs import NET, parameters, solver
 
@@ -101,6 +102,22 @@ def test_the_log_speaks_as_caffe_does(tmp_path: Path, caplog: pytest.LogCaptureF
     assert [event.iteration for event in notes.tests] == [0, 4]
     assert notes.tests[0].loss == pytest.approx(notes.tests[0].outputs[0].value)
     assert notes.ends == [(4, False)]
+
+
+def test_a_test_of_no_batches_has_no_values(caplog: pytest.LogCaptureFixture) -> None:
+    """As HED's solver has it."""
+    notes = Notes()
+    settings = "max_iter: 1 test_iter: 0 test_interval: 1000000 test_compute_loss: true"
+    run = solver(settings, observers=[notes])
+    caplog.clear()
+    run.solve()
+    tested = [text for text in messages(caplog) if "Test" in text]
+    assert tested == ["Iteration 0, Testing net (#0)"]
+    assert [(event.outputs, event.loss) for event in notes.tests] == [([], None)]
+    with pytest.raises(UserError, match=r"--best loss: .* tests no net"):
+        KeepBest(run, "loss", 0)
+    solver("max_iter: 1 test_interval: 1").solve()  # Caffe takes it
+    assert "test_interval is set, test_iter is not: nothing is tested" in caplog.text
 
 
 def test_a_stop_saves_and_ends_early(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

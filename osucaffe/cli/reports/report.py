@@ -80,8 +80,9 @@ def _predictions(
     """The model's predictions on the test records, in sections; none without test nets."""
     choices = testing_nets(param, str(file), read_net)
     weights = args.weights or _newest_model(param)
-    if not choices or not weights:
-        logger.warning("%s: no test net or no model yet, so no predictions", file)
+    batches = args.iterations or next(iter(param.test_iter), 0)
+    if not choices or not weights or not batches:
+        logger.warning("%s: no test batches or no model yet, so no predictions", file)
         return
     models = options.read_weights(weights)
     backend = options.make_backend(args)
@@ -94,7 +95,7 @@ def _predictions(
         logger.warning("%s: its net gives no classes scores, so no predictions", file)
         return
     scoring = Scoring(net, blobs, args.labels)
-    predictions = predict(net, scoring, args.iterations or param.test_iter[0], args.pictures)
+    predictions = predict(net, scoring, batches, args.pictures)
     names = scoring.names
     yield f"Predictions of {', '.join(weights)}", results(predictions, names)
     yield "Worst predictions", cards(predictions.worst, names)

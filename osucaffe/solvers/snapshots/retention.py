@@ -127,13 +127,14 @@ def _read(path: Path) -> tuple[str, float, int] | None:
 
 def _net_with(solver: Solver, output: str) -> int:
     """The index of the test net with an output of this name. UserError if there is none."""
-    known = [[*net.outputs] for net in solver.test_nets]
+    tested = zip(solver.test_nets, solver.param.test_iter, strict=True)
+    known = [[*net.outputs] if batches else [] for net, batches in tested]
     for index, names in enumerate(known):
         if output in names:
             return index
     names = list(dict.fromkeys(name for outputs in known for name in outputs))
     if not names:
-        raise UserError(f"--best {output}: {solver.file} has no test nets")
+        raise UserError(f"--best {output}: {solver.file} tests no net")
     near = nearest(output, names)
     hint = f"did you mean {near}?" if near else f"there are {listed(names)}"
     raise UserError(f"--best {output}: no test net has such an output ({hint})")
