@@ -48,9 +48,9 @@ def read_file(path: str | Path) -> bytes:
 
 
 def read_lines(path: str | Path, what: str) -> list[str]:
-    """The lines of a text. what: what messages call it. Raises UserError."""
+    """The lines of a text, without a byte order mark. what: what messages call it. UserError."""
     try:
-        return read_file(path).decode().splitlines()
+        return read_file(path).decode("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {what} {path}: {reason(error)}") from error
 

@@ -14,7 +14,7 @@ import numpy as np
 import simplejpeg
 
 from osucaffe.backends.cores import usable_cores
-from osucaffe.cli.images import load_upright
+from osucaffe.cli.images import load_image
 from osucaffe.data.ahead.pipeline import Pipeline
 from osucaffe.data.ahead.processes import Processes
 
@@ -61,7 +61,7 @@ class Decoding:
         """For each the sum of its extents."""
         (sums,) = arrays
         for at, path in enumerate(self._paths[position : position + len(sums)]):
-            sums[at] = sum(load_upright(path).shape)
+            sums[at] = sum(load_image(path).shape)
 
 
 def decode(paths: Sequence[str]) -> dict[str, float]:

@@ -100,6 +100,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         args = _parser(_command(words)).parse_args(words or ["--help"])
         if getattr(args, "no_python_layers", False):
             os.environ["OSUCAFFE_NO_PYTHON_LAYERS"] = "1"
+        if getattr(args, "ignore_exif", False):
+            os.environ["OSUCAFFE_IGNORE_EXIF"] = "1"
         if getattr(args, "quiet", False):
             from .. import log
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..data.pictures.image import decode_content, read_content
-from ..data.sets.folder import images_in, orientation, turned
+from ..data.sets.folder import images_in
 from ..errors import UserError
 from ..files import replacing
 
@@ -24,11 +24,10 @@ def find_files(given: list[str]) -> Iterator[str]:
         yield from map(str, images_in(Path(name))) if Path(name).is_dir() else [name]
 
 
-def load_upright(path: str) -> np.ndarray:
-    """The pixels of a file, uint8 (height, width, 3 or 1), red first, upright by its EXIF."""
-    content = read_content(path)
-    image = decode_content(path, content, red_first=True)[:, :, :3]  # the rest is alpha
-    return np.ascontiguousarray(turned(image, orientation(content)))
+def load_image(path: str) -> np.ndarray:
+    """The pixels of a file, uint8 (height, width, 3 or 1), red first."""
+    image = decode_content(path, read_content(path), red_first=True)[:, :, :3]  # the rest is alpha
+    return np.ascontiguousarray(image)
 
 
 def to_image(planes: np.ndarray, mode: str | None = None) -> Image:

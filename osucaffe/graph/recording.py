@@ -4,6 +4,7 @@ layers in place that overwrite what gradients need."""
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..backends.primitives import Program
@@ -81,7 +82,11 @@ def _scale_losses(
 
 
 def _keeps_signs(call: Call) -> bool:
-    """Of elements that are not 0 behind it: a ReLU's gradient looks at signs only."""
+    """Of elements that are not 0 after it: a ReLU's gradient looks at signs only."""
+    if call.name == "elementwise":  # times a constant, as of dropout that does not scale
+        constants = dict(call.settings["constants"])
+        factor = re.fullmatch(r"y = (\w+) \* a", call.settings["formula"])
+        return factor is not None and constants.get(factor[1], 0) > 0
     return call.name == "dropout" or (call.name == "relu" and call.settings["slope"] >= 0)
 
 

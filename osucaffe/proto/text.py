@@ -68,7 +68,7 @@ def parse_text(text: str, message_type: type[AnyMessage], name: str = "text") ->
     except text_format.ParseError as error:
         place = f"{name}:{error.GetLine()}:{error.GetColumn()}"
         told = _without_brace(error, text, message_type) or _explain(error, text)
-        raise UserError(f"{place}: {told}") from None
+        raise UserError(f"{place}: {told}{_mixed(text, told)}") from None
     if not message.IsInitialized():
         missing = message.FindInitializationErrors()[0]  # type: ignore[attr-defined]
         raise UserError(f"{name}: {missing} is not given, and has no default")
@@ -112,6 +112,21 @@ def format_text(message: Message) -> str:
 def write_text(path: str | Path, message: Message) -> None:
     """Write a prototxt file, whole or not at all. Raises UserError."""
     write_bytes(path, format_text(message).encode())
+
+
+def _mixed(text: str, told: str) -> str:
+    """A hint where what the parser told is of a net that has layers of both forms, or types of the
+    other one."""
+    new, old = (
+        re.search(rf"^\s*{word}\s*:?\s*{{", text, re.MULTILINE) for word in ("layer", "layers")
+    )
+    if new and old:
+        return ' (the net has both "layer" and old "layers" fields: use one form for all)'
+    if old and '"' in told and "for LayerType" in told:
+        return ' (types in quotes belong in "layer", those of "layers" are such as RELU)'
+    if new and re.match(r"expected string but found: '[A-Z]", told):
+        return ' (types without quotes belong in old "layers", those of "layer" are such as "ReLU")'
+    return ""
 
 
 def _explain(error: text_format.ParseError, text: str) -> str:

@@ -29,6 +29,7 @@ def in_place(*types: str) -> str:
     ("types", "told"),
     [
         (["ReLU", "Dropout"], []),
+        (["ReLU", "Dropout dropout_param { scale_train: false }"], []),
         (["BatchNorm", "Scale", "ReLU"], []),
         (["Sigmoid", "Scale"], [("Scale", "Sigmoid")]),
         (["ReLU", "ReLU relu_param { negative_slope: 0.1 }"], []),

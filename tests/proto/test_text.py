@@ -198,3 +198,21 @@ def test_characters_of_value_0_are_refused(escape: str) -> None:
     with pytest.raises(UserError, match=r"^n\.prototxt: source has a character of value 0"):
         parse_text(text, NetParameter, "n.prototxt")
     assert parse_text(r'name: "C:\\0\\x00"', NetParameter).name == r"C:\0\x00"
+
+
+NEW, OLD = 'layer { name: "a" type: "ReLU" }\n', "layers { type: RELU }\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (NEW + "layers { type: RELU param { lr_mult: 1 } }", "use one form for all"),
+        (OLD + 'layer { type: "Scale" blobs_lr: 1 }', "use one form for all"),
+        ('layers { type: "ReLU" }', 'types in quotes belong in "layer"'),
+        ("layer { type: RELU }", 'types without quotes belong in old "layers"'),
+    ],
+)
+def test_layers_of_both_forms_are_told(text: str, told: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse_text(text, NetParameter)
+    assert told in str(caught.value)

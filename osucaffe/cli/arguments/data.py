@@ -105,7 +105,7 @@ def convert_imageset(add: Options) -> None:
     add("--check_size", "refuse images that differ in size")
     add("--encoded", "store the images compressed")
     add("--encode_type", "how to compress: jpg or png", "TYPE", "")
-    add.common("--readers", "--on_bad_record")
+    add.common("--readers", "--on_bad_record", "--ignore_exif")
 
 
 def compute_image_mean(add: Options) -> None:
@@ -117,7 +117,7 @@ def compute_image_mean(add: Options) -> None:
     for mean_file."""
     add("input", "the database", "LMDB")
     add("output", "where to write the mean", "FILE", nargs="?")
-    add.common("--backend", "--readers", "--on_bad_record")
+    add.common("--backend", "--readers", "--on_bad_record", "--ignore_exif")
 
 
 def convert_mnist(add: Options) -> None:

@@ -160,6 +160,7 @@ COMMON: dict[str, tuple[Any, ...]] = {
         ("stop", "skip"),
         "stop",
     ),
+    "--ignore_exif": ("take pixels as they are stored, not upright by their EXIF orientation",),
     "--backend": ("the kind of database", ("lmdb",), "lmdb"),
     "--tuning": ("a tuning table that `osucaffe tune` wrote", "FILE"),
     "--channel_wait": (

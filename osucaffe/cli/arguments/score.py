@@ -97,7 +97,7 @@ def classify(add: Options) -> None:
 
     For models that `osucaffe new` wrote, the files next to the model (or in --data) say how
     `osucaffe data folder` made the training records: photographs then get exactly the scores that
-    `osucaffe test` gives them, and labels their names. EXIF orientation is applied.
+    `osucaffe test` gives them, and labels their names.
 
     For folders of thousands of images, --threads workers (by default one for each core) read and
     scale images ahead of the net; more than 4 are processes. They set the pace: a GPU keeps up with
@@ -134,7 +134,7 @@ def classify(add: Options) -> None:
         "least 16, and 64 on a GPU)",
         COUNT,
     )
-    add.common("--json", "--strict", "--on_bad_record")
+    add.common("--json", "--strict", "--on_bad_record", "--ignore_exif")
     _entry(add)
     add.shared_device()
 
@@ -172,7 +172,7 @@ def upscale(add: Options) -> None:
       osucaffe upscale originals compared --weights edsr_baseline.caffemodel --score
 
     IN is an image or a folder of images of any size; OUT is the file to write, or a folder that
-    gets files of the same names. JPEG, PNG and WebP can be written. EXIF orientation is applied;
+    gets files of the same names. JPEG, PNG and WebP can be written;
     transparency is kept (enlarged by bicubic interpolation), grey images stay grey, and colour
     profiles are kept. Images larger than --tile are enlarged tile by tile, with the same result.
 

@@ -116,7 +116,7 @@ def _keeping(add: Options) -> None:
 
 
 def _data(add: Options) -> None:
-    add.common("--readers", "--on_bad_record")
+    add.common("--readers", "--on_bad_record", "--ignore_exif")
     add(
         "--shuffle",
         "read the LMDB in a new order each epoch, in blocks of BLOCK records (default: 256)",

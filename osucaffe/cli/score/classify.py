@@ -24,7 +24,7 @@ from ...net import Net
 from ...proto import read_net
 from ...proto.caffe_pb2 import NetParameter
 from .. import options, output, plots
-from ..images import find_files, load_upright
+from ..images import find_files, load_image
 from ..output import make_folder, short
 from . import sharding
 from .classify_input import ImageFiles, find_entry
@@ -141,7 +141,7 @@ class _Classified:
         if len(self.paths) < count:
             output.tell(args, f"{len(self.paths):,} of {count:,} images; the others are bad")
         if args.picture:
-            images = [load_upright(path) for path in self.paths]
+            images = [load_image(path) for path in self.paths]
             _draw(self.paths, images, self._shown, args.picture)
             output.tell(args, f"wrote {args.picture}")
 

@@ -26,7 +26,7 @@ from ...pycaffe.image_input import Cropped, ImageInput
 from ...pycaffe.io import Extents, resize_image, scale_pixels, ten_crops
 from ...pycaffe.packed import pack, packed_bytes
 from ..arguments.options import names
-from ..images import load_upright
+from ..images import load_image
 
 logger = logging.getLogger("osucaffe")
 
@@ -145,7 +145,7 @@ class FileInput(Cropped):
 
     def enter(self, path: str, oversample: bool) -> np.ndarray:
         # Bytes are scaled before they become 0..1: there are fewer of them then.
-        image = resize_image(load_upright(path), self.image_dims)
+        image = resize_image(load_image(path), self.image_dims)
         return self._cut(image, oversample)
 
     def _cut(self, image: np.ndarray, oversample: bool) -> np.ndarray:
@@ -169,7 +169,7 @@ class FileInput(Cropped):
     def pack(self, path: str, record: np.ndarray) -> None:
         """Write a file's photo to a record for such a backend: one that is too large scaled, to
         whole levels."""
-        image, extents = load_upright(path), (int(self.image_dims[0]), int(self.image_dims[1]))
+        image, extents = load_image(path), (int(self.image_dims[0]), int(self.image_dims[1]))
         if not pack(image, extents, record):
             image = np.rint(resize_image(image, extents)).clip(0, 255).astype(np.uint8)
             pack(image, extents, record)

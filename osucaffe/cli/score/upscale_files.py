@@ -11,7 +11,6 @@ import numpy as np
 
 from ...data.pictures.bicubic import enlarge as interpolate
 from ...data.pictures.image import decode_content
-from ...data.sets.folder import orientation, turned
 from ...errors import UserError
 from ...files import read_bytes
 from ..images import find_files, save_image, to_image
@@ -71,10 +70,9 @@ def _name(path: Path, picture: bool) -> Path:
 
 
 def read(path: Path) -> Picture:
-    """The content of a file, upright. UserError if it cannot be read."""
+    """The content of a file. UserError if it cannot be read."""
     content = read_bytes(path)
-    image = turned(decode_content(path, content), orientation(content))
-    planes = image.transpose(2, 0, 1)
+    planes = decode_content(path, content).transpose(2, 0, 1)
     profile = _profile(content)
     if len(planes) == 1:
         return Picture(planes.repeat(3, axis=0), grey=True, profile=profile)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...errors import UserError
 from ...files import read_file
-from ..databases.datum import decode_image
+from ..databases.image_file import decode_image
 
 _ONE = 1 << 11
 """The weight 1 in fixed point: OpenCV's, whose resizing Caffe's tools use."""
@@ -17,7 +17,7 @@ _ONE = 1 << 11
 
 def read_image(path: str, colour: bool | None = True, size: tuple[int, int] | None = None
                ) -> np.ndarray:  # fmt: skip
-    """An image file as uint8 (height, width, channels), blue first.
+    """An image file as uint8 (height, width, channels), upright by its EXIF, blue first.
 
     colour: 3 channels (True), 1 (False), or what it has (None). size: (height, width) to resize
     to. Raises UserError that names a file that is missing, or no image.

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...backends.tensor import Shape
+from ..databases.image_file import jpeg_orientation
 
 _BEGIN, _END = b"\xff\xd8", b"\xff\xd9"
-_BASELINE, _SCAN, _JFIF, _ADOBE, _HUFFMAN, _QUANTIZATION = 0xC0, 0xDA, 0xE0, 0xEE, 0xC4, 0xDB
+_BASELINE, _SCAN, _JFIF, _APP1, _ADOBE = 0xC0, 0xDA, 0xE0, 0xE1, 0xEE
+_HUFFMAN, _QUANTIZATION = 0xC4, 0xDB
 _PASSED = {0xDD, 0xFE, *range(0xE0, 0xF0)}
 """Segments before the pixels that are not looked at: comments, applications', restarts."""
 _SAMPLINGS = {(0x11, 0x11, 0x11), (0x21, 0x11, 0x11), (0x22, 0x11, 0x11), (0x12, 0x11, 0x11)}
@@ -20,9 +22,9 @@ def plain_shape(data: memoryview, colour: bool | None) -> Shape | None:
     """The (channels, height, width) that decode_image gives a plain JPEG; None for any other.
 
     Plain ones are baseline, gray or YCbCr, in one scan, from the first to the last byte, with one
-    frame header. So decoders agree on their extents, whatever is damaged after the header. They
-    have the tables that they use: nvJPEG decodes others with those of an image before, and says
-    nothing. colour: as for decode_image.
+    frame header, and lie upright. So decoders agree on their extents, whatever is damaged after the
+    header. They have the tables that they use: nvJPEG decodes others with those of an image before,
+    and says nothing. colour: as for decode_image.
     """
     if bytes(data[:2]) != _BEGIN or bytes(data[-2:]) != _END:
         return None
@@ -42,7 +44,7 @@ def plain_shape(data: memoryview, colour: bool | None) -> Shape | None:
                 frame = segment
             elif marker in (_HUFFMAN, _QUANTIZATION):
                 tables.update(_defined(marker, segment))
-            elif marker not in _PASSED:
+            elif marker not in _PASSED or (marker == _APP1 and jpeg_orientation(data) != 1):
                 return None
             elif marker == _JFIF:
                 jfif = jfif or bytes(segment[:5]) == b"JFIF\0"

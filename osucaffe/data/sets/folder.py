@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import logging
 import os
 from pathlib import Path
@@ -20,17 +19,6 @@ logger = logging.getLogger("osucaffe")
 FITS = ("crop", "squash")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 """Of the image files in a folder."""
-_ORIENTATION = 0x0112  # the tag of EXIF
-_UPRIGHT = {
-    2: lambda image: image[:, ::-1],
-    3: lambda image: image[::-1, ::-1],
-    4: lambda image: image[::-1],
-    5: lambda image: image.swapaxes(0, 1),
-    6: lambda image: image.swapaxes(0, 1)[:, ::-1],
-    7: lambda image: image.swapaxes(0, 1)[::-1, ::-1],
-    8: lambda image: image.swapaxes(0, 1)[::-1],
-}
-"""How an image of each orientation but 1, which is upright, becomes so (EXIF 2.3, 4.6.4)."""
 
 
 def images_in(folder: Path) -> list[Path]:
@@ -108,8 +96,7 @@ def read_photo(path: str, size: int, fit: str = "crop") -> np.ndarray:
     Grey ones get three equal channels, and transparent pixels become white. fit: one of FITS,
     the middle square or all of it. UserError for a file that cannot be read.
     """
-    content = read_bytes(path)
-    image = turned(_in_colour(decode_content(path, content)), orientation(content))
+    image = _in_colour(decode_content(path, read_bytes(path)))
     if fit == "squash":
         return resize(image, size, size)
     scale = size / min(image.shape[:2])
@@ -126,18 +113,3 @@ def _in_colour(image: np.ndarray) -> np.ndarray:
     colours, cover = image[:, :, :3].astype(np.uint32), image[:, :, 3:].astype(np.uint32)
     mixed: np.ndarray = (colours * cover + 255 * (255 - cover) + 127) // 255
     return mixed.astype(np.uint8)
-
-
-def turned(image: np.ndarray, orientation: int) -> np.ndarray:
-    """An image (height, width, channels) of this EXIF orientation, turned upright."""
-    return _UPRIGHT.get(orientation, lambda image: image)(image)
-
-
-def orientation(content: bytes) -> int:
-    """An image's EXIF orientation; 1, upright, if it has none that can be read."""
-    from PIL import Image
-
-    try:
-        return int(Image.open(io.BytesIO(content)).getexif().get(_ORIENTATION, 1))
-    except Exception:  # whatever damaged EXIF makes of Pillow: the pixels are good
-        return 1

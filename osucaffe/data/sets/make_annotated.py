@@ -1,8 +1,9 @@
-"""Owns the conversion of PASCAL VOC and COCO to databases of annotated images."""
+"""The conversion of PASCAL VOC and COCO to databases of annotated images, as SSD reads them."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -26,13 +27,42 @@ VOC_CLASSES = (
 )  # fmt: skip
 
 
+log = logging.getLogger("osucaffe")
+
+
 class Entry(NamedTuple):
-    """An image file, and its objects: labels, boxes in fractions of the image, and difficult."""
+    """An image file and its objects: labels, boxes in pixels, difficult; the file that says so, and
+    the (height, width) of the image according to it (None: it does not say)."""
 
     image: Path
     labels: np.ndarray
     boxes: np.ndarray
     difficult: np.ndarray
+    source: str
+    size: tuple[float, float] | None
+
+    def shares(self, size: tuple[int, int]) -> np.ndarray:
+        """The boxes (B, 4) in fractions of the image, whose (height, width) this is, cut off at its
+        edges. What SSD warns of is logged: another size, which counts, and odd boxes."""
+        height, width = self.size or size
+        xmin, ymin, xmax, ymax = self.boxes.T
+        odd = {
+            f"says that {self.image.name} is {width:g} x {height:g}, but it is {size[1]} x "
+            f"{size[0]}: its boxes may be of another image, or of one that is not upright": (
+                (height, width) != size
+            ),
+            "a bounding box exceeds the image": (
+                min(xmin.min(initial=0), ymin.min(initial=0)) < 0
+                or max(xmin.max(initial=0), xmax.max(initial=0)) > width
+                or max(ymin.max(initial=0), ymax.max(initial=0)) > height
+            ),
+            "a bounding box ends before it begins": (xmin > xmax).any() or (ymin > ymax).any(),
+            f"no size: that of {self.image.name} counts": self.size is None,
+        }
+        for text in (text for text, holds in odd.items() if holds):
+            log.warning("%s: %s", self.source, text)
+        shares: np.ndarray = self.boxes / [width, height, width, height]
+        return shares.clip(0, 1)
 
 
 def annotated_record(
@@ -86,7 +116,9 @@ def make_database(
         entry = numbered[1]
         content = read_content(entry.image)
         height, width, channels = decode_content(entry.image, content).shape
-        return annotated_record(content, *entry[1:], shape=(channels, height, width))
+        boxes = entry.shares((height, width))
+        shape = (channels, height, width)
+        return annotated_record(content, entry.labels, boxes, entry.difficult, shape)
 
     records = map_usable(load, list(enumerate(entries)), threads, BadRecords(), advance)
     keyed = ((record_key(index, entry.image.name), value) for (index, entry), value in records)
@@ -108,7 +140,7 @@ def read_voc(folder: Path, split: str, labels: dict[str, int]) -> list[Entry]:
         file = folder / "Annotations" / f"{name}.xml"
         try:
             tree = ElementTree.fromstring(read_file(file))
-            entries.append(_voc_entry(tree, folder / "JPEGImages" / f"{name}.jpg", labels))
+            entries.append(_voc_entry(tree, folder / "JPEGImages" / f"{name}.jpg", labels, file))
         except (OSError, ElementTree.ParseError, ValueError) as error:
             raise UserError(f"cannot read {file}: {error}") from error
         except KeyError as error:
@@ -118,14 +150,17 @@ def read_voc(folder: Path, split: str, labels: dict[str, int]) -> list[Entry]:
     return entries
 
 
-def _voc_entry(tree: ElementTree.Element, image: Path, labels: dict[str, int]) -> Entry:
-    width, height = (float(_text(tree, f"size/{side}")) for side in ("width", "height"))
+def _voc_entry(tree: ElementTree.Element, image: Path, labels: dict[str, int], file: Path) -> Entry:
+    size = None
+    if tree.find("size") is not None:
+        size = float(_text(tree, "size/height")), float(_text(tree, "size/width"))
     objects = []
     for node in tree.iter("object"):
         box = [float(_text(node, f"bndbox/{side}")) for side in ("xmin", "ymin", "xmax", "ymax")]
-        difficult = int(node.findtext("difficult") or 0)
+        # As SSD reads it: "Unspecified" is not difficult.
+        difficult = (node.findtext("difficult") or "").strip() == "1"
         objects.append((labels[_text(node, "name")], box, difficult))
-    return _entry(image, objects, width, height)
+    return _entry(image, objects, str(file), size)
 
 
 def _text(element: ElementTree.Element, path: str) -> str:
@@ -136,13 +171,17 @@ def _text(element: ElementTree.Element, path: str) -> str:
 
 
 def _entry(
-    image: Path, objects: Iterable[tuple[int, list[float], int]], width: float, height: float
+    image: Path,
+    objects: Iterable[tuple[int, list[float], bool]],
+    source: str,
+    size: tuple[float, float] | None,
 ) -> Entry:
     labels, boxes, difficult = zip(*objects, strict=True) if objects else ((), (), ())
+    height, width = size or (1, 1)
     if not (width > 0 and height > 0 and np.isfinite(boxes).all()):
         raise ValueError(f"{image.name} is {width:g}x{height:g}, with boxes {listed(boxes)}")
-    shares = np.array(boxes, np.float64).reshape(-1, 4) / [width, height, width, height]
-    return Entry(image, np.array(labels, int), shares.clip(0, 1), np.array(difficult, bool))
+    pixels = np.array(boxes, np.float64).reshape(-1, 4)
+    return Entry(image, np.array(labels, int), pixels, np.array(difficult, bool), source, size)
 
 
 def read_coco(images: Path, annotations: Path) -> tuple[list[Entry], list[tuple[str, int]]]:
@@ -158,10 +197,15 @@ def read_coco(images: Path, annotations: Path) -> tuple[list[Entry], list[tuple[
         for annotation in content["annotations"]:
             x, y, width, height = annotation["bbox"]
             item = (numbers[annotation["category_id"]], [x, y, x + width, y + height],
-                     annotation.get("iscrowd", 0))  # fmt: skip
+                     annotation.get("iscrowd") == 1)  # fmt: skip
             objects[annotation["image_id"]].append(item)
         entries = [
-            _entry(images / item["file_name"], objects[item["id"]], item["width"], item["height"])
+            _entry(
+                images / item["file_name"],
+                objects[item["id"]],
+                f"{annotations}, image {item['id']}",
+                (item["height"], item["width"]),
+            )
             for item in content["images"]
         ]
     except (ValueError, KeyError, TypeError) as error:

@@ -12,7 +12,7 @@ import numpy as np
 from ...errors import UserError, reason
 from ...files import read_bytes, write_bytes
 from ..databases.database import open_database
-from ..databases.datum import decode_image
+from ..databases.image_file import decode_image
 from .convert import ENCODINGS, encode_image
 from .folder import FITS, read_photo
 from .mean import first_shape

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -66,6 +68,13 @@ def check_root(root: str, entries: Sequence[Entry]) -> None:
         )
 
 
+def _several_labels(root: str, name: str) -> str:
+    """A hint where a name that cannot be read is one that can, and numbers."""
+    first, _, rest = name.partition(" ")
+    numbers = re.fullmatch(r"[-+\d. ]+", rest) and os.path.exists(root + first)
+    return f": a line has one label, but {first} has several" if numbers else ""
+
+
 class ImageListSource(ImageStream):
     """The images of a list, resized and transformed.
 
@@ -95,7 +104,10 @@ class ImageListSource(ImageStream):
         try:
             image = read_image(self._root + name, self._colour, self._size)
         except UserError as error:
-            raise UserError(f"{error} (image {record + 1} of the list {self._path})") from error
+            hint = _several_labels(self._root, name)
+            raise UserError(
+                f"{error} (image {record + 1} of the list {self._path}{hint})"
+            ) from error
         return Labelled(image.transpose(2, 0, 1), label)
 
     def name(self, record: int) -> str:

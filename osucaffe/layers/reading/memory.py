@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from ...labels import Labels
 from ...proto import caffe_pb2
 from ..base import Blobs, Layer, Program, Shape, Shapes, register
 from .feed import Feed, feed
+
+log = logging.getLogger("osucaffe")
 
 
 def _for_each_top(layer: Layer, field: str, values: list[Any], named: str) -> list[Any]:
@@ -135,6 +138,11 @@ class MemoryData(Feed):
         data: float32 (N, channels, height, width), and labels: N of them, N a multiple of
         batch_size. They are not copied: they may be changed in place. Wrong shapes: UserError.
         """
+        if self.param.HasField("transform_param"):
+            log.warning("%s: transform_param does not apply to arrays, as in Caffe", self.title)
+        self._set_arrays(data, labels)
+
+    def _set_arrays(self, data: np.ndarray, labels: np.ndarray) -> None:
         count = len(data) if np.ndim(data) else 0
         if np.shape(data) != (count, *self.shape) or not count or count % self.batch_size:
             expected = f"(N, {', '.join(map(str, self.shape))}) with N a multiple of batch_size"
@@ -157,7 +165,7 @@ class MemoryData(Feed):
         draws = record_draws(self.seed, np.zeros_like(numbers), numbers).tolist()
         for image, out, draw in zip(images, data, draws, strict=True):
             self._transform.apply(image, out, draw)
-        self.set_arrays(data, labels)
+        self._set_arrays(data, labels)
         self._added += len(images)
 
     def next(self) -> list[Buffer]:

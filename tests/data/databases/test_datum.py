@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import simplejpeg
 
-from osucaffe.data.databases.datum import decode_image, make_datum, parse_datum, pixels
+from osucaffe.data.databases.datum import make_datum, parse_datum, pixels
+from osucaffe.data.databases.image_file import decode_image
 from osucaffe.proto import caffe_pb2
 from tests.data.records import FORMATS, read_images
 

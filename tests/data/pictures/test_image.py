@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from osucaffe.data.databases.database import open_database
-from osucaffe.data.databases.datum import decode_image, parse_datum, pixels
+from osucaffe.data.databases.datum import parse_datum, pixels
+from osucaffe.data.databases.image_file import decode_image
 from osucaffe.data.pictures.augment import Window, distort, show
 from osucaffe.data.pictures.bicubic import shrink
 from osucaffe.data.pictures.image import read_image, resize
@@ -77,11 +78,11 @@ def test_a_few_bytes_that_ask_for_many_pixels(root: Path) -> None:
 def test_a_large_image_brings_no_warning_of_python(tmp_path: Path) -> None:
     """pytest has its own filters of warnings: so in another process."""
     script = """
-import sys, numpy as np, osucaffe.data.databases.datum as datum
+import sys, numpy as np, osucaffe.data.databases.image_file as image_file
 from PIL import Image
 Image.MAX_IMAGE_PIXELS = 8
 Image.new("L", (3, 4)).save(sys.argv[1])
-print(datum.decode_image(memoryview(open(sys.argv[1], "rb").read())).shape)
+print(image_file.decode_image(memoryview(open(sys.argv[1], "rb").read())).shape)
 """
     command = [sys.executable, "-c", script, str(tmp_path / "a.png")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import simplejpeg
 
-from osucaffe.data.databases.datum import decode_image
+from osucaffe.data.databases.image_file import decode_image
 from osucaffe.data.pictures.jpeg import plain_shape
 
 GENERATOR = np.random.default_rng(3)

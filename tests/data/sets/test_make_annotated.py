@@ -113,3 +113,46 @@ def test_objects_that_are_nowhere(
     assert main(["data", "annotated", out, "--coco", given, "--images", str(tmp_path)]) == 1
     assert told in capsys.readouterr().err
     assert not Path(out).exists()
+
+
+@pytest.mark.parametrize(
+    ("size", "box", "told", "expected"),
+    [
+        ("<size><width>16</width><height>24</height></size>", (4, 6, 12, 24), [], (4, 6, 12, 24)),
+        ("", (4, 6, 12, 24), ["no size: that of a.jpg counts"], (4, 6, 12, 24)),
+        (
+            "<size><width>24</width><height>16</height></size>",
+            (6, 4, 24, 12),
+            ["says that a.jpg is 24 x 16, but it is 16 x 24"],
+            (4, 6, 16, 18),
+        ),
+        ("", (4, 6, 17, 24), ["a bounding box exceeds the image", "no size"], (4, 6, 16, 24)),
+        ("", (-1, 6, 12, 24), ["a bounding box exceeds the image", "no size"], (0, 6, 12, 24)),
+        ("", (12, 6, 4, 24), ["a bounding box ends before it begins", "no size"], (12, 6, 4, 24)),
+    ],
+)
+def test_odd_boxes_are_told_as_ssd_tells_them(
+    size: str, box: tuple[int, ...], told: list[str], expected: tuple[int, ...], tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    from osucaffe.data.sets.make_annotated import make_database, read_voc
+
+    folder = voc(tmp_path / "v", ["dog"])
+    sides = "".join(
+        f"<{side}>{value}</{side}>"
+        for side, value in zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True)
+    )
+    (folder / "ImageSets/Main/val.txt").write_text("a\n")
+    (folder / "Annotations" / "a.xml").write_text(
+        f"<annotation>{size}<object><name>dog</name><difficult>Unspecified</difficult>"
+        f"<bndbox>{sides}</bndbox></object></annotation>"
+    )
+    make_database(read_voc(folder, "val", {"dog": 1}), tmp_path / "db")
+    [(_, value)] = open_database(tmp_path / "db").read(0, 1)
+    _, found = parse_annotated(value)
+    np.testing.assert_allclose(found.boxes * [16, 24, 16, 24], [expected], rtol=1e-6)
+    assert not found.difficult.any()
+    assert len(caplog.messages) == len(told)
+    for message, text in zip(caplog.messages, told, strict=True):
+        assert text in message
+        assert message.startswith(f"{folder}/Annotations/a.xml: ")

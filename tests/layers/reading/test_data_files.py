@@ -70,6 +70,13 @@ def test_bad_image_lists_name_the_line_or_the_file(tmp_path, pictures):
     refuse(image_data(tmp_path), "list.txt, line 2:")
     listed.write_text("no.jpg 0\n")
     refuse(image_data(tmp_path), "no.jpg: No such file")
+    listed.write_text("a picture 0.jpg 0 9\n")
+    refuse(image_data(tmp_path), "No such file")
+    (tmp_path / "b.jpg").touch()
+    listed.write_text("b.jpg 1.5 9\n")
+    refuse(image_data(tmp_path), "list.txt: a line has one label, but b.jpg has several)")
+    listed.write_text("\ufeff" + good, encoding="utf-8")  # as Windows' editors begin a text
+    assert batches(build(image_data(tmp_path)), 1, "label")[0].tolist() == [0, 10, 20]
     listed.write_text(good.replace("picture 2", "picture 7"))
     net = build(image_data(tmp_path))
     with pytest.raises(UserError, match=r"picture 7.jpg: No such file .*\(image 3 of the list"):
@@ -152,6 +159,14 @@ def test_memory_data_brings_its_arrays_over_and_over():
     assert (found == data[[0, 1, 2, 3, 4, 5, 0, 1]]).all()
     net.layers[0].set_arrays(data[:2], [7, 8])
     assert batches(net, 2, "label")[0].tolist() == [7, 8, 7, 8]
+
+
+def test_arrays_are_not_transformed_which_is_told(caplog):
+    layer = build(f"{MEMORY} transform_param {{ scale: 2 }}").layers[0]
+    layer.add_images(np.ones((2, 3, 4, 5), np.uint8), [0, 0])
+    assert not caplog.records
+    layer.set_arrays(np.ones((2, 3, 4, 5), np.float32), [0, 0])
+    assert "transform_param does not apply to arrays" in caplog.text
 
 
 def test_bad_memory_data_names_the_layer():
