@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from .errors import UserError, reason
+from .parsing import lines_of
 
 _logger = logging.getLogger("osucaffe")
 _PATIENCE = (3.0, 6.0)
@@ -50,14 +51,17 @@ def read_file(path: str | Path) -> bytes:
 def read_lines(path: str | Path, what: str) -> list[str]:
     """The lines of a text, without a byte order mark. what: what messages call it. UserError."""
     try:
-        return read_file(path).decode("utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        return lines_of(read_file(path))
+    except OSError as error:
         raise UserError(f"cannot read {what} {path}: {reason(error)}") from error
 
 
 def open_file(path: str | Path) -> BinaryIO:
     """A file that is open for reading. Raises OSError, also of a pipe into which nobody writes."""
-    return open(path, "rb", opener=_open)
+    try:
+        return open(path, "rb", opener=_open)
+    except ValueError as error:  # a NUL, or half of a pair of UTF-16: a file may say so
+        raise OSError(errno.EINVAL, f"no file can have this name ({error})", str(path)) from None
 
 
 def _open(path: str, flags: int) -> int:

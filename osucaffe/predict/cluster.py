@@ -175,7 +175,7 @@ def read_cluster(path: str | Path, changes: Sequence[str] = ()) -> Cluster:
     UserError, which names the field that is wrong or missing."""
     try:
         content = tomllib.loads(read_bytes(path).decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not a cluster file (TOML): {error}") from None
     for change in changes:
         try:

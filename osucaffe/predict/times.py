@@ -18,6 +18,7 @@ from typing import Any
 from ..errors import UserError
 from ..files import read_bytes
 from ..net import Net
+from ..parsing import as_float, as_int, from_json
 from .cluster import Cluster
 from .sketch import Sketch, Work
 
@@ -64,13 +65,15 @@ class Times:
 def read_times(path: str | Path) -> Times:
     """Read a file of times. UserError where it is none."""
     try:
-        content = json.loads(read_bytes(path))
+        content = from_json(read_bytes(path))
         rows = [
-            (str(row["name"]), float(row["forward_ms"]), float(row["backward_ms"]))
+            (str(row["name"]), as_float(row["forward_ms"]), as_float(row["backward_ms"]))
             for row in content["layers"]
         ]
-        sizes = {str(name): int(size) for name, size in content.get("sizes", {}).items()}
-        half_batch = float(content.get("half_batch", 0))
+        sizes = {
+            str(name): as_int(size, 0, 1 << 62) for name, size in content.get("sizes", {}).items()
+        }
+        half_batch = as_float(content.get("half_batch", 0))
         return Times(str(path), rows, content.get("batch") or 0, sizes, half_batch)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: not times of layers ({error!r}): see --measure") from None

@@ -12,6 +12,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from ..errors import UserError, naming
+from ..parsing import as_int
 from .blobs import blob_to_array, check_blob, fill_blob, has_values, unpack_raw
 from .caffe_pb2 import BlobProto, LayerParameter, LayerWeights, NetParameter, NetWeights
 from .files import read_message, write_message
@@ -161,9 +162,8 @@ def _read_group(data: Group, diff: Group | None, name: str, net: NetWeights) -> 
     known = not data and any(layer.name == name for layer in net.layer)  # as one that reads images
     if name and not known and (len(groups) < len(data) or not groups):
         layer = net.layer.add(name=name)
-        indices = sorted(int(key) for key in data if key not in groups)
-        if indices and not 0 <= indices[0] <= indices[-1] < _MOST_BLOBS:
-            raise ValueError(f'group "{name}" has a blob of number {indices[-1]}')
+        with_blobs = (key for key in data if key not in groups)
+        indices = sorted(as_int(key, 0, _MOST_BLOBS - 1) for key in with_blobs)
         for index in range(indices[-1] + 1 if indices else 0):
             blob = layer.blobs.add()
             if str(index) in data:

@@ -4,13 +4,13 @@ two side by side."""
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...errors import UserError
 from ...files import read_bytes
+from ...parsing import from_json
 from .. import output, plots
 from ..launch.comm_profile import draw_sizes, table
 
@@ -35,7 +35,7 @@ def _labels(paths: Sequence[str]) -> Sequence[str]:
 def _read(path: str) -> dict[str, Any]:
     """A profile with iterations. UserError for other files."""
     try:
-        summary: dict[str, Any] = json.loads(read_bytes(path))
+        summary: dict[str, Any] = from_json(read_bytes(path))
         if summary["iterations"] and summary["median_ms"] and summary["operations"]:
             return summary
     except (ValueError, KeyError, TypeError):

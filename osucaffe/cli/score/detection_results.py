@@ -11,9 +11,10 @@ import numpy as np
 
 from ...data.sets.make_annotated import read_label_map
 from ...errors import UserError
-from ...files import read_lines
+from ...files import read_lines, write_bytes
 from ...layers.base import Layer
 from ...net import Net
+from ...parsing import as_int
 
 
 class Results:
@@ -77,7 +78,7 @@ class Results:
 
     def _write(self, name: str, text: str) -> Path:
         file = self._folder / name
-        file.write_text(text)
+        write_bytes(file, text.encode(errors="surrogateescape"))
         return file
 
 
@@ -96,11 +97,14 @@ def _read_sizes(file: str) -> list[tuple[str, int, int]]:
     """Name, height and width of each image, in the order of the records."""
     try:
         rows = [line.split() for line in read_lines(file, "the sizes of images") if line.strip()]
-        return [(name, int(height), int(width)) for name, height, width in rows]
+        return [(name, as_int(height), as_int(width)) for name, height, width in rows]
     except ValueError as error:
         raise UserError(f"{file}: each line must be NAME HEIGHT WIDTH") from error
 
 
 def _number(name: str | int) -> str | int:
     """COCO's names of images and categories are numbers."""
-    return int(name) if str(name).isdigit() else name
+    try:
+        return as_int(name, 0, 1 << 63)
+    except ValueError:
+        return name

@@ -14,6 +14,7 @@ import numpy as np
 
 from ...errors import UserError
 from ...files import write_bytes
+from ...parsing import from_json
 from ..algorithms import ALGORITHMS, OPERATIONS
 from ..communicator import Communicator
 from ..gpu.on_stream import OnStream
@@ -183,7 +184,7 @@ def merge(path: Path, level: str, ranks: int, rows: dict[str, list[list[Any]]]) 
     content: dict[str, Any] = {"about": "measured by osucaffe tune", "levels": {}}
     try:
         if path.exists():
-            content = json.loads(path.read_text())
+            content = from_json(path.read_text())
         operations = content["levels"].setdefault(level, {})
         for operation, row in rows.items():
             operations.setdefault(operation, {})[str(ranks)] = row

@@ -7,7 +7,6 @@ the first entry whose bytes suffice. The table that comes with osucaffe is `tabl
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from functools import lru_cache
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...errors import UserError
+from ...parsing import as_int, from_json
 from ..algorithms import ALGORITHMS, algorithms_for
 
 CHUNK = 256 * 1024
@@ -104,7 +104,7 @@ def read_table(path: Path) -> Table:
     """Read and check a table; missing levels and operations come from the built-in one."""
     shipped = Path(__file__).with_name("table.json")
     try:
-        table = _parse(json.loads(path.read_text()))
+        table = _parse(from_json(path.read_text()))
     except OSError as error:
         raise UserError(f"{path}: cannot read the tuning table: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -128,7 +128,11 @@ def _parse(content: Any) -> Table:
                 known = set(GPU_WAYS)
             for ranks, row in rows.items():
                 entries = [
-                    (float("inf") if most is None else float(most), str(name), int(chunk))
+                    (
+                        float("inf") if most is None else float(most),
+                        str(name),
+                        as_int(chunk, 0, 1 << 62),
+                    )
                     for most, name, chunk in row
                 ]
                 unknown = [name for _, name, _ in entries if name not in known]

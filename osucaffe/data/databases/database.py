@@ -45,7 +45,7 @@ def open_database(path: str | os.PathLike[str]) -> Database:
 
 def record_key(index: int, name: str = "") -> bytes:
     """The key that Caffe's tools give a record: eight digits, then _name for an image file."""
-    return f"{index:08d}{'_' + name if name else ''}".encode()
+    return f"{index:08d}{'_' + name if name else ''}".encode(errors="surrogateescape")
 
 
 def write_database(

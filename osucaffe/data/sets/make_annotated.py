@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections import defaultdict
@@ -15,6 +14,7 @@ import numpy as np
 
 from ...errors import UserError, listed, reason
 from ...files import read_bytes, read_file
+from ...parsing import as_float, as_int, as_name, from_json, lines_of
 from ...proto import caffe_pb2, read_text, write_text
 from ..ahead.parallel_map import BadRecords, map_usable
 from ..databases.database import record_key, write_database
@@ -132,8 +132,8 @@ def read_voc(folder: Path, split: str, labels: dict[str, int]) -> list[Entry]:
     """
     names = folder / "ImageSets" / "Main" / f"{split}.txt"
     try:
-        lines = read_file(names).decode().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = lines_of(read_file(names))
+    except OSError as error:
         raise UserError(f"cannot read {names}: {reason(error)}; is {folder} of VOC?") from error
     entries = []
     for name in (line.split()[0] for line in lines if line.strip()):
@@ -153,10 +153,10 @@ def read_voc(folder: Path, split: str, labels: dict[str, int]) -> list[Entry]:
 def _voc_entry(tree: ElementTree.Element, image: Path, labels: dict[str, int], file: Path) -> Entry:
     size = None
     if tree.find("size") is not None:
-        size = float(_text(tree, "size/height")), float(_text(tree, "size/width"))
+        size = as_float(_text(tree, "size/height")), as_float(_text(tree, "size/width"))
     objects = []
     for node in tree.iter("object"):
-        box = [float(_text(node, f"bndbox/{side}")) for side in ("xmin", "ymin", "xmax", "ymax")]
+        box = [as_float(_text(node, f"bndbox/{side}")) for side in ("xmin", "ymin", "xmax", "ymax")]
         # As SSD reads it: "Unspecified" is not difficult.
         difficult = (node.findtext("difficult") or "").strip() == "1"
         objects.append((labels[_text(node, "name")], box, difficult))
@@ -190,27 +190,29 @@ def read_coco(images: Path, annotations: Path) -> tuple[list[Entry], list[tuple[
     Categories are numbered from 1 in the order of their ids; a crowd is difficult.
     """
     try:
-        content = json.loads(read_bytes(annotations))
-        names = sorted((kind["id"], str(kind["name"])) for kind in content["categories"])
-        numbers = {key: number for number, (key, _) in enumerate(names, 1)}
+        content = from_json(read_bytes(annotations))
+        names = sorted(
+            (as_int(kind["id"]), as_name(str(kind["name"]))) for kind in content["categories"]
+        )
+        numbers = {key: place for place, (key, _) in enumerate(names, 1)}
         objects = defaultdict(list)
         for annotation in content["annotations"]:
-            x, y, width, height = annotation["bbox"]
+            x, y, width, height = map(as_float, annotation["bbox"])
             item = (numbers[annotation["category_id"]], [x, y, x + width, y + height],
                      annotation.get("iscrowd") == 1)  # fmt: skip
             objects[annotation["image_id"]].append(item)
         entries = [
             _entry(
-                images / item["file_name"],
+                images / as_name(item["file_name"]),
                 objects[item["id"]],
                 f"{annotations}, image {item['id']}",
-                (item["height"], item["width"]),
+                (as_float(item["height"]), as_float(item["width"])),
             )
             for item in content["images"]
         ]
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{annotations} is no file of COCO's objects: {error}") from error
-    return entries, [(name, number) for number, (_, name) in enumerate(names, 1)]
+    return entries, [(label, place) for place, (_, label) in enumerate(names, 1)]
 
 
 def read_label_map(file: str | os.PathLike[str]) -> list[tuple[str, int]]:

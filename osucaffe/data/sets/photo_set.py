@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ...errors import UserError, reason
-from ...files import read_bytes, write_bytes
+from ...files import read_bytes, read_file, write_bytes
+from ...parsing import from_json, lines_of
 from ..databases.database import open_database
 from ..databases.image_file import decode_image
 from .convert import ENCODINGS, encode_image
@@ -49,7 +50,7 @@ def find_settings(folder: Path) -> PhotoSettings | None:
     if not path.is_file():
         return None
     try:
-        settings = PhotoSettings(**json.loads(read_bytes(path)))
+        settings = PhotoSettings(**from_json(read_bytes(path)))
         known = settings.fit in FITS and settings.encoding in ("", *ENCODINGS)
         if not known or not isinstance(settings.size, int) or settings.size < 1:
             raise ValueError("size, fit or encoding is none that there is")
@@ -63,10 +64,10 @@ def find_settings(folder: Path) -> PhotoSettings | None:
 def read_labels(path: Path) -> list[str]:
     """The names of classes in a file, one a line."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        lines = lines_of(read_file(path))
+    except OSError as error:
         raise UserError(f"{path}: cannot read the labels: {reason(error)}") from None
-    return [line for line in text.splitlines() if line.strip()]
+    return [line for line in lines if line.strip()]
 
 
 class PhotoSet(NamedTuple):

@@ -11,6 +11,7 @@ import numpy as np
 from ...backends.random import mix64
 from ...backends.tensor import Shape
 from ...errors import UserError
+from ...parsing import as_int
 from ..pictures.image import read_image, resize
 from ..pictures.transform import Transform, holds, random_corner, shape_text
 from .image_list import read_entries
@@ -41,7 +42,7 @@ def read_pairs(path: str, root: str = "", kind: str = "PIXEL", unknown: int = 0)
         if kind == "NONE":
             return Pair(root + name, unknown)
         (label,) = labels
-        return Pair(root + name, root + label if kind == "PIXEL" else int(label))
+        return Pair(root + name, root + label if kind == "PIXEL" else as_int(label))
 
     return read_entries(path, "images", form, f"the name of an image{what}", parse)
 

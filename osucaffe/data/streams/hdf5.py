@@ -11,6 +11,7 @@ from ...backends.tensor import Shape
 from ...errors import UserError, listed
 from ...files import read_file
 from ...labels import Labels
+from ...parsing import lines_of
 from ...proto.hdf5 import Dataset, reading_hdf5
 from .order import permutation
 
@@ -104,8 +105,8 @@ class Hdf5Source:
 
     def _read_list(self) -> list[str]:
         try:
-            lines = read_file(self._path).decode().splitlines()
-        except (OSError, UnicodeDecodeError) as error:
+            lines = lines_of(read_file(self._path))
+        except OSError as error:
             reason = "it lists HDF5 files, one a line, and is none itself"
             raise UserError(f"cannot read {self._path} ({reason}): {error}") from error
         files = [line.strip() for line in lines if line.strip()]

@@ -12,6 +12,7 @@ import numpy as np
 
 from ...errors import UserError
 from ...files import read_lines
+from ...parsing import as_int
 from ..pictures.image import read_image
 from ..pictures.transform import Transform, shape_text
 from .images import ImageStream, Labelled
@@ -50,9 +51,9 @@ def read_list(path: str) -> list[Entry]:
 
     def parse(line: str) -> Entry:
         name, _, label = line.rstrip().rpartition(" ")
-        if not name or not -(1 << 31) <= int(label) < 1 << 31:
+        if not name:
             raise ValueError
-        return Entry(name.strip(), int(label))
+        return Entry(name.strip(), as_int(label))
 
     meaning = "an image's name, a blank, and a label (a whole number of 32 bits)"
     return read_entries(path, "images", "NAME LABEL", meaning, parse)

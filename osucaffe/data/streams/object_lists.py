@@ -9,6 +9,7 @@ import numpy as np
 
 from ...errors import UserError
 from ...files import read_lines
+from ...parsing import as_float, as_int
 from .order import permutation
 
 
@@ -39,7 +40,7 @@ def read_object_list(path: str, root: str, *, difficult: bool) -> list[Listed]:
                 raise ValueError(f'"{word}" stands where "#" of an image should')
             next(words)
             name = next(words)
-            channels, height, width = (int(next(words)) for _ in range(3))
+            channels, height, width = (as_int(next(words), 0) for _ in range(3))
             objects = _table(words, 7 if difficult else 6)
             if not difficult:
                 objects = np.insert(objects, 2, 0, axis=1)
@@ -57,8 +58,8 @@ def read_object_list(path: str, root: str, *, difficult: bool) -> list[Listed]:
 
 def _table(words: Iterator[str], columns: int) -> np.ndarray:
     """A count, and that many rows."""
-    rows = int(next(words))
-    values = [float(next(words)) for _ in range(rows * columns)]
+    rows = as_int(next(words), 0)
+    values = [as_float(next(words)) for _ in range(rows * columns)]
     return np.array(values, np.float64).reshape(rows, columns)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from ...backends.tensor import Shape
 from ...errors import UserError
+from ...parsing import as_int
 from ..pictures.image import read_image, resize
 from ..pictures.transform import Transform, shape_text
 from .image_list import read_entries
@@ -35,7 +36,7 @@ def read_videos(path: str, root: str = "") -> list[Video]:
 
     def parse(line: str) -> Video:
         folder, frames, label = line.rsplit(maxsplit=2)
-        return Video(root + folder.strip(), int(frames), int(label))
+        return Video(root + folder.strip(), as_int(frames, 1), as_int(label))
 
     meaning = "the folder of a video's frames, how many they are, and a label"
     return read_entries(path, "videos", "FOLDER FRAMES LABEL", meaning, parse)

@@ -12,6 +12,7 @@ from ...backends.tensor import Shape
 from ...errors import UserError, listed
 from ...files import read_lines
 from ...labels import Labels
+from ...parsing import as_float, as_int
 from ..pictures.image import decode_content, read_content, resize
 from ..pictures.object_crops import whole
 from ..pictures.transform import Transform
@@ -56,16 +57,17 @@ def read_windows(path: str) -> WindowFile:
             if not line.startswith("#"):
                 raise ValueError(f'"{line}" stands where "# NUMBER" of an image should')
             images.append(take("an image's name"))
-            depth, _, _ = (int(take(what)) for what in ("channels", "a height", "a width"))
+            depth, _, _ = (as_int(take(what)) for what in ("channels", "a height", "a width"))
             channels.add(depth)
-            for _ in range(int(take("the number of windows"))):
+            for _ in range(as_int(take("the number of windows"))):
                 words = take("a window").split()
                 if len(words) != 6:
                     raise ValueError(f'"{" ".join(words)}" is not CLASS OVERLAP X1 Y1 X2 Y2')
-                x1, y1, x2, y2 = map(int, words[2:])
+                x1, y1, x2, y2 = map(as_int, words[2:])
                 box = (x1, y1, x2, y2)
-                overlap = float(np.float32(words[1]))  # as the thresholds are that it is held to
-                windows.append(Window(len(images) - 1, int(words[0]), overlap, box))
+                # In float32, as the thresholds are that it is held to.
+                overlap = float(np.float32(as_float(words[1])))
+                windows.append(Window(len(images) - 1, as_int(words[0]), overlap, box))
     except ValueError as error:
         raise UserError(f"{path}, line {number}: {error}") from error
     if len(channels) != 1 or not channels <= {1, 3}:

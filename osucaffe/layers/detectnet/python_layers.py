@@ -12,6 +12,7 @@ import numpy as np
 
 from ...backends.boxes import overlaps
 from ...errors import UserError
+from ...parsing import as_float, as_int
 from ..core.python import BUILT_IN, Hosts, PythonLayer
 
 BUILT_IN |= dict.fromkeys(
@@ -19,6 +20,8 @@ BUILT_IN |= dict.fromkeys(
 )
 
 ROOM = 50
+_LARGEST = 1 << 20
+"""Pixels of an image's side."""
 MATCH = 0.7
 """The least overlap of a box that is found with the true one."""
 FOUND, WRONG, MISSED = 1, 2, 3
@@ -75,13 +78,17 @@ class Cluster(PythonLayer):
     def setup(self, bottom: Hosts, top: Hosts) -> None:
         names = ("image_size_x", "image_size_y", "stride", *self.numbers)
         try:
-            values = [float(word) for word in self.param_str.split(",")]
+            values = [as_float(word) for word in self.param_str.split(",")]
             given = dict(zip(names, values, strict=False))
-            self.width, self.height, stride = (int(given[name]) for name in names[:3])
+            self.width, self.height, stride = (
+                as_int(int(given[name]), 1, _LARGEST) for name in names[:3]
+            )
             self.settings = [given[name] for name in self.numbers]
             classes = int(values[len(names)]) if len(values) > len(names) else 1
             self.grid = self.height // stride, self.width // stride
-        except (ValueError, KeyError, ZeroDivisionError):
+            if not all(self.grid):
+                raise ValueError
+        except (ValueError, KeyError):
             form = ", ".join([*names, "num_classes"])
             self.refuse(f"python_param.param_str: {self.param_str!r} must be numbers: {form}")
         if len(top) != classes or bottom[0].shape[1] != classes:

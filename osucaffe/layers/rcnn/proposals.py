@@ -7,16 +7,16 @@ of its end-to-end training; `param_str` may name others, in small letters: 'rpn_
 
 from __future__ import annotations
 
-import ast
 import logging
 import math
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from ...errors import UserError
+from ...parsing import INT32, as_float, as_int, from_literal
 from .. import anchors
 from ..base import Arrays, Shapes, register
 from ..core.python import BUILT_IN, Hosts, PythonLayer
@@ -30,7 +30,7 @@ log = logging.getLogger("osucaffe")
 
 BOTH: dict[str, Any] = {
     "base_size": 16, "ratios": [0.5, 1, 2], "scales": [8, 16, 32], "rng_seed": 3,
-    "rpn_nms_thresh": 0.7, "rpn_min_size": 16, "allowed_border": 0,
+    "rpn_nms_thresh": 0.7, "rpn_min_size": 16.0, "allowed_border": 0.0,
     "rpn_positive_overlap": 0.7, "rpn_negative_overlap": 0.3, "rpn_clobber_positives": False,
     "rpn_batchsize": 256, "rpn_fg_fraction": 0.5, "rpn_positive_weight": -1.0,
     "rpn_bbox_inside_weights": [1, 1, 1, 1],
@@ -127,29 +127,75 @@ class Proposal(HostRows):
         return best(boxes, chances * large, *limits)
 
 
+_LEAST = {"rng_seed": 0} | dict.fromkeys(
+    ("base_size", "feat_stride", "num_classes", "rpn_batchsize"), 1
+)
+_POSITIVE = ("ratios", "scales")
+_MOST_SHAPES = 100
+"""Ratios, and scales, of anchors."""
+
+
+def _like(default: Any, given: Any, name: str) -> Any:
+    """A setting of param_str, which has to be what its default is."""
+    try:
+        if isinstance(default, list):
+            numbers = [as_float(each) for each in given] if isinstance(given, list | tuple) else []
+            if name in _POSITIVE and numbers and min(numbers) > 0 and len(numbers) <= _MOST_SHAPES:
+                return numbers
+            if name in _POSITIVE or len(numbers) != len(default):
+                raise ValueError(f"{given!r} is no list of such numbers")
+            return numbers
+        if isinstance(default, bool):
+            return bool(as_int(int(given) if isinstance(given, bool) else given, 0, 1))
+        if isinstance(default, int):
+            return as_int(given, _LEAST.get(name, INT32[0]))
+        return as_float(given)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
 class RpnLayer(PythonLayer):
     """What the three share: their settings, and that they send no gradients down."""
 
     required: tuple[str, ...] = ()
+    least = (3, 1)
+    """How many bottoms and tops it needs."""
+    maps: tuple[int, ...] = ()
+    """How many channels the first bottoms have for each anchor."""
     warned = False
     count = 1
     """How many regions it gave last."""
 
     def setup(self, bottom: Hosts, top: Hosts) -> None:
         text = self.param_str.strip()
+        defaults = BOTH | (TEST if self.phase else TRAIN) | dict.fromkeys(self.required, 1)
         try:  # YAML as these nets write it is a dictionary of Python, perhaps without its braces
-            given = ast.literal_eval(text if text.startswith("{") else "{" + text + "}")
-        except (SyntaxError, ValueError):
-            given = None
-        if not isinstance(given, dict) or any(name not in given for name in self.required):
+            given = from_literal(text if text.startswith("{") else "{" + text + "}")
+            if not isinstance(given, dict) or any(name not in given for name in self.required):
+                raise ValueError("it lacks what the layer needs")
+            checked = {
+                name: _like(defaults[name], given[name], name) for name in defaults.keys() & given
+            }
+        except ValueError as error:
             pairs = ", ".join(f"'{name}': NUMBER" for name in self.required)
-            field = f'layer "{self.layer_param.name}", python_param.param_str'
-            raise UserError(f"{field}: {text!r} must be pairs such as {pairs}")
-        self.settings = SimpleNamespace(**BOTH | (TEST if self.phase else TRAIN) | given)
+            self._refuse(f"python_param.param_str: {text!r} must be pairs such as {pairs}: {error}")
+        self.settings = SimpleNamespace(**defaults | checked)
         self.random = np.random.default_rng(self.settings.rng_seed)
         self.first = anchors.anchors_of(
             self.settings.base_size, self.settings.ratios, self.settings.scales
         )
+        if len(bottom) < self.least[0] or len(top) < self.least[1]:
+            self._refuse("needs {} bottoms and {} tops".format(*self.least))
+        for i, numbers in enumerate(self.maps):
+            wanted, shape = numbers * len(self.first), bottom[i].shape
+            if len(shape) != 4 or shape[1] != wanted:
+                self._refuse(
+                    f"bottom[{i}] has shape {shape}, but needs {wanted} channels for "
+                    f"{len(self.first)} anchors (ratios x scales)"
+                )
+
+    def _refuse(self, text: str) -> NoReturn:
+        raise UserError(f'layer "{self.layer_param.name}" (Python), {text}')
 
     def truths(self, boxes: np.ndarray, image: int, images: int) -> np.ndarray:
         """The objects of an image: all, but where a sixth number says which image they are of."""
@@ -177,6 +223,7 @@ class ProposalLayer(RpnLayer):
     """Scores, box deltas, im_info -> the best regions of each image (and their scores)."""
 
     required = ("feat_stride",)
+    maps = (2, 4)
 
     def reshape(self, bottom: Hosts, top: Hosts) -> None:
         for blob, numbers in zip(top, (5, 1), strict=False):
@@ -211,6 +258,7 @@ class AnchorTargetLayer(RpnLayer):
     """Which anchors are objects and which are not, and how their boxes are to change."""
 
     required = ("feat_stride",)
+    maps = (2,)
 
     def reshape(self, bottom: Hosts, top: Hosts) -> None:
         images, _, height, width = bottom[0].shape
@@ -274,6 +322,7 @@ class ProposalTargetLayer(RpnLayer):
     """A sample of the regions, with their labels and what their boxes are to become."""
 
     required = ("num_classes",)
+    least = (2, 2)
 
     def reshape(self, bottom: Hosts, top: Hosts) -> None:
         top[0].reshape(self.count, 5)

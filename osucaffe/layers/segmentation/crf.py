@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import UserError
+from ...parsing import as_float
 from ..base import Arrays, Blobs, Flags, Layer, Program, Shapes, Tensor, register
 
 
@@ -184,9 +185,9 @@ class MultiStageMeanfield(Layer):
             return np.full(channels, getattr(param, f"{kind}_filter_weight"))
         with self.blame(f"multi_stage_meanfield_param.{field}"):
             try:
-                values = np.array([float(word) for word in words[:channels]])
-            except ValueError:
-                raise UserError(f"{words} are not all numbers") from None
+                values = np.array([as_float(word) for word in words[:channels]])
+            except ValueError as error:
+                raise UserError(str(error)) from None
             if len(values) < channels:
                 raise UserError(f"has {len(values)} numbers, but there are {channels} channels")
         return values

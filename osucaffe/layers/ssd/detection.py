@@ -11,6 +11,7 @@ import numpy as np
 
 from ...backends.boxes import judge
 from ...files import read_file
+from ...parsing import as_float, lines_of
 from .. import anchors
 from ..base import Blobs, LayerClass, Program, Shapes, register
 from ..rows import Rows, put_rows
@@ -43,7 +44,7 @@ class PixelEvaluate(Rows):
     def _read_sizes(self, path: str) -> np.ndarray:
         """Height and width of each image, from lines of name, height and width."""
         try:
-            lines = read_file(path).decode().split("\n") if path else []
+            lines = lines_of(read_file(path)) if path else []
         except OSError as error:
             log.warning(
                 "%s, detection_evaluate_param.name_size_file: %s cannot be read (%s): boxes are "
@@ -51,7 +52,9 @@ class PixelEvaluate(Rows):
             )  # fmt: skip
             return np.zeros((0, 2))
         try:
-            rows = [[float(word) for word in line.split()[-2:]] for line in lines if line.strip()]
+            rows = [
+                [as_float(word) for word in line.split()[-2:]] for line in lines if line.strip()
+            ]
             return np.array(rows).reshape(-1, 2)
         except ValueError:
             self.fail("detection_evaluate_param.name_size_file",

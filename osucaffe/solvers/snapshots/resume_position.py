@@ -13,7 +13,12 @@ from ...errors import UserError
 from ...graph.parameters import by_name
 from ...layers.reading.feed import Feed
 from ...net import Net
+from ...parsing import as_int, from_json
 from ..update.loss_scaling import LossScale
+
+
+def _count(value: object) -> int:
+    return as_int(value, -(1 << 63), (1 << 64) - 1)
 
 
 @dataclass
@@ -34,7 +39,9 @@ class NetPosition:
     @classmethod
     def decode(cls, fields: dict[str, Any]) -> NetPosition:
         positions = fields["positions"].items()
-        return cls(int(fields["step"]), {name: list(map(int, row)) for name, row in positions})
+        return cls(
+            _count(fields["step"]), {name: list(map(_count, row)) for name, row in positions}
+        )
 
     def part(self, before: NetPosition, done: int, total: int) -> NetPosition:
         """The position after only `done` of the `total` batches since `before`."""
@@ -100,11 +107,11 @@ class RunPosition:
     @classmethod
     def decode(cls, content: bytes, path: Path) -> RunPosition:
         try:
-            fields = json.loads(content)
+            fields = from_json(content)
             nets = [NetPosition.decode(net) for net in fields["nets"]]
             losses = [float(loss) for loss in fields["losses"]]
             others = fields.get("loss_scale"), fields.get("plateau")
-            return cls(int(fields["seed"]), nets, losses, *others)
+            return cls(_count(fields["seed"]), nets, losses, *others)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise UserError(
                 f"{path}: what a resumed run needs cannot be read, the file is damaged; "

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ...errors import UserError, listed, nearest, reason
 from ...files import read_bytes, write_bytes
+from ...parsing import as_int, from_json
 from ...proto import write_weights
 from ..observer import Observer, Snapshot, TestResult
 from ..signals import STOP, Request
@@ -119,8 +120,8 @@ class KeepBest(Observer):
 def _read(path: Path) -> tuple[str, float, int] | None:
     """Output, value and iteration in the note of an earlier run; None where there is no such."""
     try:
-        note = json.loads(read_bytes(path))
-        return str(note["output"]), float(note["value"]), int(note["iteration"])
+        note = from_json(read_bytes(path))
+        return str(note["output"]), float(note["value"]), as_int(note["iteration"])
     except (UserError, ValueError, KeyError, TypeError):
         return None
 

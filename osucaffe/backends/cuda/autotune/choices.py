@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Collection, Iterator
 
+from ....parsing import from_json
 from ..runtime.cache import cache_folder, keep
 
 
@@ -26,7 +27,7 @@ class Choices:
         try:
             return {
                 key: (str(choice), float(taken))
-                for key, (choice, taken) in json.loads(self.path.read_text()).items()
+                for key, (choice, taken) in from_json(self.path.read_text()).items()
             }
         except (OSError, ValueError, TypeError, AttributeError):
             return {}
