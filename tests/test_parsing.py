@@ -79,7 +79,8 @@ def test_what_is_long_takes_no_time_with_its_square() -> None:
 
 
 @pytest.mark.parametrize("text", ["[" * 9000, "-" * 9000 + "1", "1+" * 4000 + "1j", "1" * 9000,
-                                  "[1] * 3", "open('x')", "{[]: 1}", "1" * 20_000, "'\0'"])  # fmt: skip
+                                  "[1] * 3", "open('x')", "{[]: 1}",
+                                  "1" * 20_000, "'\0'"])  # fmt: skip
 def test_no_literal(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 (whatever it says)
         from_literal(text)

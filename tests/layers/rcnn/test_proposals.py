@@ -265,8 +265,9 @@ def test_messages() -> None:
 
 SETTINGS = (
     "'feat_stride': 'a'", "'feat_stride': 0", "'scales': 5", "'scales': []", "'scales': [0]",
-    "'scales': {[]: 1}", "'scales': [1, 2]", "'ratios': ['x']", "'base_size': True", "'rng_seed': -1",
-    "'scales': [1e39]", "'rpn_nms_thresh': 1e999", "'bbox_inside_weights': [1]", "'ratios': [[" + "[" * 9000,
+    "'scales': {[]: 1}", "'scales': [1, 2]", "'ratios': ['x']", "'base_size': True",
+    "'rng_seed': -1", "'ratios': [[" + "[" * 9000,
+    "'scales': [1e39]", "'rpn_nms_thresh': 1e999", "'bbox_inside_weights': [1]",
     "'base_size': " + "-" * 9000 + "1", "'base_size': " + "9" * 5000,
 )  # fmt: skip
 
@@ -275,11 +276,10 @@ SETTINGS = (
 def test_a_setting_of_param_str_that_is_none(setting: str) -> None:
     """It is checked for its type and its size; keys are anything, as in Caffe."""
     given = f"1: 2, 'feat_stride': 16, {setting}"
-    with pytest.raises(
-        UserError, match=r'layer "y" \(Python\), (python_param.param_str|bottom\[0\])'
-    ):
-        layer = python("rpn.proposal_layer", "ProposalLayer", "s d i", "y", given)
-        build(inputs({"s": (1, 18, 4, 5), "d": (1, 36, 4, 5), "i": (1, 3)}) + layer, Cpu())
+    layer = python("rpn.proposal_layer", "ProposalLayer", "s d i", "y", given)
+    net = inputs({"s": (1, 18, 4, 5), "d": (1, 36, 4, 5), "i": (1, 3)}) + layer
+    with pytest.raises(UserError, match=r'"y" \(Python\), (python_param.param_str|bottom\[0\])'):
+        build(net, Cpu())
 
 
 def test_param_str_that_names_what_the_layer_does_not_know() -> None:
