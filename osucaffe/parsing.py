@@ -1,4 +1,4 @@
-"""Owns what text from files says: its lines, numbers, names, literals and JSON, with one checked
+"""Owns what text from files says: its lines, numbers, names and JSON, with one checked
 conversion for each. What is none raises ValueError, whose text quotes it.
 
 Python's own conversions take more than files may hold: `1_000`, digits of any script, numbers that
@@ -7,7 +7,6 @@ no array has, and nesting that ends in other errors, or in the process's end.
 
 from __future__ import annotations
 
-import ast
 import io
 import json
 import math
@@ -18,7 +17,6 @@ INT32 = -(1 << 31), (1 << 31) - 1
 _FLOAT32 = 3.4028234663852886e38
 _WHOLE = re.compile(r"[+-]?[0-9]{1,40}")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?")
-_LONGEST_LITERAL = 10_000
 
 
 def lines_of(content: bytes) -> list[str]:
@@ -61,16 +59,6 @@ def as_name(value: object) -> str:
     except UnicodeEncodeError:
         raise ValueError(f"{_quoted(value)} is no name: it is not Unicode") from None
     return value
-
-
-def from_literal(text: str) -> Any:
-    """What a literal of Python stands for: numbers, strings, lists, dictionaries."""
-    if len(text) > _LONGEST_LITERAL:
-        raise ValueError(f"it has {len(text):,} characters, more than {_LONGEST_LITERAL:,}")
-    try:
-        return ast.literal_eval(text)
-    except (SyntaxError, TypeError, MemoryError, RecursionError) as error:  # as Python documents
-        raise ValueError(f"{_quoted(text)} is no literal: {error}") from None
 
 
 def from_json(content: str | bytes) -> Any:

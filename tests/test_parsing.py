@@ -15,7 +15,7 @@ from osucaffe.data.streams.image_list import read_list
 from osucaffe.data.streams.windows import read_windows
 from osucaffe.errors import UserError
 from osucaffe.files import read_bytes
-from osucaffe.parsing import as_float, as_int, as_name, from_json, from_literal, lines_of
+from osucaffe.parsing import as_float, as_int, as_name, from_json, lines_of
 
 NONE_WHOLE = (
     "",
@@ -76,14 +76,6 @@ def test_what_is_long_takes_no_time_with_its_square() -> None:
         with pytest.raises(ValueError, match="is no number"):
             as_float(text)
     assert time.process_time() - begun < 2
-
-
-@pytest.mark.parametrize("text", ["[" * 9000, "-" * 9000 + "1", "1+" * 4000 + "1j", "1" * 9000,
-                                  "[1] * 3", "open('x')", "{[]: 1}",
-                                  "1" * 20_000, "'\0'"])  # fmt: skip
-def test_no_literal(text: str) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 (whatever it says)
-        from_literal(text)
 
 
 def test_json() -> None:

@@ -111,6 +111,10 @@ def _refuse_infinite(layer: Layer) -> None:
 
 def _set_up(layer: Layer, bottom: list[Shape]) -> list[Shape]:
     """The shapes of a layer's tops. UserError too where it looks for axes that a bottom lacks."""
+    for name, shape in zip(layer.param.bottom, bottom, strict=True):
+        if 0 in shape and not layer.takes_empty:
+            text = f'"{name}" has shape {shape}: only Python and Silence take what has no elements'
+            layer.fail("bottom", text)
     try:
         return layer.setup(bottom)
     except (IndexError, ValueError) as error:

@@ -98,6 +98,8 @@ class Layer:
     """Tops, such as masks, through which no gradient goes back."""
     reshapes: bool = False
     """It may raise Reshaped while it runs."""
+    takes_empty: bool = False
+    """Its bottoms and tops may be without elements."""
     dynamic: bool = False
     """Its tops change their shapes all the time: a net that has one keeps every blob apart."""
     host_is_pure: bool = False
@@ -328,12 +330,12 @@ class Layer:
             self.fail(field, str(error))
 
     def check_shape(self, field: str, what: str, shape: Shape) -> None:
-        """Refuse a tensor that no blob of Caffe's could be: one without elements, or with more than
-        an int counts."""
-        if any(extent < 1 for extent in shape):
-            self.fail(
-                field, f"{what} would have shape {tuple(shape)}: each extent must be at least 1"
-            )
+        """Refuse a tensor that no blob could be: one without elements (unless the layer can do with
+        these), or with more than an int counts."""
+        least = 0 if self.takes_empty else 1
+        if any(extent < least for extent in shape):
+            wrong = f"{what} would have shape {tuple(shape)}"
+            self.fail(field, f"{wrong}: each extent must be at least {least}")
         if math.prod(map(int, shape)) > MOST_VALUES:
             self.fail(
                 field, f"{what} would have shape {tuple(shape)}: more than {MOST_VALUES} elements"

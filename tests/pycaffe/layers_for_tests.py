@@ -90,6 +90,28 @@ class Phase(caffe.Layer):
         top[0].data[()] = self.phase
 
 
+class Scripted(TimesTen):
+    """Reads what py-faster-rcnn's Caffe calls otherwise than BVLC's."""
+
+    def setup(self, bottom, top):
+        self.read = self.param_str_, str(self.phase), self.phase == 1
+
+
+class Empty(caffe.Layer):
+    """Has a top without elements, and one whose shape `forward` finds."""
+
+    def reshape(self, bottom, top):
+        top[0].reshape(0, 4)
+        top[1].reshape(1)
+
+    def forward(self, bottom, top):
+        assert top[0].data.shape == (0, 4)
+        top[1].reshape(int(bottom[0].data.flat[0]))
+
+    def backward(self, top, propagate_down, bottom):
+        bottom[0].diff[...] = 1
+
+
 class Growing(caffe.Layer):
     """Data of another size each time, which `reshape` settles."""
 

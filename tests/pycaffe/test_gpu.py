@@ -46,6 +46,18 @@ def test_forward_backward_and_shapes(pair):
             np.testing.assert_allclose(results[1][name], expected, rtol=1e-3, atol=1e-4)
 
 
+def test_tops_without_elements(pair):
+    text = INPUT + layer("Empty", top="none found")
+    text += layer("TimesTen", "none", "again") + layer("TimesTen", "found", "ten")
+    text += 'layer { name: "s" type: "Silence" bottom: "none" bottom: "again" }'
+    for net in pair(text):
+        for count in (0, 2, 0):
+            net.blobs["data"].data[...] = count
+            assert net.forward()["ten"].shape == (count,)
+            assert net.blobs["again"].data.shape == (0, 4)
+            assert net.backward()["data"].all()
+
+
 def test_what_a_script_writes_reaches_the_device(pair):
     first, second = pair(SIMPLE)
     for net in (first, second):

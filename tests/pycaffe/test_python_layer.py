@@ -79,6 +79,30 @@ def test_param_str(load):
         load(INPUT + layer("Times", param_str="ten"))
 
 
+def test_names_of_other_versions(load):
+    """caffe-fast-rcnn's param_str_, and its phases as text."""
+    for phase, read in ((caffe.TRAIN, ("3", "TRAIN", False)), (caffe.TEST, ("3", "TEST", True))):
+        assert load(INPUT + layer("Scripted", param_str="3"), phase).layers[1].read == read
+
+
+def test_tops_without_elements(load):
+    """Python layers, Silence and the splits between take them, and no other layer."""
+    text = INPUT + layer("Empty", top="none found")
+    text += layer("TimesTen", "none", "again") + layer("TimesTen", "found", "ten")
+    silence = 'layer { name: "s" type: "Silence" bottom: "none" bottom: "again" }'
+    net = load(text + silence)
+    for count in (0, 2, 0):
+        net.blobs["data"].data[...] = count
+        assert net.forward()["ten"].shape == (count,)
+        assert net.blobs["again"].data.shape == (0, 4)
+        assert net.backward()["data"].all()
+    inner = (
+        'layer { name: "ip" type: "InnerProduct" bottom: "none" inner_product_param {} top: "i" }'
+    )
+    with pytest.raises(UserError, match=r'"none" has shape \(0, 4\): only Python and Silence'):
+        load(INPUT + layer("Empty", top="none found") + inner)
+
+
 def test_what_a_class_leaves_alone_is_zero():
     """It shares its memory with other blobs, unlike in Caffe, where it was zero from the start."""
     text = """

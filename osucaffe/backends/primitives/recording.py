@@ -119,7 +119,8 @@ class Recorder:
         self.layer, self.position = layer, position
 
     def record(self, arguments: Primitive) -> None:
-        """Append a call of a primitive. Raises ValueError for an argument that is not a layer's."""
+        """Append a call of a primitive, unless nothing that it writes has elements. ValueError for
+        an argument that is not a layer's."""
         given = {name: getattr(arguments, name) for name in arguments.kinds}
         # A layer may go on with its list: a call keeps what it held.
         given |= {name: [*value] for name, value in given.items() if isinstance(value, list)}
@@ -133,6 +134,9 @@ class Recorder:
         writes = {name: given[name] for name, kind in kinds.items() if kind in _WRITTEN}
         settings = {name: value for name, value in given.items() if name not in reads | writes}
         call = Call(arguments.name, reads, writes, settings, self.layer, position=self.position)
+        written = [*call.written_tensors()]
+        if written and call.name != "host" and not any(tensor.count for tensor in written):
+            return
         self.add(call, [name for name in writes if kinds[name] == "Gradient"])
 
     def add(self, call: Call, gradients: Sequence[str] = ()) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import importlib
 import inspect
 import math
@@ -77,18 +78,29 @@ class HostBlobs(list[Any]):
 Hosts = Sequence[HostBlob]
 
 
+class Phase(enum.IntEnum):
+    """A phase as BVLC's Caffe has it, a number, and as py-faster-rcnn's: its text is the name."""
+
+    TRAIN, TEST = caffe_pb2.TRAIN, caffe_pb2.TEST
+
+    def __str__(self) -> str:
+        return self.name
+
+
 class PythonLayer:
     """The base of a user's layer. bottom and top are lists of HostBlob.
 
-    param_str: the text that the prototxt gives it. phase: 0 (TRAIN) or 1 (TEST). blobs: parameters.
+    param_str: the text that the prototxt gives it, which was param_str_ before Caffe 1.0. phase: 0
+    (TRAIN) or 1 (TEST). blobs: parameters.
     """
 
     type = "Python"
+    param_str_ = property(lambda self: self.param_str)
 
     def __init__(self, param: caffe_pb2.LayerParameter) -> None:
         self.layer_param = param
         self.param_str: str = param.python_param.param_str
-        self.phase: int = param.phase
+        self.phase = Phase(param.phase)
         self.blobs = HostBlobs()
 
     def setup(self, bottom: Hosts, top: Hosts) -> None:
@@ -111,6 +123,7 @@ class Python(Layer):
     bottoms = tops = (0, None)
     in_place = True
     reshapes = True
+    takes_empty = True
     instance: PythonLayer | None = None
     _bottom: list[HostBlob]
     _next = _RESHAPE

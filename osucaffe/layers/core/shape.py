@@ -203,6 +203,7 @@ class Split(Layer):
 
     tops = (1, None)
     alias = ("data",)
+    takes_empty = True
 
     def setup(self, bottom: Shapes) -> Shapes:
         return bottom * len(self.param.top)
@@ -217,6 +218,7 @@ class Silence(Layer):
 
     bottoms = (1, None)
     tops = (0, 0)
+    takes_empty = True
 
     def setup(self, bottom: Shapes) -> Shapes:
         return []

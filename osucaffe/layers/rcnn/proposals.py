@@ -16,11 +16,12 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ...errors import UserError
-from ...parsing import INT32, as_float, as_int, from_literal
+from ...parsing import INT32, as_float, as_int
 from .. import anchors
 from ..base import Arrays, Shapes, register
 from ..core.python import BUILT_IN, Hosts, PythonLayer
 from ..rows import HostRows
+from .settings import read_settings
 
 BUILT_IN |= dict.fromkeys(
     ("rpn.proposal_layer", "rpn.anchor_target_layer", "rpn.proposal_target_layer"), __name__
@@ -169,8 +170,8 @@ class RpnLayer(PythonLayer):
     def setup(self, bottom: Hosts, top: Hosts) -> None:
         text = self.param_str.strip()
         defaults = BOTH | (TEST if self.phase else TRAIN) | dict.fromkeys(self.required, 1)
-        try:  # YAML as these nets write it is a dictionary of Python, perhaps without its braces
-            given = from_literal(text if text.startswith("{") else "{" + text + "}")
+        try:
+            given = read_settings(text)
             if not isinstance(given, dict) or any(name not in given for name in self.required):
                 raise ValueError("it lacks what the layer needs")
             checked = {
