@@ -48,6 +48,7 @@ from .graph.weights import (
 )
 from .layer import layer_types
 from .layers.base import Reshaped, Splitter
+from .layers.reading.alignment import align
 from .proto import AnyWeights, caffe_pb2
 
 log = logging.getLogger("osucaffe")
@@ -122,6 +123,7 @@ class Net:
                 splitter=splitter,
             )
         )
+        align([(n.layer, n.top[0].shape) for n in self.nodes if n.top and not n.bottom])
         self.layers = [node.layer for node in self.nodes]
         self.layer_names: list[str] = [layer.name for layer in self.layers]
         self.parameters: list[Parameter] = adopt_parameters(self.layers, share, self.blobs)

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class DataConfig:
     """readers: threads or processes of each layer that reads (None: the layer's own choice).
-    skip_bad: leave out records that cannot be used. shuffle: records of a block; the blocks of an
-    LMDB come in another order in each epoch of training (0: key order). decode: what decodes a
+    skip_bad: leave out records that cannot be used. shuffle: records of a block; the blocks
+    come in another order in each epoch of training (0: as they lie). decode: what decodes a
     database's uncached JPEGs: the readers ("host"), the GPU that trains or tests on them
     ("gpu"), or "auto": that GPU's JPEG engines, if it has any and they are fastest for the net,
     else the readers.

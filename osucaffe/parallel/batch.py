@@ -30,11 +30,20 @@ def divide_batches(
     """The net with the batches of its TRAIN phase divided among the ranks.
 
     of: how many ranks' batches are divided, where there were more ranks than remain. UserError
-    where a batch cannot be divided, or a layer has a batch that is no `batch_size`.
+    where a batch cannot be divided, layers have batches of unlike sizes (parts of these would not
+    belong together), or a layer has a batch that is no `batch_size`.
     """
     divided = caffe_pb2.NetParameter()
     divided.CopyFrom(param)
-    for name, message in readers(divided):
+    for name, message in (found := [*readers(divided)]):
+        first, other = found[0][0], found[0][1].batch_size
+        if message.batch_size != other:
+            raise UserError(
+                f"{name}, batch_size: {message.batch_size}, and that of {first} is {other}: "
+                "--scal strong, or --elastic, would bring parts of the batches together that do "
+                "not belong together; use --scal weak without --elastic"
+            )
+    for name, message in found:
         size = message.batch_size * of
         if size % ranks:
             raise UserError(

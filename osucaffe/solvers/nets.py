@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import UserError
+from ..graph.prototxt.filter import filter_layers, net_state
 from ..net import Net
 from ..proto import caffe_pb2
 
@@ -24,6 +25,10 @@ class Choice:
     param: caffe_pb2.NetParameter
     level: int = 0
     stages: tuple[str, ...] = ()
+
+    def chosen(self, phase: str) -> caffe_pb2.NetParameter:
+        """A copy of the net's message with the layers that it has in a phase."""
+        return filter_layers(self.param, net_state(self.param, phase, self.level, self.stages))
 
     def build(self, **settings: Any) -> Net:
         """The net. settings: see Net."""

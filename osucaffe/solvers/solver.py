@@ -94,7 +94,7 @@ class Solver:
         if param.average_loss < 1:
             raise UserError(f"{file}: average_loss must be at least 1, not {param.average_loss}")
         choice = training_net(param, file, read_net)
-        self._choice = replace(choice, param=self.group.divide(choice.param))
+        self._choice = replace(choice, param=self.group.divide(choice.chosen("TRAIN")))
         self._test_choices = testing_nets(param, file, read_net)
         if param.test_interval > 0 and not self._test_choices:
             logger.warning("%s: test_interval is set, test_iter is not: nothing is tested", file)

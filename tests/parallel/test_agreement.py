@@ -69,6 +69,8 @@ def test_what_differs_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert told.startswith(
         "rank 1 has another --aggregation than rank 0 (blocking and not layerwise): "
     )
+    told = refusal(describe(source, cache="auto"), describe(source, cache="none"))
+    assert "another --cache than rank 0 (none and not auto)" in told
     assert "another kind of device (--gpu)" in refusal(own, describe(source, gpu="0"))
     told = refusal(own, describe(source, SOLVER.replace("0.1", "0.2")))
     assert "another base_lr of the solver than rank 0 (0.2 and not 0.1)" in told

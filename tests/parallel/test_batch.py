@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from osucaffe.errors import UserError
 from osucaffe.parallel.batch import describe, divide_batches
 from osucaffe.proto import LayerParameter, NetParameter, parse_text
+from osucaffe.solvers.nets import Choice
 
 NET = """
 layer { name: "d" type: "Data" top: "x" include { phase: TRAIN } data_param { batch_size: 12 } }
@@ -50,6 +53,28 @@ def test_a_batch_that_cannot_be_divided_is_refused() -> None:
         UserError, match=r'layer "d" \(Data\), batch_size: 12 cannot be divided among 5'
     ):
         divide_batches(net(), 5)
+
+
+def test_batches_of_unlike_sizes_are_not_divided() -> None:
+    unlike = net(
+        NET.replace("image_data_param { batch_size: 12 }", "image_data_param { batch_size: 6 }")
+    )
+    with pytest.raises(
+        UserError,
+        match=r'"i" \(ImageData\), batch_size: 6, and that of layer "d" \(Data\) is 12: --scal',
+    ):
+        divide_batches(unlike, 3)
+
+
+def test_layers_of_another_stage_are_not_compared() -> None:
+    rule = 'exclude { stage: "small" } image_data_param { batch_size: 6 }'
+    choice = Choice(
+        net(NET.replace("exclude { phase: TEST }\n  image_data_param { batch_size: 12 }", rule))
+    )
+    assert [each.name for each in replace(choice, stages=("small",)).chosen("TRAIN").layer] == ["d"]
+    divide_batches(replace(choice, stages=("small",)).chosen("TRAIN"), 3)
+    with pytest.raises(UserError, match="batch_size: 6"):
+        divide_batches(choice.chosen("TRAIN"), 3)
 
 
 def test_batches_that_are_shapes_are_refused() -> None:

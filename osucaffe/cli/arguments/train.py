@@ -119,7 +119,8 @@ def _data(add: Options) -> None:
     add.common("--readers", "--on_bad_record", "--ignore_exif")
     add(
         "--shuffle",
-        "read the LMDB in a new order each epoch, in blocks of BLOCK records (default: 256)",
+        "train on the records in a new order each epoch, in blocks of BLOCK records (default: "
+        "256); all data layers of a net bring theirs in the same order",
         Kind("BLOCK", positive),
         nargs="?",
         const=256,

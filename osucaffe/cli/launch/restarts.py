@@ -167,6 +167,9 @@ def _global_batches(args: argparse.Namespace, ranks: int, of: int) -> list[int]:
     from ...proto import read_net, read_solver
     from ...solvers.nets import training_net
 
-    net = training_net(read_solver(Path(args.solver)), args.solver, read_net).param
+    param = read_solver(Path(args.solver))
+    param.train_state.level = args.level or param.train_state.level
+    param.train_state.stage.extend(args.stage)
+    net = training_net(param, args.solver, read_net).chosen("TRAIN")
     divided = divide_batches(net, ranks, of=of)
     return [message.batch_size * ranks for _, message in readers(divided)]

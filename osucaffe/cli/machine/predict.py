@@ -210,8 +210,7 @@ class _Times:
         return sketch, estimate_times(sketch, self._cluster)
 
     def _param(self, divisor: int) -> caffe_pb2.NetParameter:
-        param = caffe_pb2.NetParameter()
-        param.CopyFrom(self._choice.param)
+        param = self._choice.chosen("TRAIN")
         for _, message in readers(param) if self._args.batch else ():
             message.batch_size = self._args.batch
         return divide_batches(param, divisor) if divisor > 1 else param

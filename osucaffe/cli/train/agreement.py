@@ -18,7 +18,7 @@ from ...proto import SolverParameter, read_net
 from ...solvers.nets import testing_nets, training_net
 
 _OWN = (
-    *("solver", "weights", "snapshot", "tuning", "gpu", "threads", "readers", "cache", "decode"),
+    *("solver", "weights", "snapshot", "tuning", "gpu", "threads", "readers", "decode"),
     *("log_dir", "trace", "tensorboard", "no_progress", "interface", "run"),
 )
 """Options that may differ between ranks, or whose file is compared, not its path."""

@@ -80,9 +80,8 @@ class DenseImageSource(RecordStream[tuple[np.ndarray, np.ndarray]]):
     if random_crop and else at the centre. unknown: the label of the padding of an image that is
     smaller than the crop (None: not allowed). mirror: half of them are mirrored. divide: the
     factor by which labels are smaller. read_labels: reads images of labels. varies: images may
-    have any size, for use one by one. shuffle: another order in each epoch. The rest is as in
-    RecordStream. `shape` is that of the resulting images, `label_shape` (1, height, width) that
-    of labels.
+    have any size, for use one by one. The rest is as in RecordStream. `shape` is that of the
+    resulting images, `label_shape` (1, height, width) that of labels.
 
     A batch is data (N, *shape), labels (N, *label_shape) and, if requested, the fractions of
     height and width that each image fills (N, 1, 1, 2).
@@ -105,13 +104,12 @@ class DenseImageSource(RecordStream[tuple[np.ndarray, np.ndarray]]):
         divide: int = 1,
         read: Callable[[str, tuple[int, int] | None], np.ndarray] = read_labels,
         varies: bool = False,
-        shuffle: bool = False,
         **options: Any,
     ) -> None:
         self._path, self._transform = path, transform
         self._pairs = read_pairs(path, root, kind, unknown or 0)
         none = f"the list {path} has no image that can be used"
-        super().__init__(len(self._pairs), none, block=int(shuffle), **options)
+        super().__init__(len(self._pairs), none, **options)
         self._colour, self._size, self._scales, self._divide = colour, size, scales, divide
         self._crop, self._random_crop, self._mirror = crop, random_crop, mirror
         self._unknown, self._read_labels, self._varies = unknown, read, varies

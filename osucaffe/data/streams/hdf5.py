@@ -13,7 +13,7 @@ from ...files import read_file
 from ...labels import Labels
 from ...parsing import lines_of
 from ...proto.hdf5 import Dataset, reading_hdf5
-from .order import permutation
+from .order import Arrangement, permutation, records_at
 
 _WHAT = "HDF5 file of data"
 
@@ -23,17 +23,25 @@ class Hdf5Source:
 
     path: a file that lists the HDF5 files, one a line. Every file has each data set, of as many
     rows as the others; of all files the data sets have one shape but for the rows. shuffle: other
-    orders of the files, and of the rows in each, in every epoch. `shapes`: those of one row.
-    A file's rows are read at once and stay in memory until the next file's are needed.
+    orders of the files, and of the rows in each, in every epoch. block: else, as for
+    order.records_at, of the rows of all files. `shapes`: those of one row.
+    A file's rows are read at once and stay in memory until the next file's are needed; with blocks,
+    for good.
     labels: of each data set, the labels that it may hold (set them before the first batch).
     """
 
     def __init__(
-        self, path: str, names: Sequence[str], *, shuffle: bool = False, seed: int = 0
+        self,
+        path: str,
+        names: Sequence[str],
+        *,
+        shuffle: bool = False,
+        block: int = 0,
+        seed: int = 0,
     ) -> None:
         self._path, self._names = path, list(names)
         self.labels = [Labels() for _ in names]
-        self._shuffle, self._seed = shuffle, seed
+        self._shuffle, self._block, self._seed = shuffle, block, seed
         self._files = self._read_list()
         described = [self._describe(file) for file in self._files]
         self.shapes = described[0][1]
@@ -45,21 +53,30 @@ class Hdf5Source:
                         f"{self._files[0]} are {first}: all files need one shape"
                     )
         self._counts = np.array([rows for rows, _ in described])
-        self._total = int(self._counts.sum())
-        if not self._total:
+        self._ends = np.cumsum(self._counts)
+        self._kept = np.arange(self._ends[-1])
+        if not len(self):
             raise UserError(f"the HDF5 files that {path} lists have no rows")
         self._lock = threading.Lock()
-        self._loaded: tuple[int, list[np.ndarray]] = (-1, [])
+        self._loaded: dict[int, list[np.ndarray]] = {}
 
     def __len__(self) -> int:
-        return self._total
+        return len(self._kept)
+
+    @property
+    def arrangement(self) -> Arrangement | None:
+        """None if files are shuffled: no other stream has that order."""
+        return None if self._shuffle else Arrangement(len(self), self._block, 0)
+
+    def keep(self, records: np.ndarray) -> None:
+        """Bring only these of the rows from now on, of all files' in the order of the list."""
+        self._kept = records
 
     def rows(self, positions: np.ndarray) -> np.ndarray:
         """Which rows, of all files' in the order of the list, come at these positions of the
         stream: int32 (*of positions, 1)."""
         files, rows = self._at(positions)
-        begins = np.cumsum(self._counts) - self._counts
-        return (begins[files] + rows).astype(np.int32)[..., None]
+        return ((self._ends - self._counts)[files] + rows).astype(np.int32)[..., None]
 
     def fill_whole(self, position: int, arrays: Sequence[np.ndarray]) -> None:
         """The same as `fill`: rows enter a batch unchanged."""
@@ -74,34 +91,37 @@ class Hdf5Source:
 
     def _at(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The files, and the rows in them, that come at these positions of the stream."""
-        epochs, indices = np.divmod(positions, self._total)
+        if not self._shuffle:
+            _, indices = records_at(positions, len(self), block=self._block, seed=self._seed)
+            kept = self._kept[indices]
+            files = np.searchsorted(self._ends, kept, side="right")
+            return files, kept - (self._ends - self._counts)[files]
+        epochs, indices = np.divmod(positions, len(self))
         files, rows = np.empty_like(indices), np.empty_like(indices)
         for epoch in np.unique(epochs).tolist():
             chosen = epochs == epoch
-            order = self._permutation(epoch, len(self._files))
+            order = permutation(self._seed, epoch, len(self._files))
             counts = self._counts[order]
             index = np.searchsorted(np.cumsum(counts), indices[chosen], side="right")
             files[chosen] = order[index]
             rows[chosen] = indices[chosen] - (np.cumsum(counts) - counts)[index]
-            for file in np.unique(files[chosen]).tolist() if self._shuffle else []:
-                there = chosen & (files == file)
-                mixed = self._permutation(epoch * len(self._files) + file, int(self._counts[file]))
-                rows[there] = mixed[rows[there]]
+            for file in np.unique(files[chosen]).tolist():
+                there, number = chosen & (files == file), epoch * len(self._files) + file
+                rows[there] = permutation(self._seed, number, int(self._counts[file]))[rows[there]]
         return files, rows
-
-    def _permutation(self, epoch: int, count: int) -> np.ndarray:
-        return permutation(self._seed, epoch, count) if self._shuffle else np.arange(count)
 
     def _rows(self, file: int) -> list[np.ndarray]:
         """All rows of a file, as float32."""
         with self._lock:
-            if self._loaded[0] != file:
+            if file not in self._loaded:
                 with reading_hdf5(self._files[file], _WHAT) as opened:
                     values = [opened.array(name, np.float32) for name in self._names]
                 for name, labels, array in zip(self._names, self.labels, values, strict=True):
                     labels.check_all(array, f'{self._files[file]}: data set "{name}"')
-                self._loaded = file, values
-            return self._loaded[1]
+                if not self._block:
+                    self._loaded.clear()
+                self._loaded[file] = values
+            return self._loaded[file]
 
     def _read_list(self) -> list[str]:
         try:

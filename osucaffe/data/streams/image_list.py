@@ -80,7 +80,7 @@ class ImageListSource(ImageStream):
     """The images of a list, resized and transformed.
 
     root: the prefix of each name. size: (height, width) of all images (None: their own).
-    shuffle: another order in each epoch. The rest is as in ImageStream.
+    The rest is as in ImageStream.
     """
 
     def __init__(
@@ -91,14 +91,13 @@ class ImageListSource(ImageStream):
         root: str = "",
         colour: bool = True,
         size: tuple[int, int] | None = None,
-        shuffle: bool = False,
         **options: Any,
     ) -> None:
         self._path, self._root, self._size, self._colour = path, root, size, colour
         self._entries = read_list(path)
         check_root(root, self._entries)
         none = f"the list {path} has no image that can be used"
-        super().__init__(len(self._entries), none, transform, block=int(shuffle), **options)
+        super().__init__(len(self._entries), none, transform, **options)
 
     def load(self, record: int) -> Labelled:
         name, label = self._entries[record]
@@ -137,7 +136,6 @@ class NumberedImageSource(RecordStream[tuple[np.ndarray, np.ndarray]]):
         maps: str | None = None,
         colour: bool = True,
         size: tuple[int, int] | None = None,
-        shuffle: bool = False,
         **options: Any,
     ) -> None:
         def parse(line: str) -> tuple[str, np.ndarray]:
@@ -151,7 +149,7 @@ class NumberedImageSource(RecordStream[tuple[np.ndarray, np.ndarray]]):
         self._root, self._maps, self._colour, self._size = root, maps, colour, size
         self._transform = transform
         none = f"the list {path} has no image that can be used"
-        super().__init__(len(self._entries), none, block=int(shuffle), **options)
+        super().__init__(len(self._entries), none, **options)
         image, _ = self.bad.usable(0, len(self), self._load, none)[0]
         self.record_shape = image.shape
         self.shape = transform.prepare(image.shape)

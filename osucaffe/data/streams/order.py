@@ -7,10 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
 from ...backends.random import mix64
+
+
+class Arrangement(NamedTuple):
+    """What an order depends on besides the seed: streams in which it is the same bring the same
+    records together. start: the record that comes first, where `block` is 0."""
+
+    records: int
+    block: int
+    start: int
 
 
 @lru_cache(maxsize=8)

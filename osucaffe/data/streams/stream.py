@@ -11,7 +11,7 @@ import numpy as np
 from ...labels import Labels
 from ..ahead.parallel_map import BadRecords
 from ..pictures.transform import record_draws
-from .order import first_record, records_at
+from .order import Arrangement, first_record, records_at
 
 Item = TypeVar("Item")
 
@@ -38,12 +38,21 @@ class RecordStream(ABC, Generic[Item]):
         self._count, self._none = count, none
         self._seed, self._block = seed, block
         self._start = first_record(seed, rand_skip)
+        self._kept: np.ndarray | None = None
         self.bad = bad or BadRecords()
         self.labels = Labels()
 
     def __len__(self) -> int:
-        """How many items there are."""
-        return self._count
+        """How many items an epoch has."""
+        return self._count if self._kept is None else len(self._kept)
+
+    @property
+    def arrangement(self) -> Arrangement | None:
+        return Arrangement(len(self), self._block, self._start)
+
+    def keep(self, records: np.ndarray) -> None:
+        """Bring only these of the items from now on; none of them can be skipped any more."""
+        self._kept, self.bad = records, BadRecords()
 
     def file_name(self, record: int) -> str:
         """The name of the file that an item is from; else its number."""
@@ -72,11 +81,14 @@ class RecordStream(ABC, Generic[Item]):
 
     def usable(self, record: int, draw: int) -> Item:
         """An item, or if it is bad and to be skipped the next good one."""
-        return self.bad.usable(record, len(self), lambda at: self.read(at, draw), self._none)[0]
+        return self.bad.usable(record, self._count, lambda at: self.read(at, draw), self._none)[0]
 
     def order(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The epochs and the items at these positions of the stream."""
-        return records_at(self._start + positions, len(self), block=self._block, seed=self._seed)
+        epochs, records = records_at(
+            self._start + positions, len(self), block=self._block, seed=self._seed
+        )
+        return epochs, records if self._kept is None else self._kept[records]
 
     def drawn(self, position: int, count: int) -> list[tuple[int, int]]:
         """The items at the next positions of the stream, and the random bits of each."""

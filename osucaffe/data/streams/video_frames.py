@@ -122,12 +122,11 @@ class VideoFrameSource(RecordStream[Clips]):
         mirror: bool = False,
         invert: bool = False,
         random: bool = False,
-        shuffle: bool = False,
         **options: Any,
     ) -> None:
         self._transform, self._videos = transform, read_videos(path, root)
         none = f"the list {path} has no video that can be used"
-        super().__init__(len(self._videos), none, block=int(shuffle), **options)
+        super().__init__(len(self._videos), none, **options)
         self._pattern, self._flow = pattern, flow
         self._segments, self._length = segments, length
         self._size, self._crops, self._mirror = size, crops, mirror

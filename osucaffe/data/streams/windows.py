@@ -189,6 +189,10 @@ class WindowSource(RecordStream[Sample]):
             name = self._root + self._file.images[window.image]
             labels.check(window.label, f"{self._path}: a foreground window of {name}")
 
+    @property
+    def arrangement(self) -> None:
+        return None
+
     def order(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return np.zeros_like(positions), positions  # there are no epochs
 

@@ -7,8 +7,10 @@ import functools
 import math
 
 from ...backends.cores import usable_cores
+from ...backends.uploads import available_memory
 from ...data.databases.database import open_database
 from ...data.resident.cache import CachedBatches
+from ...data.resident.memory_limit import SHARE
 from ...data.streams.hdf5 import Hdf5Source
 from ...data.streams.image_list import ImageListSource, NumberedImageSource
 from ...data.streams.patches import PatchSource
@@ -35,13 +37,12 @@ class Data(Images):
         transform = self.read_transform()
         with self.blame("data_param.source"):
             database = open_database(param.source)
-        block = self.data_config.shuffle if self.phase == "TRAIN" else 0
         source = DatumSource(
             database,
             transform,
             seed=self.seed,
             rand_skip=param.rand_skip,
-            block=block or int(param.shuffle),
+            block=self.block(param.shuffle),
             bad=self.bad_records,
             raw=self.takes_raw,
         )
@@ -107,7 +108,7 @@ class ImageFloatData(Stream):
                 maps=numbers.heatmap_dir if numbers.with_heatmap else None,
                 colour=param.is_color,
                 size=size,
-                shuffle=param.shuffle,
+                block=self.block(param.shuffle),
                 seed=self.seed,
                 rand_skip=param.rand_skip,
                 bad=self.bad_records,
@@ -210,10 +211,21 @@ class HDF5Data(Stream):
         if self.param.HasField("transform_param"):
             self.fail("transform_param", "HDF5Data does not transform: write what the net needs")
         self.require_source("hdf5_data_param", "name a file that lists HDF5 files", "rows")
+        block = 0 if param.shuffle else self.block(False)
         with self.blame("hdf5_data_param.source"):
-            source = Hdf5Source(param.source, self.param.top, shuffle=param.shuffle, seed=self.seed)
+            source = Hdf5Source(
+                param.source,
+                self.param.top,
+                shuffle=param.shuffle,
+                block=block,
+                seed=self.seed,
+            )
         shapes: Shapes = [(param.batch_size, *shape) for shape in source.shapes]
-        if not self.stays_on_device(4 * len(source) * sum(map(math.prod, source.shapes))):
+        nbytes = 4 * len(source) * sum(map(math.prod, source.shapes))
+        if block and nbytes > SHARE * available_memory():
+            text = f"--shuffle keeps all its rows in memory, and {nbytes:,} bytes are too many"
+            self.fail("hdf5_data_param.source", f"{text}: set hdf5_data_param.shuffle instead")
+        if not self.stays_on_device(nbytes):
             return self.stream(source, shapes, threads=1)
         self._source, self.records = source, len(source)
         parts, fed = ([(shape, "float32") for shape in of] for of in (source.shapes, shapes))

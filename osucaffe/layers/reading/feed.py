@@ -124,11 +124,16 @@ class Stream(Feed):
         return {
             "root": param.root_folder,
             "size": self.read_size(message),
-            "shuffle": param.shuffle,
+            "block": self.block(param.shuffle),
             "seed": self.seed,
             "rand_skip": param.rand_skip,
             "bad": self.bad_records,
         }
+
+    def block(self, shuffle: bool) -> int:
+        """How many records come together, as for records_at: one where the layer's own settings
+        shuffle; else as many as --shuffle says, in training."""
+        return 1 if shuffle else self.data_config.shuffle if self.phase == "TRAIN" else 0
 
     @property
     def bad_records(self) -> BadRecords:

@@ -177,6 +177,6 @@ class SegData(PixelLabels):
         with self.blame(f"{self.where}.source"):
             return SizedImageSource(
                 param.source, self.read_transform("mirror"), sizes, root=param.root_dir,
-                mirror=transformation.mirror, shuffle=param.shuffle, seed=self.seed,
+                mirror=transformation.mirror, block=self.block(param.shuffle), seed=self.seed,
                 bad=self.bad_records,
             )  # fmt: skip

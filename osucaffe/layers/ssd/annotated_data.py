@@ -50,7 +50,7 @@ class AnnotatedData(Varying):
             database = open_database(param.source)
             source = AnnotatedSource(
                 database, self.param, self.phase, self.fail, seed=self.seed,
-                block=self.data_config.shuffle if self.phase == "TRAIN" else 0,
+                block=self.block(param.shuffle),
                 bad=self.bad_records,
             )  # fmt: skip
         if source.varies and param.batch_size > 1:

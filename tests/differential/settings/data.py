@@ -180,7 +180,8 @@ def shuffles(case: Case) -> bool:
 
 def check_shuffles(case: Case, files: Files, epochs: list[list[int]]) -> None:
     """Epochs that are shuffled have other orders, where chance alone would not make them alike."""
-    units = [-(-part // max(1, case["block"])) for part in files.parts if part]
+    parts = files.parts if case["shuffle"] else [sum(files.parts)]
+    units = [-(-part // max(1, case["block"])) for part in parts if part]
     orders = math.prod(map(math.factorial, [*units, len(units)]))
     if shuffles(case) and (len(epochs) - 1) * math.log2(orders) > SURE:
         assert any(epoch != epochs[0] for epoch in epochs), "order: the same in each epoch"
@@ -192,7 +193,7 @@ def wrong(case: Case, files: Files, epoch: list[int], start: int) -> str:
         return "one comes twice"
     shuffled = shuffles(case)
     steps = [(one, other) for one, other in itertools.pairwise(epoch)]
-    if case["layer"] == "HDF5Data" and shuffled:
+    if case["layer"] == "HDF5Data" and case["shuffle"]:
         file = np.repeat(np.arange(len(files.parts)), files.parts)
         runs = [key for key, _ in itertools.groupby(file[epoch].tolist())]
         return "" if len(set(runs)) == len(runs) else "files are mixed"

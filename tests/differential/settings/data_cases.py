@@ -92,7 +92,8 @@ def draw(random: np.random.Generator) -> Case:
     case["stop"], case["before"] = number(1, case["batches"] - 1), number(0, 3)
     if layer == "HDF5Data":
         case |= {"shuffle": one(True, False), "files": number(1, 4)}
-        return case | {"dtype": one("float32", "float64", "uint8", "int32")}
+        dtype = one("float32", "float64", "uint8", "int32")
+        return case | {"dtype": dtype, "block": one(0, 0, 1, 2, 3)}
     case |= {
         "crop": one(0, min(extents) - number(0, 3) if large else number(3, 5)),
         "mirror": one(True, False),
@@ -127,6 +128,7 @@ def draw(random: np.random.Generator) -> Case:
             "colour": one(True, False),
             "root": one(True, False),
             "coded": one("jpg", "png"),
+            "block": one(0, 0, 1, 2, 3),
         }
     coded = one("", "", "jpg", "png", "float")
     return case | {

@@ -35,6 +35,8 @@ CASES = 16
         {"layer": "HDF5Data", "records": 12, "files": 3, "dtype": "int32", "batches": 8},
         {"layer": "HDF5Data", "records": 12, "files": 3, "shuffle": True, "cache": "device",
          "batches": 20, "ranks": 3},
+        {"layer": "HDF5Data", "records": 13, "files": 3, "block": 4, "batches": 20, "ranks": 3},
+        {"layer": "ImageData", "coded": "png", "records": 13, "block": 3, "batches": 10},
         {"layer": "MemoryData", "records": 6, "batches": 5},
         {"layer": "MemoryData", "records": 6, "added": True, "scale": 0.5, "mean": "each"},
         {"layer": "WindowData", "coded": "png", "crop": 8, "batch": 8, "cache_images": True,
