@@ -9,7 +9,7 @@ import os
 from collections.abc import Collection, Iterator
 
 from ....parsing import from_json
-from ..runtime.cache import cache_folder, keep
+from ..runtime.cache import cache_folder, cached, keep
 
 
 class Choices:
@@ -24,10 +24,12 @@ class Choices:
         self._chosen = self._read()
 
     def _read(self) -> dict[str, tuple[str, float]]:
+        if (file := cached(self.path.name)) is None:
+            return {}
         try:
             return {
                 key: (str(choice), float(taken))
-                for key, (choice, taken) in from_json(self.path.read_text()).items()
+                for key, (choice, taken) in from_json(file.read_text()).items()
             }
         except (OSError, ValueError, TypeError, AttributeError):
             return {}

@@ -23,7 +23,7 @@ from ..libraries.cudnn import (
 )
 from ..libraries.cudnn_enums import BehaviorNote, HeurMode, NumericalNote
 from ..runtime.background import Task, begin
-from ..runtime.cache import cache_folder, keep
+from ..runtime.cache import cache_folder, cached, keep
 from ..runtime.out_of_memory import is_out_of_memory
 from .cudnn_graph import Convolution
 
@@ -190,7 +190,8 @@ class CudnnPlans:
 
 def _plan_of(name: str, file: Path, convolution: Convolution, handle: Handle) -> Plan:
     with contextlib.suppress(OSError, UnicodeDecodeError, CudnnError):
-        return Plan.parse(handle, file.read_text())
+        if kept := cached(file.name):
+            return Plan.parse(handle, kept.read_text())
     configuration = configure(handle, convolution.graph(handle), Configuration.parse(name))
     return Plan.build(handle, configuration)
 

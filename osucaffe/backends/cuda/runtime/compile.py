@@ -16,7 +16,7 @@ from ...tensor import Tensor
 from ..layout import c_type
 from . import device, nvrtc
 from .background import Task, begin
-from .cache import cache_folder, keep_somewhere
+from .cache import cache_folder, cached, keep_somewhere
 
 FOLDER = Path(__file__).parent.parent / "kernels"
 DEFAULT_SHARED = 48 << 10
@@ -87,10 +87,9 @@ def _compiled_file(text: str, options: tuple[str, ...]) -> Path:
     """The file, in the cache, of what NVRTC makes of a text. RuntimeError has its log."""
     version, library = _library()
     source = "\n".join([text, *options, version])
-    path = cache_folder() / f"{hashlib.sha256(source.encode()).hexdigest()}.cubin"
-    if path.exists():
-        return path
-    return keep_somewhere(path, in_child(library, text, options))
+    name = f"{hashlib.sha256(source.encode()).hexdigest()}.cubin"
+    kept = cached(name)
+    return kept or keep_somewhere(cache_folder() / name, in_child(library, text, options))
 
 
 def in_child(library: str, text: str, options: tuple[str, ...]) -> bytes:
