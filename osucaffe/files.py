@@ -10,13 +10,15 @@ import logging
 import os
 import platform
 import re
+import secrets
 import select
 import shutil
 import stat
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from .errors import UserError, reason
 from .parsing import lines_of
@@ -26,6 +28,12 @@ _PATIENCE = (3.0, 6.0)
 """Seconds to wait for who writes into a pipe, until it is told, and from then on."""
 _LONGEST = 1 << 28
 """Bytes that are read of what is no file: a model, say, that a pipe brings."""
+_STEM = 100
+"""Bytes of a file's name that its temporary's has, which so is never too long."""
+_making = threading.Lock()
+"""Held from when a temporary has its name until it is locked; for ever once the process ends."""
+_temporaries: set[Path] = set()
+"""Those of this process."""
 
 
 def read_bytes(path: str | Path) -> bytes:
@@ -98,16 +106,15 @@ def unreadable(path: str | Path, error: OSError) -> UserError:
 
 def write_bytes(path: str | Path, *content: bytes) -> None:
     """Write a file, whole or not at all. Raises UserError, before it writes if space is short."""
-    with replacing(path) as temporary:
-        if temporary != Path(path):  # no device or pipe
-            _check_space(temporary.parent, sum(map(len, content)))
-        with temporary.open("wb") as file:
-            file.writelines(content)
+    with replacing(path) as file:
+        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # no device or pipe
+            _check_space(file.fileno(), sum(map(len, content)))
+        file.writelines(content)
 
 
-def _check_space(folder: Path, needed: int) -> None:
-    """OSError where the disk cannot hold so many bytes more."""
-    disk = os.statvfs(folder)
+def _check_space(descriptor: int, needed: int) -> None:
+    """OSError where the disk of a file cannot hold so many bytes more."""
+    disk = os.fstatvfs(descriptor)
     free = disk.f_bavail * disk.f_frsize
     if disk.f_blocks and needed > free:  # some network file systems do not tell: no blocks at all
         raise OSError(
@@ -116,54 +123,99 @@ def _check_space(folder: Path, needed: int) -> None:
 
 
 @contextmanager
-def replacing(path: str | Path) -> Iterator[Path]:
-    """The path of a temporary file that takes the place of `path` when the block has ended well.
+def replacing(path: str | Path) -> Iterator[BinaryIO]:
+    """A temporary file, open for writing, that takes the place of `path` when the block has ended
+    well.
 
-    It lies in the same folder, with the same suffix, and reaches the disk before it is renamed: a
-    crash leaves the old file or the new one. When the block fails, nothing is left; an OSError
-    becomes a UserError. A device or a pipe (/dev/null) is written to as it is.
+    It lies in the same folder, and reaches the disk before it is renamed: a crash leaves the old
+    file or the new one. When the block fails, nothing is left; an OSError becomes a UserError. A
+    device or a pipe (/dev/null) is written to as it is.
     """
     path = Path(path)
     try:
         if path.exists() and not path.is_file():
-            yield path
+            with path.open("wb") as file:
+                yield file
         else:
             with temporary_beside(path) as temporary:
-                yield temporary
-                _synchronize(temporary)
-                temporary.replace(path)
+                with open(temporary.descriptor, "w+b", closefd=False) as file:
+                    yield file
+                os.fsync(temporary.descriptor)
+                temporary.path.replace(path)
                 _synchronize(path.parent)
     except OSError as error:
         raise UserError(f"{path}: cannot write it: {reason(error)}") from None
 
 
-def _synchronize(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+def _synchronize(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
+def open_new(path: str, flags: int) -> int:
+    """An opener (of `open`) for files that must not be there yet, not even as a link, with which
+    another user of the folder would have a file of ours overwritten. OSError."""
+    return os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+
+
+class Temporary(NamedTuple):
+    """A new file or folder. descriptor: of it, whatever its path leads to by now: in a folder that
+    others may write to, they can put a link in its place."""
+
+    path: Path
+    descriptor: int
+
+    @property
+    def open_path(self) -> Path:
+        """A path that leads to what the descriptor stands for, where the system has such."""
+        path = Path("/proc/self/fd", str(self.descriptor))
+        return path if path.exists() else self.path
+
+
 @contextlib.contextmanager
-def temporary_beside(path: Path, *, folder: bool = False) -> Iterator[Path]:
-    """An empty file, or folder, in the folder of `path` and with its suffix; what is left of it at
-    the end is removed. OSError where it cannot be made."""
-    suffix = "" if folder else path.suffix
-    stem = path.name.removesuffix(suffix)
-    temporary = path.with_name(f".{stem}.{platform.node()}.{os.getpid()}.tmp{suffix}")
-    descriptor = None
+def temporary_beside(path: Path, *, folder: bool = False) -> Iterator[Temporary]:
+    """An empty file, or folder, in the folder of `path`; what is left of it at the end is removed.
+    OSError where it cannot be made."""
+    temporary, descriptor = _name_beside(path), None
     try:
-        _remove(temporary)  # an earlier process had the number of this one
-        if folder:
-            temporary.mkdir()
-        descriptor = os.open(temporary, os.O_RDONLY if folder else os.O_RDWR | os.O_CREAT, 0o666)
-        _lock(descriptor)
-        yield temporary
+        with _making:
+            _temporaries.add(temporary)
+            if folder:
+                temporary.mkdir()
+                descriptor = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            else:
+                descriptor = open_new(str(temporary), os.O_RDWR)
+            _lock(descriptor)
+        yield Temporary(temporary, descriptor)
     finally:
         if descriptor is not None:
             os.close(descriptor)
         _remove(temporary)
+        _temporaries.discard(temporary)
+
+
+def _name_beside(path: Path) -> Path:
+    """One that nobody can foresee."""
+    stem = os.fsdecode(os.fsencode(path.name)[:_STEM])
+    own = f"{platform.node()}.{os.getpid()}.{secrets.token_hex(8)}"
+    return path.with_name(f".{stem}.{own}.tmp")
+
+
+def check_length(path: str | Path) -> None:
+    """OSError if the file system has no names so long as that of this file, or of its temporary."""
+    for each in Path(path), _name_beside(Path(path)):
+        with contextlib.suppress(FileNotFoundError):
+            os.lstat(each)
+
+
+def remove_temporaries() -> None:
+    """Remove those of this process, which is about to end: no thread makes another."""
+    _making.acquire(timeout=1)
+    for path in list(_temporaries):
+        _remove(path)
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -176,18 +228,19 @@ def remove_leftovers(folder: Path) -> None:
 
 def _is_leftover(path: Path) -> bool:
     """Whether it is a temporary of this host, whose process has ended, and that none has locked."""
-    form = rf"\..+\.{re.escape(platform.node())}\.(\d+)\.tmp(\.[^.]*)?"
+    form = rf"\..+\.{re.escape(platform.node())}\.(\d+)\.(\w+\.)?tmp(\.[^.]*)?"
     name = re.fullmatch(form, path.name, re.DOTALL)
-    if not name or _runs(int(name[1])):
+    if not name or (int(name[1]) != os.getpid() and _runs(int(name[1]))):
         return False
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return False
-    try:
-        return _lock(descriptor)
-    finally:
-        os.close(descriptor)
+    with _making:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            return False
+        try:
+            return _lock(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _runs(process: int) -> bool:

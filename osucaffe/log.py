@@ -12,14 +12,17 @@ import getpass
 import logging
 import os
 import platform
+import secrets
 import shlex
 import sys
 import threading
 import time
 from collections.abc import Callable
+from io import TextIOWrapper
 from pathlib import Path
 
 from .errors import UserError
+from .files import open_new
 from .messages import printable
 
 quiet = False
@@ -71,7 +74,10 @@ class StandardError(logging.Handler):
 
 
 class File(logging.FileHandler):
-    """Writes to a file for as long as it can be written: a full disk does not end a run."""
+    """Writes to a new file for as long as it can be written: a full disk does not end a run."""
+
+    def _open(self) -> TextIOWrapper:
+        return open(self.baseFilename, "a", encoding="utf-8", opener=open_new)
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Say once that the file is given up."""
@@ -94,7 +100,7 @@ def start(log_dir: str | None = None, program: str = "osucaffe") -> StandardErro
     standard_error.setLevel(logging.WARNING if quiet else logging.INFO)
     logger.addHandler(standard_error)
     if log_dir:
-        file = File(_new_file(Path(log_dir), program), encoding="utf-8")
+        file = _new_file(Path(log_dir), program)
         file.setFormatter(Formatter())
         logger.addHandler(file)
     return standard_error
@@ -114,21 +120,28 @@ def stop() -> None:
     logger.propagate = True
 
 
-def _new_file(directory: Path, program: str) -> Path:
+def _new_file(directory: Path, program: str) -> File:
     """Create the log file with glog's heading and name; PROGRAM.INFO links to the newest."""
     now = time.localtime()
     host = platform.node().split(".")[0] or "localhost"
     stamp = time.strftime("%Y%m%d-%H%M%S", now)
     name = f"{program}.{host}.{_user()}.log.INFO.{stamp}.{os.getpid()}"
-    path, link = directory / name, directory / f"{program}.INFO"
+    link = directory / f"{program}.INFO"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        path.write_text(
+        try:
+            file = File(directory / name)
+        except FileExistsError:  # of this second, or another user's
+            name += f".{secrets.token_hex(8)}"
+            file = File(directory / name)
+        assert file.stream
+        file.stream.write(
             f"Log file created at: {time.strftime('%Y/%m/%d %H:%M:%S', now)}\n"
             f"Running on machine: {host}\n"
             f"Command: {printable(shlex.join(['osucaffe', *sys.argv[1:]]))}\n"
             "Log line format: [IWEF]mmdd hh:mm:ss.uuuuuu threadid file:line] msg\n"
         )
+        file.flush()
     except OSError as error:
         raise UserError(
             f"{directory}: cannot write the log there ({error.strerror}): "
@@ -139,7 +152,7 @@ def _new_file(directory: Path, program: str) -> Path:
         link.symlink_to(name)
     except OSError:
         pass  # Some file systems have no links; the log itself is there.
-    return path
+    return file
 
 
 def _user() -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -48,3 +50,20 @@ def test_a_log_dir_that_is_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"file: cannot write the log there"):
         log.start(str(tmp_path / "file"))
+
+
+@pytest.mark.parametrize("make", [os.symlink, os.link])
+def test_a_log_follows_no_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[..., None]
+) -> None:
+    """Another user of the folder, who foresees the name, would have a file of ours overwritten."""
+    monkeypatch.setattr(log.time, "strftime", lambda *_: "20260101-000000")
+    log.start(str(tmp_path / "a"))
+    [name] = [path.name for path in (tmp_path / "a").iterdir() if path.name != "osucaffe.INFO"]
+    (tmp_path / "b").mkdir()
+    (tmp_path / "victim").write_text("precious")
+    make(tmp_path / "victim", tmp_path / "b" / name)
+    log.start(str(tmp_path / "b"))
+    logging.getLogger("osucaffe").info("text")
+    assert (tmp_path / "victim").read_text() == "precious"
+    assert (tmp_path / "b" / "osucaffe.INFO").read_text().splitlines()[-1].endswith("] text")

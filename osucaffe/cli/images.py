@@ -46,9 +46,15 @@ def to_image(planes: np.ndarray, mode: str | None = None) -> Image:
 def save_image(image: Image, path: str | Path, kind: str | None = None, **options: Any) -> None:
     """Write an image in a format of Pillow's, or that of the file's suffix. UserError if that is
     impossible: WebP has at most 16,383 pixels to a side."""
+    from PIL import Image
+
+    suffix = Path(path).suffix
     try:
-        with replacing(path) as temporary:
-            image.save(temporary, kind, **options)
+        kind = kind or Image.registered_extensions().get(suffix.lower())
+        if kind is None:
+            raise ValueError(f"unknown file extension: {suffix}")
+        with replacing(path) as file:
+            image.save(file, kind, **options)
     except (ValueError, OSError) as error:
         raise UserError(f"{path}: cannot write the picture: {error}") from None
 

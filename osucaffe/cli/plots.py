@@ -38,10 +38,11 @@ def draw_next_to(path: str, draw: Callable[[str], None]) -> str:
 
 def save(figure: Any, path: str) -> None:
     """Write the picture, in the format of its suffix. UserError."""
-    if not Path(path).suffix:
+    form = Path(path).suffix[1:]
+    if not form:
         raise UserError(f"{path}: give the picture a suffix: .png, .svg or .pdf")
     try:
-        with replacing(path) as temporary:
-            figure.savefig(temporary, dpi=130)
+        with replacing(path) as file:
+            figure.savefig(file, format=form, dpi=130)
     except ValueError as error:  # of the format
         raise UserError(f"{path}: cannot write the picture: {error}") from None

@@ -375,7 +375,7 @@ class Solver:
         event = snapshot.named(self.param, self.iteration)
         if self.group.rank:
             return event
-        snapshot.check_writable(self.param.snapshot_prefix, self.file)
+        snapshot.check_writable(self.param, self.file)
         model, state = snapshot.contents(
             event,
             self.net,

@@ -272,6 +272,23 @@ def test_a_missing_snapshot_folder_is_found_before_training(tmp_path: Path) -> N
     assert run.iteration == 0
 
 
+@pytest.mark.parametrize("length", [236, 300])
+def test_a_prefix_that_is_too_long_is_found_before_training(tmp_path: Path, length: int) -> None:
+    """The names of the last snapshot's files, and of their temporaries."""
+    prefix = "p" * length
+    run = solver(f'max_iter: 10 snapshot: 5 snapshot_prefix: "{tmp_path}/{prefix}"')
+    with pytest.raises(UserError, match=r"snapshot_prefix '/.*\.\.\.p{20}' is too long for"):
+        run.solve()
+    assert run.iteration == 0
+    assert not [*tmp_path.iterdir()]
+
+
+def test_the_longest_prefix(tmp_path: Path) -> None:
+    prefix = "p" * (255 - len("_iter_2.solverstate"))
+    solver(f'max_iter: 2 snapshot: 2 snapshot_prefix: "{tmp_path}/{prefix}"').solve()
+    assert len([*tmp_path.iterdir()]) == 2
+
+
 def test_nets_are_read_from_files(tmp_path: Path) -> None:
     file = tmp_path / "net.prototxt"
     file.write_text(NET)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import platform
+import secrets
 import time
 from collections import Counter
 from pathlib import Path
@@ -48,7 +49,9 @@ class TensorBoard(Observer):
     reads_gradients = True
 
     def __init__(self, directory: str) -> None:
-        self._path = Path(directory, f"events.out.tfevents.{time.time():.0f}.{platform.node()}")
+        # A name that nobody can foresee: the writer would follow a link that lies there.
+        own = f"{time.time():.0f}.{platform.node()}.{secrets.token_hex(8)}"
+        self._path = Path(directory, f"events.out.tfevents.{own}")
         self._file: RecordWriter | None = None
         self._flushed = time.monotonic()
         self._solver: Solver | None = None

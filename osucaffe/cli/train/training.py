@@ -20,6 +20,7 @@ from ...solvers.nets import testing_nets, training_net
 from ...solvers.observer import Observer
 from ...solvers.signals import Signals
 from ...solvers.snapshots import snapshot
+from ...solvers.snapshots.claim import claim
 from ...solvers.solver import Solver
 from ...solvers.tracer import Tracer
 from ...solvers.update.policy import Policy
@@ -107,6 +108,8 @@ def _train(args: argparse.Namespace, job: Job) -> int:
         )
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(Signals(args.sigint_effect, args.sighup_effect))
+        if first and (param.snapshot or param.snapshot_after_train or args.best):
+            stack.enter_context(claim(param.snapshot_prefix, args.solver))
         observers: list[Observer] = []
         board = None
         if args.tensorboard and first:

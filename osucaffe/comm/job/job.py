@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 from ... import messages
 from ...backends.cores import usable_cores
 from ...errors import Fault, UserError
+from ...files import remove_temporaries
 from ...parent import end_with_parent
 from .watchdog import GRACE, Watchdog
 
@@ -183,6 +184,7 @@ class MpiJob(Job):
     def _end(self, message: str, pause: float, code: int = FAULT) -> None:
         sys.stderr.write(f"osucaffe: {self.name}: {message}\n")
         sys.stderr.flush()
+        remove_temporaries()
         time.sleep(pause)
         self.world.Abort(code)
         _exit(code)  # some libraries return, and kill this process a little later

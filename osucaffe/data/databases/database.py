@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -64,8 +63,8 @@ def write_database(
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(target.parent)
         with temporary_beside(target, folder=True) as temporary:
-            count = _write(temporary, iter(records), batch)
-            _replace(temporary, target)
+            count = _write(temporary.open_path, iter(records), batch)
+            _replace(temporary.path, target)
     except OSError as error:
         raise UserError(f"cannot write LMDB {target}: {error.strerror or error}") from error
     except lmdb.Error as error:
@@ -126,7 +125,7 @@ def _write(folder: Path, records: Iterator[tuple[bytes, bytes]], batch: int) -> 
 def _replace(temporary: Path, target: Path) -> None:
     """Move the finished folder to its name (a folder that is not empty cannot be renamed over)."""
     if target.exists():
-        old = temporary.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.old")
+        old = temporary.with_suffix(".old")
         target.rename(old)
         temporary.rename(target)
         shutil.rmtree(old)

@@ -63,7 +63,7 @@ class KeepBest(Observer):
         self._solver, self._name, self._patience = solver, output, patience
         self._net = _net_with(solver, output)
         prefix = solver.param.snapshot_prefix
-        snapshot.check_writable(prefix, solver.file)
+        snapshot.check_writable(solver.param, solver.file)
         end = ".h5" if snapshot.named(solver.param, 0).model.endswith(".h5") else ""
         self.model, self._note = snapshot.best_model(prefix, end), Path(f"{prefix}_best.json")
         self.value, self.iteration, self._worse = math.nan, -1, 0

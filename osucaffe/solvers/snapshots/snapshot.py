@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from ...arena import Parameter
-from ...errors import UserError, naming
+from ...errors import UserError, naming, reason
+from ...files import check_length
 from ...net import Net
 from ...proto import (
     BlobProto,
@@ -101,11 +102,12 @@ def check_net(param: SolverParameter, net: Net, file: str) -> None:
     if param.snapshot_format == SolverParameter.HDF5:
         with naming(file):
             check_hdf5_names(layer.param for layer in net.layers if layer.parameters)
-    check_writable(param.snapshot_prefix, file)
+    check_writable(param, file)
 
 
-def check_writable(prefix: str, file: str) -> None:
-    """UserError if nothing can be written under this prefix."""
+def check_writable(param: SolverParameter, file: str) -> None:
+    """UserError if nothing can be written under the prefix."""
+    prefix = param.snapshot_prefix
     folder = Path(prefix).parent
     if not prefix:
         raise UserError(f"{file}: set snapshot_prefix, or snapshot_after_train: false")
@@ -113,6 +115,16 @@ def check_writable(prefix: str, file: str) -> None:
         raise UserError(f"{file}: the folder of snapshot_prefix {prefix!r} does not exist; make it")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UserError(f"{file}: no permission to write snapshots into {folder}")
+    last = named(param, max(param.max_iter, 0))
+    try:
+        for name in last.model, last.state:
+            check_length(name)
+    except OSError as error:
+        shown = prefix if len(prefix) < 80 else f"{prefix[:40]}...{prefix[-20:]}"
+        raise UserError(
+            f"{file}: snapshot_prefix {shown!r} is too long for the files of a snapshot and their "
+            f"temporaries ({reason(error)}); shorten it"
+        ) from None
 
 
 def named(param: SolverParameter, iteration: int) -> Snapshot:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import platform
 import re
 import signal
 import warnings
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+from osucaffe.solvers.snapshots import claim
 
 from ..conftest import Cli
 
@@ -216,9 +219,16 @@ def test_a_trace_of_a_run(ready: Cli) -> None:
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGHUP, signal.SIGTERM])
-def test_signals_do_what_the_flags_say(ready: Cli, signal_number: signal.Signals) -> None:
+def test_signals_do_what_the_flags_say(
+    ready: Cli, monkeypatch: pytest.MonkeyPatch, signal_number: signal.Signals
+) -> None:
     effects = ("-sigint_effect=snapshot", "-sighup_effect=stop")
     program = ready.train_without_end("train", "-solver=solver.prototxt", *effects)
+    if signal_number == signal.SIGTERM:  # meanwhile, another run with its prefix is told
+        monkeypatch.setattr(claim, "_PATIENCE", 0.0)
+        result = ready.fails("train", "--solver=solver.prototxt")
+        assert "solver.prototxt: another training writes snapshots with snapshot_p" in result.err
+        assert f"(process {program.pid} on {platform.node()}): let it end, or give" in result.err
     program.send_signal(signal_number)
     if signal_number == signal.SIGINT:
         for line in program.stderr:
@@ -230,6 +240,7 @@ def test_signals_do_what_the_flags_say(ready: Cli, signal_number: signal.Signals
     rest = program.communicate(timeout=300)[0] or ""
     assert program.returncode == 128 + signal_number
     assert list(ready.folder.glob("run_iter_*.solverstate")), rest
+    assert not list(ready.folder.glob(".*"))
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numbers without end are the case

@@ -101,7 +101,7 @@ def keep(path: Path, content: bytes) -> None:
             file.write(content)
             os.fchmod(file.fileno(), 0o644)
         os.replace(file.name, path)
-    except OSError:
+    except BaseException:
         os.unlink(file.name)
         raise
 
