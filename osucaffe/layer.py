@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from .errors import UserError, nearest
 from .layers.base import Layer, registered
-from .proto import LayerParameter, is_unread
+from .proto import LayerParameter, is_unread, why_idle
+from .proto.caffe_pb2 import Phase
 from .proto.titles import title
 
 _FIELDS = LayerParameter.DESCRIPTOR.fields_by_name
@@ -16,12 +17,17 @@ def layer_types() -> dict[str, type[Layer]]:
 
 
 def create_layer(param: LayerParameter, phase: str, *, key: int = 0, seed: int = 0) -> Layer:
-    """The layer that a LayerParameter describes. An unknown type raises UserError."""
+    """The layer that a LayerParameter describes. An unknown type raises UserError.
+
+    phase: the net's, which a layer has that names none of its own.
+    """
     if param.type not in registered:
         near = nearest(param.type, registered)
         hint = f' (did you mean "{near}"?)' if near else ""
         what = f'unknown layer type "{param.type}"{hint}' if param.type else "has no type"
         raise UserError(f"{title(param)}: {what}; osucaffe layers lists the types there are")
+    if param.HasField("phase"):
+        phase = Phase.Name(param.phase)
     layer = registered[param.type].form(param)(param, phase, key=key, seed=seed)
     layer.check_counts()
     return layer
@@ -47,6 +53,7 @@ def settings_of(layer_type: type[Layer]) -> dict[str, list[str]]:
             field.name
             for field in kind.fields
             if not is_unread(kind.name, field.name, layer_type.type)
+            and not why_idle(kind.name, field.name, layer_type.type)
         ]
         for message, kind in found.items()
         if kind is not None

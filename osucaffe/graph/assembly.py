@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -13,11 +14,12 @@ from ..blob import Blob
 from ..data.config import DataConfig
 from ..labels import Classes, Labels
 from ..layer import create_layer, messages_of
-from ..layers.base import Layer, Splitter
+from ..layers.base import Layer, Splitter, registered
 from ..messages import is_users
 from ..proto import caffe_pb2, refuse_unread
 from .gradients import Node
 
+log = logging.getLogger("osucaffe")
 _OTHER_AXES = re.compile("tuple index out of range|values to unpack")
 
 
@@ -50,7 +52,7 @@ def assemble(
     refuse_unread(param, f'net "{param.name}", ')
     for layer_param in param.layer:
         layer = create_layer(layer_param, phase, key=len(parts.nodes), seed=seed)
-        _refuse_unread(layer)
+        _check_fields(layer, layer_param)
         _refuse_infinite(layer)
         layer.backend, layer.data_config, layer.splitter = backend, data_config, splitter
         layer.raw_records, layer.inspectable = backend.raw_records, inspectable
@@ -92,17 +94,25 @@ def keep_memory(before: Assembly, after: Assembly) -> bool:
     return moved
 
 
-def _refuse_unread(layer: Layer) -> None:
-    """Refuse a field of a fork that the layer would drop."""
-    for name in messages_of(type(layer)):
-        if layer.param.HasField(name):
-            message = getattr(layer.param, name)
-            refuse_unread(message, f"{layer.title}, {name}.", layer.type)
+def _check_fields(layer: Layer, param: caffe_pb2.LayerParameter) -> None:
+    """Refuse a field of a fork that the layer would drop; warn of what its type does not use.
+
+    param: as the net has it; a layer may change its own.
+    """
+    own = messages_of(registered[param.type])
+    for setting, message in param.ListFields():
+        if setting.name in own:
+            refuse_unread(message, f"{layer.title}, {setting.name}.", param.type)
+        elif setting.name.endswith("_param"):
+            text = "%s, %s: has no effect: layers of this type do not read it"
+            log.warning(text, layer.title, setting.name)
+        elif setting.name == "blobs":
+            log.warning("%s, blobs: has no effect: give weights as a file", layer.title)
 
 
 def _refuse_infinite(layer: Layer) -> None:
     """Refuse a setting that is NaN or infinite: formulas have no such numbers."""
-    for name in messages_of(type(layer)):
+    for name in messages_of(registered[layer.param.type]):
         for setting, value in getattr(layer.param, name).ListFields():
             numbers = value if isinstance(value, Sequence) else [value]
             if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):

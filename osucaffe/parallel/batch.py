@@ -73,9 +73,7 @@ def describe(param: caffe_pb2.NetParameter, ranks: int, iter_size: int) -> str:
 
 
 def _trains(layer: caffe_pb2.LayerParameter) -> bool:
-    """Whether a layer may run in the TRAIN phase (its levels and stages are not looked at)."""
-    if layer.HasField("phase") and layer.phase != caffe_pb2.TRAIN:
-        return False
+    """Whether a layer may be in the TRAIN net (its levels and stages are not looked at)."""
     included = [rule.phase for rule in layer.include if rule.HasField("phase")]
     excluded = [rule.phase for rule in layer.exclude if rule.HasField("phase")]
     return (not included or caffe_pb2.TRAIN in included) and caffe_pb2.TRAIN not in excluded

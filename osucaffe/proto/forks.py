@@ -1,10 +1,14 @@
-"""Owns which fields of forks are read so far: those that nothing reads are refused, not dropped.
+"""Owns which fields are not read: no setting is dropped without a word.
 
-The schema knows more fields of Caffe's forks than layers and solvers read. Who teaches a layer or
-the solver a field deletes it here, or adds the layer's type to its row, where others lack it still.
+The schema knows more fields of Caffe's forks than layers and solvers read: these are refused. What
+Caffe or the fork itself drops without a word, too, is told by a warning. Who teaches a layer or the
+solver a field deletes it here, or takes the layer's type out of its row (`_ROWS`: adds it, where
+others lack it still).
 """
 
 from __future__ import annotations
+
+import logging
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
@@ -116,6 +120,108 @@ UNREAD = {
 }
 """Fields, each with its fork and those types."""
 
+_FIXED = "give transform_param this field"
+_GRAY = "only records of a Data layer that are encoded are decoded by it"
+_READS_IMAGES = (
+    "DenseImageData DetectNetTransformation DetectionData EvalData ImageData ImageFloatData "
+    "ImageGtData ImageLabelmapData ImageSegData MemoryData SegData VideoData WindowData"
+)
+_CUBES = "C3D has kernel_depth, kernel_size and the like"
+_FIELD_LOSSES = "DetectionAccuracy DetectionGroupAccuracy DetectionGroupLoss DetectionLoss"
+_IDLE_ROWS: tuple[tuple[str, str, str, str], ...] = (
+    ("AnnotatedData", "DataParameter", "shuffle", "train --shuffle draws an order"),
+    (
+        "BoxGroupOutput BoxOutput DecodeBBox " + _FIELD_LOSSES,
+        "BBoxRegParameter",
+        "cls_aware",
+        "a map has the codes of one box",
+    ),
+    ("Convolution3D", "Convolution3DParameter", "group", "all channels meet"),
+    (
+        "Convolution3D",
+        "ConvolutionParameter",
+        "axis dilation group kernel_h kernel_w pad_h pad_w stride_h stride_w",
+        _CUBES,
+    ),
+    (
+        "Im2col",
+        "ConvolutionParameter",
+        "bias_filler bias_term group num_output weight_filler",
+        "no convolution follows",
+    ),
+    ("", "DataParameter", "crop_size mean_file mirror scale", _FIXED),
+    ("", "DataParameter", "force_encoded_color", "give transform_param force_color"),
+    ("", "DetectionDataParameter", "scale", _FIXED),
+    ("", "DetectionDataParameter", "resize_param", "give resize_width and resize_height"),
+    ("", "DetectionEvaluateParameter", "resize_param", "name_size_file has the images' sizes"),
+    ("", "EvalDataParameter", "scale", _FIXED),
+    ("", "EvalDetectionParameter", "constriant sqrt", "boxes are those of YOLO v2"),
+    ("", "EvalDetectionParameter", "save_output_param", "no files are written"),
+    ("", "FocalLossParameter", "axis", "give softmax_param this field"),
+    ("", "FocalLossParameter", "beta", "it is of NormFace's types LINEAR and ONEADDP"),
+    ("", "GeneralContrastiveParameter", "square", "the fork does not use it either"),
+    (
+        "GlobalLSEMargin",
+        "ScaleParameter",
+        "axis bias_filler bias_term num_axes",
+        "there is one scale and no bias",
+    ),
+    ("", "ImageDataParameter", "crop_size mean_file mirror scale", _FIXED),
+    ("", "ImageGtDataParameter", "mirror", _FIXED),
+    ("", "InnerDistanceParameter", "bias_filler bias_term", "distances have no bias"),
+    (
+        "",
+        "LabelSpecificRescaleParameter",
+        "negative_upper_bound positive_lower_bound",
+        "the fork does not use it either",
+    ),
+    ("L1Loss MultiBoxLoss SmoothL1LossOHEM", "LossParameter", "ignore_label", "all counts"),
+    (
+        _FIELD_LOSSES,
+        "LossParameter",
+        "normalization normalize pre_fixed_normalizer",
+        "the mean over what counts is taken",
+    ),
+    ("", "ProposalTargetParameter", "bbox_mean bbox_std", "give bbox_reg_param this field"),
+    (
+        "Pooling3D",
+        "PoolingParameter",
+        "ceil_mode global_pooling kernel_h kernel_w pad_h pad_w round_mode stride_h stride_w",
+        _CUBES,
+    ),
+    (
+        "",
+        "RegionLossParameter",
+        "absolute jitter random softmax",
+        "of darknet's data and training, which the fork does not use here either",
+    ),
+    ("", "NetParameter", "debug_info", "give the solver this field"),
+    ("MultiBoxLoss", "NonMaximumSuppressionParameter", "eta", "mining keeps its threshold"),
+    ("", "SegAccuracyParameter", "metric", "the top has all three"),
+    (_READS_IMAGES, "TransformationParameter", "force_color force_gray", _GRAY),
+    ("DetectionData EvalData ImageGtData", "TransformationParameter", "crop_size",
+     "the layer's own settings say how images are cut"),
+    ("EvalData", "TransformationParameter", "mirror", "images stay as they are"),
+    ("ImageGtData", "TransformationParameter", "scale", "give image_gt_data_param this field"),
+    ("", "TransformationParameter", "random_seed", "the solver's random_seed says what is drawn"),
+    ("", "WindowDataParameter", "crop_size mean_file mirror scale", _FIXED),
+    (
+        "",
+        "Yolov3Parameter",
+        "accumulate iou_normalizer max_delta noobject_scale",
+        "it is of iou_loss, which is not supported",
+    ),
+)  # fmt: skip
+"""Types of layers that do not use some fields of a message (none: all that have the message), these
+fields, and why not, or what to give instead."""
+
+IDLE: dict[str, list[tuple[list[str], str]]] = {}
+"""By field: types that do not use it ([]: all), and why."""
+for _types, _message, _fields, _why in _IDLE_ROWS:
+    for _field in _fields.split():
+        IDLE.setdefault(f"{_message}.{_field}", []).append((_types.split(), _why))
+
+_log = logging.getLogger("osucaffe")
 _NETS = {"NetParameter", "LayerParameter", "V1LayerParameter"}  # which answer for themselves
 
 
@@ -125,8 +231,15 @@ def is_unread(message: str, field: str, reader: str) -> bool:
     return row is not None and reader not in row[1:]
 
 
+def why_idle(message: str, field: str, reader: str) -> str:
+    """Why layers of this type do not use a field of a message; "" if they do."""
+    rows = IDLE.get(f"{message}.{field}", ())
+    return next((why for types, why in rows if not types or reader in types), "")
+
+
 def refuse_unread(message: Message, place: str, reader: str = "") -> None:
-    """Raise UserError "place.field: …" if a field of a fork is set that would be dropped.
+    """Raise UserError "place.field: …" if a field of a fork is set that would be dropped; warn of
+    those that its own fork, or Caffe, drops as well.
 
     reader: the type of the layer that the message belongs to. A field that has its default value
     says nothing, so it may be set.
@@ -135,11 +248,16 @@ def refuse_unread(message: Message, place: str, reader: str = "") -> None:
         values = value if hasattr(value, "extend") else [value]
         name = f"{message.DESCRIPTOR.name}.{field.name}"
         row = UNREAD.get(name)
-        if row and reader not in row[1:] and not _is_default(field, value):
+        if _is_default(field, value):
+            continue
+        if row and reader not in row[1:]:
             raise UserError(
                 f"{place}{field.name}: is not supported yet (a field of {row[0]}, not of Caffe's): "
                 "take it out if you can do without it"
             )
+        if why := why_idle(message.DESCRIPTOR.name, field.name, reader):
+            _log.warning("%s%s: has no effect: %s", place, field.name, why)
+            continue
         if field.message_type is not None and field.message_type.name not in _NETS:
             for part in values:
                 refuse_unread(part, f"{place}{field.name}.", reader)

@@ -1,4 +1,7 @@
-"""Fields of forks are read by name, and what nothing makes use of yet is refused, not dropped."""
+"""Fields of forks are read by name; what nothing makes use of is refused or told, not dropped.
+
+layers/fields and solvers/test_fields.py show it of each field.
+"""
 
 from __future__ import annotations
 
@@ -7,48 +10,21 @@ from pathlib import Path
 
 import pytest
 
-import osucaffe
 from osucaffe.backends.cpu import Cpu
 from osucaffe.errors import UserError
-from osucaffe.layer import layer_types, messages_of
+from osucaffe.layer import layer_types
 from osucaffe.net import Net
 from osucaffe.proto import (
-    LayerParameter,
     NetParameter,
     SolverParameter,
+    caffe_pb2,
     forks,
     parse_text,
     refuse_unread,
     upgrade_net,
 )
-from osucaffe.proto.forks import UNREAD
+from osucaffe.proto.forks import IDLE, UNREAD
 from osucaffe.solvers import Solver
-
-WITHOUT_EFFECT = {
-    "AnnotatedDataParameter": "anno_type label_map_file",
-    "Convolution3DParameter": "filter_group group",
-    "ConvolutionParameter": "conv_algorithm conv_algos_override",
-    "DataParameter": "cache parser_threads threads",
-    "DetectNetGroundTruthParameter": "coverage_type",
-    "DetectionEvaluateParameter": "resize_param",
-    "DetectionOutputParameter": "save_file save_output_param visualize_threshold",
-    "EvalDetectionParameter": "constriant save_output_param sqrt",
-    "SaveOutputParameter": "num_test_image",
-    "ImageDataParameter": "cache precache threads",
-    "MultiStageMeanfieldParameter": "compatibility_mode force_cpu threshold",
-    "LabelSpecificRescaleParameter": "negative_upper_bound positive_lower_bound",
-    "NetParameter": "default_conv_algos_override default_cudnn_math_override eltwise_mem_sharing "
-    "reduce_buckets",
-    "SegAccuracyParameter": "metric",
-    "RegionLossParameter": "absolute jitter random softmax",
-    "SolverParameter": "per_parameter_reduce richness show_per_class_result solver_data_type "
-    "store_blobs_in_old_format",
-    "TransformationParameter": "random_seed use_gpu_transform",
-    "Yolov3Parameter": "accumulate iou_normalizer max_delta noobject_scale side",
-    "GeneralContrastiveParameter": "square",
-    "InnerDistanceParameter": "bias_filler bias_term",
-}
-"""What says how a fork works, keeps and prints things, not what it computes: it is ignored."""
 
 FIELDS = [  # "message field" of all that forks have and Caffe has not
     tuple(line.split(": ", 1)[1].split()[:2])
@@ -130,6 +106,31 @@ def test_a_row_may_name_types_that_read_the_field(monkeypatch: pytest.MonkeyPatc
     assert forks.is_unread("PoolingParameter", "temporal_stride", "SPP")
 
 
+@pytest.mark.parametrize(
+    ("layer_type", "text", "told"),
+    [
+        ("Im2col", "convolution_param { kernel_size: 2 num_output: 3 }",
+         "convolution_param.num_output: has no effect: no convolution follows"),
+        ("ReLU", "pooling_param { }",
+         "pooling_param: has no effect: layers of this type do not read it"),
+        ("ConvolutionDepthwise", "convolution_param { kernel_size: 2 num_output: 3 group: 2 }",
+         "convolution_param.num_output: has no effect: each of the 2 channels has a filter"),
+        ("ReLU", "blobs { }", "blobs: has no effect: give weights as a file"),
+    ],
+)  # fmt: skip
+def test_what_has_no_effect_is_told(
+    layer_type: str, text: str, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    Net(setting(text, layer_type), backend=Cpu())
+    assert caplog.messages == [f'layer "op" ({layer_type}), {told}']
+
+
+def test_two_layers_of_one_name_are_both_looked_at() -> None:
+    """Whose fields say which it is, one of them being a class of its own."""
+    with pytest.raises(UserError, match=r"normalize_param\.rescale: is not supported yet"):
+        Net(setting("normalize_param { rescale: true }", "Normalize"), backend=Cpu())
+
+
 def test_the_nets_own_fields() -> None:
     net = setting("pooling_param { kernel_size: 2 }")
     net.eltwise_mem_sharing = False
@@ -151,37 +152,11 @@ def test_solvers(text: str, field: str) -> None:
 
 
 def test_rows_are_of_fields_that_there_are() -> None:
+    for row, reasons in IDLE.items():
+        message, field = row.split(".")
+        assert field in getattr(caffe_pb2, message).DESCRIPTOR.fields_by_name
+        assert all(set(types) <= set(layer_types()) for types, _ in reasons)
     for row, (fork, *types) in UNREAD.items():
         assert tuple(row.split(".")) in FIELDS
         assert fork
         assert set(types) <= set(layer_types())
-
-
-def test_every_field_of_a_fork_is_read_or_refused() -> None:
-    """A field that is in no table here is one that the code speaks of."""
-    package = Path(osucaffe.__file__).parent
-    files = [path for path in package.rglob("*.py") if path.parent.name != "proto"]
-    words = set(re.findall(r"\w+", "\n".join(path.read_text() for path in files)))
-    fields = LayerParameter.DESCRIPTOR.fields_by_name
-    waiting = [
-        kind.message_type
-        for each in layer_types().values()
-        for name in messages_of(each)
-        if (kind := fields[name]).message_type is not None
-    ]
-    waiting += [SolverParameter.DESCRIPTOR, NetParameter.DESCRIPTOR]
-    seen = {"LayerParameter", "V1LayerParameter"}  # which are of layers of all types
-    while waiting:
-        message = waiting.pop()
-        if message.name in seen:
-            continue
-        seen.add(message.name)
-        for field in message.fields:
-            row = f"{message.name}.{field.name}"
-            if row in UNREAD or field.name in WITHOUT_EFFECT.get(message.name, "").split():
-                continue
-            if (message.name, field.name) in FIELDS:
-                assert field.name in words, f"{row} is neither read nor refused"
-            if field.message_type is not None:
-                waiting.append(field.message_type)
-    assert {"PoolingParameter", "TransformationParameter", "SolverParameter"} <= seen

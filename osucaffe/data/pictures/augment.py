@@ -82,32 +82,31 @@ def _draw(sampler: Any, objects: np.ndarray, generator: np.random.Generator) -> 
     sides = np.stack([scale * root, scale / root], axis=1)
     corners = generator.random((trials, 2)) * (1 - sides).clip(0)
     boxes = np.concatenate([corners, corners + sides], axis=1).clip(0, 1)
-    boxes = boxes[_allowed(sampler.sample_constraint, objects, boxes)]
+    boxes = boxes[satisfying(sampler.sample_constraint, objects, boxes)]
     return boxes[: sampler.max_sample if sampler.HasField("max_sample") else None]
 
 
-def _allowed(constraint: Any, objects: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-    """Which of the boxes satisfy, for some object, one of the given constraints."""
+def satisfying(constraint: Any, objects: np.ndarray, boxes: np.ndarray) -> np.ndarray:
+    """Which of the boxes satisfy the first of the constraints that are given, for some object (SSD
+    looks at the others only where that one holds)."""
     pairs = objects, boxes[:, None]
     measures = (
         ("min_jaccard_overlap", "max_jaccard_overlap", lambda: overlaps(*pairs)),
-        ("min_object_coverage", "max_object_coverage", lambda: coverage(*pairs)),
         (
             "min_sample_coverage", "max_sample_coverage",
             lambda: shared(*pairs) / np.maximum(areas(pairs[1]), 1e-12),
         ),
+        ("min_object_coverage", "max_object_coverage", lambda: coverage(*pairs)),
     )  # fmt: skip
-    limited = False
-    allowed = np.zeros(len(boxes), bool)
     for least, most, measure in measures:
         if not constraint.HasField(least) and not constraint.HasField(most):
             continue
-        limited = True
-        values = measure()
+        values: np.ndarray = measure()
         low = getattr(constraint, least) if constraint.HasField(least) else -np.inf
         high = getattr(constraint, most) if constraint.HasField(most) else np.inf
-        allowed |= ((values >= low) & (values <= high)).any(axis=1)
-    return allowed if limited else np.ones(len(boxes), bool)
+        allowed: np.ndarray = np.any((values >= low) & (values <= high), axis=1)
+        return allowed
+    return np.ones(len(boxes), bool)
 
 
 def show(

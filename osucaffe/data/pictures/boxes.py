@@ -25,16 +25,17 @@ class Annotations(NamedTuple):
 
 
 def shared(boxes: np.ndarray, part: np.ndarray) -> np.ndarray:
-    """The areas that boxes share with a part of the image."""
-    low, high = np.maximum(boxes[..., :2], part[:2]), np.minimum(boxes[..., 2:], part[2:])
+    """The areas that boxes share with parts of the image, broadcast against each other."""
+    low = np.maximum(boxes[..., :2], part[..., :2])
+    high = np.minimum(boxes[..., 2:], part[..., 2:])
     area: np.ndarray = (high - low).clip(0).prod(axis=-1)
     return area
 
 
 def coverage(boxes: np.ndarray, part: np.ndarray) -> np.ndarray:
-    """The fraction of each box that is in a part of the image."""
-    area = areas(boxes)
-    return np.divide(shared(boxes, part), area, out=np.zeros_like(area), where=area > 0)
+    """The fractions of boxes that are in parts of the image, broadcast against each other."""
+    area, within = areas(boxes), shared(boxes, part)
+    return np.divide(within, area, out=np.zeros_like(within), where=area > 0)
 
 
 def cut(annotations: Annotations, part: np.ndarray, constraint: Any = None) -> Annotations:

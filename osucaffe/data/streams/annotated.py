@@ -86,6 +86,12 @@ class AnnotatedSource(RecordStream[Planned]):
         self._database, self.shared = database, database.shared
         self._param = parameter.transform_param
         self._samplers = list(parameter.annotated_data_param.batch_sampler)
+        for shape in (each.sampler for each in self._samplers):
+            field = "annotated_data_param.batch_sampler.sampler"
+            if not 0 < shape.min_scale <= shape.max_scale <= 1:
+                fail(field, "needs 0 < min_scale <= max_scale <= 1")
+            if not 0 < shape.min_aspect_ratio <= shape.max_aspect_ratio:
+                fail(field, "needs 0 < min_aspect_ratio <= max_aspect_ratio")
         has = self._param.HasField
         self._constraint = self._param.emit_constraint if has("emit_constraint") else None
         self._resizings = [Resizing(each, fail) for each in self._param.resize_param]

@@ -38,6 +38,9 @@ class DetectNetTransformation(Layer):
         self.check_bottom(bottom, 0, (images[0], 3, *images[2:]))
         self.check_bottom(bottom, 1, (images[0], 1, lists[2], COLUMNS), ", as DIGITS's lists are")
         self.check_positive("detectnet_groundtruth_param", "stride", "image_size_x", "image_size_y")
+        augmentation = self.param.detectnet_augmentation_param
+        if augmentation.scale_max < augmentation.scale_min:
+            self.fail("detectnet_augmentation_param.scale_max", "is less than scale_min")
         self.grid = Grid(param)
         self.mean = self._mean(images[1:])
         return [(images[0], 3, *self.grid.seen[::-1]), (images[0], *self.grid.shape)]

@@ -3,6 +3,7 @@ CropCenter."""
 
 from __future__ import annotations
 
+import logging
 import math
 
 import numpy as np
@@ -12,6 +13,8 @@ from ..core.convolution import Convolution
 from ..core.elementwise import Elementwise
 from ..core.recurrent import LSTM_DERIVATIVE, LSTM_FORMULA, Recurrent
 
+log = logging.getLogger("osucaffe")
+
 
 @register("DepthwiseConvolution")
 class DepthwiseConvolution(Convolution):
@@ -20,12 +23,19 @@ class DepthwiseConvolution(Convolution):
 
 @register("ConvolutionDepthwise")
 class ConvolutionDepthwise(Convolution):
-    """One filter for each channel: num_output and group are not read."""
+    """One filter for each channel, whatever num_output and group say."""
 
     def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.convolution_param
         axis = self.axis(param.axis, len(bottom[0]), "convolution_param.axis")
-        param.num_output = param.group = bottom[0][axis]
+        channels = bottom[0][axis]
+        for field in "num_output", "group":
+            if param.HasField(field) and getattr(param, field) != channels:
+                text = (
+                    "%s, convolution_param.%s: has no effect: each of the %d channels has a filter"
+                )
+                log.warning(text, self.title, field, channels)
+        param.num_output = param.group = channels
         return super().setup(bottom)
 
 

@@ -41,6 +41,8 @@ class Normalize(Layer):
         return cls if param.HasField("norm_param") else FeatureNormalize
 
     def setup(self, bottom: Shapes) -> Shapes:
+        if self.param.HasField("normalize_param"):
+            self.fail("normalize_param", "cannot be combined with norm_param")
         param, shape = self.param.norm_param, bottom[0]
         self.check_axes(shape, "N x C ...")
         self.shape = (shape[0], shape[1], math.prod(shape[2:]))

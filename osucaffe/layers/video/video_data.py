@@ -66,5 +66,6 @@ class VideoData(Stream):
         ratios: tuple[float, ...] = ()
         if param.multi_scale and self.phase == "TRAIN":
             ratios = tuple(param.scale_ratios) or RATIOS
-        distort = param.max_distort
+        if (distort := param.max_distort) < 0:
+            self.fail("transform_param.max_distort", "must be at least 0")
         return Crops(param.crop_size, ratios, distort, param.fix_crop, param.more_fix_crop)

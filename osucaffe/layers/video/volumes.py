@@ -24,6 +24,8 @@ def _number(param: Any, field: str, default: int) -> int:
 def _read(layer: Layer, ours: str, older: str) -> tuple[str, Any, int, int]:
     """The field that holds a layer's settings, these, and the kernel: frames, and their pixels."""
     field = ours if layer.param.HasField(ours) else older
+    if field == ours and layer.param.HasField(older):
+        layer.fail(older, f"cannot be combined with {ours}")
     param = getattr(layer.param, field)
     depth, size = _number(param, "kernel_depth", 0), _number(param, "kernel_size", 0)
     for name, value in (("kernel_depth", depth), ("kernel_size", size)):
@@ -34,7 +36,7 @@ def _read(layer: Layer, ours: str, older: str) -> tuple[str, Any, int, int]:
 
 @register("Convolution3D")
 class Convolution3D(Convolution):
-    """Convolution over frames, height and width (C3D); filter_group and group change nothing."""
+    """Convolution over frames, height and width (C3D)."""
 
     messages = ("convolution3d_param", "convolution_param")
 

@@ -11,9 +11,11 @@ import pytest
 from osucaffe.backends.cpu import Cpu
 from osucaffe.data.config import DataConfig
 from osucaffe.data.databases.database import write_database
+from osucaffe.data.pictures.augment import satisfying
 from osucaffe.data.sets.make_annotated import annotated_record
 from osucaffe.errors import UserError
 from osucaffe.net import Net
+from osucaffe.proto import caffe_pb2, parse_text
 
 from ..nets import build
 from ..test_fixtures import FOLDER
@@ -162,6 +164,35 @@ def test_bad_settings_name_the_layer(tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=words):
             train_net(tmp_path, settings)
+
+
+@pytest.mark.parametrize("shape", ["min_scale: 0", "min_scale: 0.9 max_scale: 0.5", "max_scale: 2",
+                                   "min_aspect_ratio: 2 max_aspect_ratio: 1"])  # fmt: skip
+def test_a_sampler_out_of_range_is_refused(shape: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"batch_sampler\.sampler: needs 0 < min_"):
+        train_net(tmp_path, RESIZE, f"batch_sampler {{ sampler {{ {shape} }} }} ")
+
+
+@pytest.mark.parametrize(
+    ("constraint", "allowed"),
+    [
+        ("min_jaccard_overlap: 0.5", [True, False, False]),
+        ("min_sample_coverage: 0.9", [False, True, False]),
+        ("min_object_coverage: 0.9 max_object_coverage: 1", [True, False, False]),
+        ("max_object_coverage: 0", [False, False, True]),
+        ("min_jaccard_overlap: 0.1 min_sample_coverage: 0.9", [True, True, False]),
+        ("min_jaccard_overlap: 0.5 max_object_coverage: 0.3", [True, False, False]),
+        ("min_sample_coverage: 0.5 min_object_coverage: 0.9", [True, True, False]),
+        ("", [True, True, True]),
+    ],
+)
+def test_constraints_of_samplers(constraint: str, allowed: list[bool]) -> None:
+    """Of a box about the object, of one within it and of one beside it; the first one counts."""
+    boxes = np.array([[0.2, 0.2, 0.7, 0.7], [0.3, 0.3, 0.5, 0.5], [0.8, 0.8, 1, 1]])
+    text = f"sample_constraint {{ {constraint} }}"
+    sampler = parse_text(text, caffe_pb2.BatchSampler).sample_constraint
+    objects = np.array([[0.2, 0.2, 0.6, 0.6]])
+    np.testing.assert_array_equal(satisfying(sampler, objects, boxes), allowed)
 
 
 @pytest.mark.usefixtures("readers_are")
