@@ -80,6 +80,9 @@ ROWS: dict[str, tuple[str, str]] = {
     "stageiter": ('lr_policy: "multifixed" stageiter: [2, 9] stagelr: [0.1, 0.2]', "stageiter: 9"),
 }
 
+QUICK = {"eval_type", "momentum", "snapshot_format", "test_interval"}
+"""Some of several kinds: the others are left to `make test-long`."""
+
 EXCEPTIONS = {
     "solver_type": "whoever reads a solver's file makes it a type (proto/test_upgrade.py)",
     "solver_mode": "train --gpu says where a run goes",
@@ -134,7 +137,10 @@ def merged(settings: str, change: str) -> str:
     return re.sub(rf'\b{field}: ("[^"]*"|\[[^]]*\]|[^ ]+) ?', "", settings) + " " + change
 
 
-@pytest.mark.parametrize("field", ROWS)
+@pytest.mark.parametrize(
+    "field",
+    [pytest.param(each, marks=[] if each in QUICK else pytest.mark.long) for each in ROWS],
+)
 def test_no_field_is_dropped_without_a_word(
     field: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -51,6 +51,9 @@ ROWS = [
     ("bn_stats_batch_size", "net", "bn_stats_batch_size: 4"),
 ]  # fmt: skip
 
+QUICK = {"blobs", "debug_info", "forward_type", "lr_mult", "phase", "pooling_param"}
+"""Some of several kinds: the others are left to `make test-long`."""
+
 EXCEPTIONS = {
     "the graph itself, which other tests are about":
         "type bottom top layer layers input input_shape input_dim param share_mode",
@@ -70,7 +73,13 @@ def learned(place: str, text: str) -> object:
     return outputs, {name: each.tobytes() for name, each in parameters(run).items()}
 
 
-@pytest.mark.parametrize(("field", "place", "text"), ROWS)
+@pytest.mark.parametrize(
+    ("field", "place", "text"),
+    [
+        pytest.param(*row, marks=[] if row[0] in QUICK else pytest.mark.long, id=row[0])
+        for row in ROWS
+    ],
+)
 def test_no_field_is_dropped_without_a_word(
     field: str, place: str, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
