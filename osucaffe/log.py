@@ -23,7 +23,7 @@ from pathlib import Path
 
 from .errors import UserError
 from .files import open_new
-from .messages import printable
+from .messages import one_line, printable
 
 quiet = False
 """Whether standard error gets warnings and errors only; a file gets all."""
@@ -47,7 +47,7 @@ class Formatter(logging.Formatter):
         place = f"{record.filename}:{record.lineno}"
         line = (
             f"{_SEVERITY.get(record.levelno, 'I')}{moment}.{microseconds:06d} "
-            f"{threading.get_native_id():5d} {place}] {printable(record.getMessage())}"
+            f"{threading.get_native_id():5d} {place}] {one_line(record.getMessage())}"
         )
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)

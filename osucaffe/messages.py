@@ -84,6 +84,11 @@ def _cut(found: re.Match[str]) -> str:
     return f"{found[0][:_LONGEST]}... ({len(found[0])} characters)"
 
 
+def one_line(text: str) -> str:
+    """The same in one line: what stands in it is no further line of a log or a table."""
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
 def printable(text: str) -> str:
     """The text with its control characters, but for ends of lines, as escapes such as \\x1b."""
     if text.isprintable():

@@ -9,12 +9,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import io
 import itertools
 import os
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from .. import __version__, messages
 from ..errors import listed, nearest
@@ -64,12 +65,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run `osucaffe` with these arguments (default: the program's). Returns the exit code."""
     _open_closed_streams()
     try:
-        code = _run(arguments)
+        with contextlib.redirect_stdout(_Printable(sys.stdout)):
+            code = _run(arguments)
     except SystemExit as error:  # of a wrong command line
         _leave(error.code)
         raise
     _leave(code)
     return code
+
+
+class _Printable(io.TextIOBase):
+    """Standard output for text of which some comes from files: it steers no terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.fileno, self.isatty, self.flush = stream.fileno, stream.isatty, stream.flush  # type: ignore[method-assign]
+
+    def write(self, text: str) -> int:
+        return self._stream.write(messages.printable(text))
 
 
 def _open_closed_streams() -> None:

@@ -4,21 +4,50 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import csv
+import io
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from .. import log
 from ..errors import UserError
+from ..messages import one_line
 
 
 def print_json(value: Any) -> None:
     """Print a document; the log goes to standard error. JSON knows no nan and no infinity: they
     become null."""
-    print(json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False))
+    text = json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False)
+    if not text.isprintable():  # escapes of JSON for what would steer a terminal
+        text = "".join(
+            each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in text
+        )
+    print(text)
+
+
+def csv_text(rows: Iterable[Iterable[object]], delimiter: str = ",") -> str:
+    """Rows as comma-separated values. Text is in one line, and begins no spreadsheet's formula."""
+    text = io.StringIO()
+    writer = csv.writer(text, delimiter=delimiter, lineterminator="\n")
+    writer.writerows(map(_cell, row) for row in rows)
+    return text.getvalue()
+
+
+def _cell(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    text = one_line(value)
+    if not text.startswith(("=", "+", "-", "@")):
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text
 
 
 def tell(args: argparse.Namespace, text: str) -> None:
@@ -40,7 +69,7 @@ def _plain(value: Any) -> Any:
 def table(align: str, *rows: Sequence[object]) -> list[str]:
     """The lines of a table, whose columns are as wide as their content. align: "<" or ">", left or
     right, for each column."""
-    texts = [[str(cell) for cell in row] for row in rows]
+    texts = [[one_line(str(cell)) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     return [
         "  ".join(

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..files import replacing
+from ..messages import printable
 
 # Okabe and Ito's colours, which colour-blind people can distinguish.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -20,6 +21,7 @@ def pyplot() -> Any:
     except ImportError:
         raise UserError('pictures need matplotlib: pip install "osucaffe[tools]"') from None
     matplotlib.use("Agg")
+    matplotlib.rcParams["text.parse_math"] = False  # names of blobs are no formulas
     import matplotlib.pyplot as plt
 
     return plt
@@ -41,6 +43,10 @@ def save(figure: Any, path: str) -> None:
     form = Path(path).suffix[1:]
     if not form:
         raise UserError(f"{path}: give the picture a suffix: .png, .svg or .pdf")
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        text.set_text(printable(text.get_text()))
     try:
         with replacing(path) as file:
             figure.savefig(file, format=form, dpi=130)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import json
 import logging
 import tempfile
@@ -40,7 +38,7 @@ from ...predict.times import (
 from ...proto import caffe_pb2, read_net, read_solver
 from ...solvers.nets import Choice, training_net
 from ...solvers.update.rules import update_of
-from .. import options, plots
+from .. import options, output, plots
 from ..arguments.options import names
 from ..score.time import Layer, measure
 
@@ -287,11 +285,7 @@ def values(prediction: Prediction) -> dict[str, Any]:
 
 def comma_separated(rows: Sequence[dict[str, Any]]) -> str:
     """Rows as CSV."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, rows[0])
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return output.csv_text([rows[0], *(row.values() for row in rows)])
 
 
 WIDTHS = 7.0, 4.5, 2.8, 1.6

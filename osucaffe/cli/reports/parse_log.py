@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import datetime
 import importlib.util
-import io
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...errors import UserError
 from ...files import read_bytes, write_bytes
+from ...messages import printable
 from .. import output, plots
 
 Row = dict[str, float]
@@ -22,15 +22,24 @@ Row = dict[str, float]
 _RANK = r"(?:\[([\d.,]+)\](?:<\w+>:)?|(\d+):)? *"
 """What precedes a line or a message where several ranks or devices write one log: mpirun's "[0] "
 or "[1,0]<stderr>:", srun's "0: ", NVIDIA Caffe's "[0.0] "."""
-_NUMBER = r"([-+]?(?:nan(?:\(\w+\))?|inf|\d+\.#\w+|(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?))(?=[\s,]|$)"
+_NUMBER = (
+    r"([-+]?(?:nan(?:\(\w+\))?|inf|\d++\.#\w+|(?:\d++\.?+\d*+|\.\d++)(?:e[-+]?\d++)?))(?=[\s,]|$)"
+)
 """A whole number: what a log that is still being written breaks off at is none."""
 _LINE = re.compile(
-    rf" *{_RANK}[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{{6}}) +\d+ [^\]]+\] *{_RANK}(.*)"
+    rf" *{_RANK}[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{{6}}) +\d+ [^\]]+\] *{_RANK}(.*)",
+    re.ASCII,
 )
-_ITERATION = re.compile(r"Iteration (\d+)")
-_RATE = re.compile(rf"Iteration (\d+)(?: \([^)]*\))?, lr = {_NUMBER}", re.IGNORECASE)
-_TEST = re.compile(r"Iteration \d+(?: \([^)]*\))?, Testing net \(#(\d+)\)")
-_OUTPUT = re.compile(rf"(Train|Test) net output #\d+: (.+?) = {_NUMBER}", re.IGNORECASE)
+_COUNT = r"Iteration (\d{1,15})(?!\d)"
+_ITERATION = re.compile(_COUNT, re.ASCII)
+_RATE = re.compile(rf"{_COUNT}(?: \([^)]*\))?, lr = {_NUMBER}", re.IGNORECASE | re.ASCII)
+_TEST = re.compile(rf"{_COUNT}(?: \([^)]*\))?, Testing net \(#(\d{{1,4}})\)", re.ASCII)
+_OUTPUT = re.compile(
+    rf"(Train|Test) net output #\d+: (.+) = {_NUMBER}(?: \(\*[^)]{{0,99}}\)?)?\s*$",
+    re.IGNORECASE | re.ASCII,
+)
+_MOST_OUTPUTS = 1000
+"""Columns of a table: a row has a cell for each."""
 
 
 @dataclass
@@ -84,6 +93,7 @@ def parse(lines: Sequence[str]) -> Log:
     rate = float("nan")
     iteration, net = -1, 0
     row: Row = {}
+    copies = Counter[str]()
     rank: str | None = None
     for line in lines:
         match = _LINE.match(line)
@@ -94,7 +104,10 @@ def parse(lines: Sequence[str]) -> Log:
             continue
         # Logs state no year; that of a leap year knows every day.
         numbers = [int(group) for group in match.groups()[2:8]]
-        moment = datetime.datetime(2000, *numbers)  # type: ignore[arg-type]
+        try:
+            moment = datetime.datetime(2000, *numbers)  # type: ignore[arg-type]
+        except ValueError:  # a damaged line
+            continue
         start = start or moment
         seconds = (moment - start).total_seconds()
         if seconds < 0:  # the run went on into another year
@@ -111,15 +124,17 @@ def parse(lines: Sequence[str]) -> Log:
             if log.train and log.train[-1]["NumIters"] == int(entry[1]):
                 log.train[-1]["LearningRate"] = rate
         elif entry := _ITERATION.match(text):
-            iteration, row = int(entry[1]), {}
+            iteration, row, copies = int(entry[1]), {}, Counter[str]()
             testing = _TEST.match(text)
-            net = int(testing[1]) if testing else net
+            net = int(testing[2]) if testing else net
         elif entry := _OUTPUT.match(text):
             rows = log.train if entry[1] == "Train" else log.tests.setdefault(net, [])
             if not row:
                 row = {"NumIters": iteration, "Seconds": seconds, "LearningRate": rate}
                 rows.append(row)
-            row[_free(row, entry[2])] = _value(entry[3])
+            name = printable(entry[2])
+            row[f"{name}[{copies[name]}]" if copies[name] else name] = _value(entry[3])
+            copies[name] += 1  # an output of several elements: name, name[1], name[2] ...
     first = next((row["LearningRate"] for row in log.train), rate)
     for tested in (row for rows in log.tests.values() for row in rows):
         if math.isnan(tested["LearningRate"]):  # a test before the first rate was logged
@@ -129,10 +144,9 @@ def parse(lines: Sequence[str]) -> Log:
 
 def _value(number: str) -> float:
     """A number, also as Microsoft's C library writes what is none: 1.#INF, -1.#IND, nan(ind)."""
-    sign, _, special = number.partition(".#")
-    return float(
-        (sign[:-1] + "inf" if special == "INF" else "nan") if special else number.partition("(")[0]
-    )
+    if ".#" in number:
+        return float("-inf" if number[0] == "-" else "inf") if "#INF" in number else math.nan
+    return float(number.partition("(")[0])
 
 
 def joined(logs: Iterable[Log]) -> Log:
@@ -156,23 +170,13 @@ def joined(logs: Iterable[Log]) -> Log:
     return run
 
 
-def _free(row: Row, name: str) -> str:
-    """The column of an output: an output with several elements has name, name[1], name[2] ..."""
-    index, free = 0, name
-    while free in row:
-        index += 1
-        free = f"{name}[{index}]"
-    return free
-
-
 def write_table(path: Path, rows: Sequence[Row], delimiter: str = ",") -> None:
     """Write a table; columns are all that some row has."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    table = io.StringIO()
-    writer = csv.DictWriter(table, columns, delimiter=delimiter, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({k: f"{v:.10g}" for k, v in row.items()} for row in rows)
-    write_bytes(path, table.getvalue().encode())
+    if len(columns) > _MOST_OUTPUTS:
+        raise UserError(f"{path}: the log has {len(columns):,} outputs, too many for a table")
+    lines = ([f"{row[key]:.10g}" if key in row else "" for key in columns] for row in rows)
+    write_bytes(path, output.csv_text([columns, *lines], delimiter).encode())
 
 
 def draw(log: Log, path: str, title: str) -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 
+from ...messages import printable
 from ..output import short
 from ..plots import COLOURS
 from ..score.predictions import Prediction, Predictions
+
+
+def escape(text: str) -> str:
+    """Text as HTML shows it, control characters as escapes."""
+    return html.escape(printable(text))
+
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --quiet: #808080; --mark: 0,114,178; }
@@ -45,7 +52,7 @@ pre { background: #8881; padding: 1em; overflow-x: auto; font-size: .85em; }
 
 def page(title: str, subtitle: str, sections: Iterable[tuple[str, str]]) -> str:
     """The whole file. sections: (heading, HTML); those without content are left out."""
-    body = "".join(f"<h2>{escape(name)}</h2>{html}" for name, html in sections if html)
+    body = "".join(f"<h2>{escape(name)}</h2>{text}" for name, text in sections if text)
     return (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

@@ -4,8 +4,6 @@ each class, and pictures of the best and the worst."""
 from __future__ import annotations
 
 import base64
-import csv
-import io
 import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -24,7 +22,7 @@ from ...net import Net
 from ...proto import NetParameter
 from ...solvers.report import epochs_of
 from ..images import png, to_image
-from ..output import short, table
+from ..output import csv_text, short, table
 
 TOP = 5
 """Among so many of the most likely classes the right one counts, too."""
@@ -199,13 +197,13 @@ class Scoring:
 
 def write_predictions(path: str, rows: Iterable[Prediction], names: Sequence[str]) -> None:
     """Write a line for each record to a CSV file."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("file", "class", "predicted", "probability", "probability of class"))
+    lines: list[tuple[str, ...]] = [
+        ("file", "class", "predicted", "probability", "probability of class")
+    ]
     for one in rows:
         shares = (f"{value:.6g}" for value in (one.probability, one.of_label))
-        writer.writerow((one.file, names[one.label], names[one.predicted], *shares))
-    write_bytes(path, text.getvalue().encode(errors="surrogateescape"))
+        lines.append((one.file, names[one.label], names[one.predicted], *shares))
+    write_bytes(path, csv_text(lines).encode())
 
 
 def predict(net: Net, scoring: Scoring, batches: int, shown: int) -> Predictions:

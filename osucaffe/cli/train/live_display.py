@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
 from ...log import StandardError
+from ...messages import one_line
 from ...solvers.observer import Display, Observer, TestResult
 from ...solvers.solver import Solver
 
@@ -81,7 +82,8 @@ class Live(Observer):
         epoch = f"epoch {epochs.epoch(done):.3g}" if epochs else ""
         scores = "  ".join(filter(None, [epoch, self._loss, *self._scores.values()]))
         bar = Constrain(self._progress, max(1, self._console.width - _LEFT))
-        return Group(Text(scores or f"training {self._solver.net.name}"), bar)
+        said = scores or f"training {self._solver.net.name}"
+        return Group(Text(one_line(said)), bar)
 
     def __enter__(self) -> Live:
         self._live.start()
