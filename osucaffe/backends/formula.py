@@ -205,7 +205,7 @@ C_OPERATORS = {
     "add": "+", "subtract": "-", "multiply": "*", "divide": "/", "greater": ">",
     "greater_equal": ">=", "less": "<", "less_equal": "<=", "equal": "==", "not_equal": "!=",
 }  # fmt: skip
-C_FUNCTIONS = {"power": "pow", "abs": "fabs", "min": "fmin", "max": "fmax"}
+C_FUNCTIONS = {"power": "pow", "abs": "fabs"}
 
 
 def to_c(
@@ -236,8 +236,13 @@ def to_c(
             return f"(-{arguments[0]})"
         if function == "where":
             return f"({arguments[0]} ? {arguments[1]} : {arguments[2]})"
+        # NaN goes through, as in NumPy.
+        if function in ("max", "min"):
+            x, y = arguments
+            return f"({x} {'>' if function == 'max' else '<'} {y} || {x} != {x} ? {x} : {y})"
         if function == "sign":
-            return f"({real})(({arguments[0]} > 0) - ({arguments[0]} < 0))"
+            x = arguments[0]
+            return f"({x} != {x} ? {x} : ({real})(({x} > 0) - ({x} < 0)))"
         if expression.function == "power" and expression.arguments[1] == Number(2.0):
             return f"({arguments[0]} * {arguments[0]})"
         return f"{C_FUNCTIONS.get(function, function)}{suffix}({', '.join(arguments)})"

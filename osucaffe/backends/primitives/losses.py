@@ -64,7 +64,8 @@ class SoftmaxLossBackward(ClassLoss):
 class Accuracy(Primitive):
     """y = the share of positions whose label is among the top_k of x along axis.
 
-    A label counts when fewer than top_k others are larger or equal (C++ Caffe 1.0).
+    A label counts when fewer than top_k others are larger or equal (C++ Caffe 1.0). Where its score
+    is NaN, so is y.
     per_class: (C,), the same for each class; 0 for a class without positions.
     """
 

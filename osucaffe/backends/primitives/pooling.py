@@ -17,7 +17,8 @@ class PoolingWindow(Primitive, abstract=True, kw_only=True):
 
 class MaxPooling(PoolingWindow):
     """y (N, C, *out) = the maximum of each window of x (N, C, *in); windows end at the image, of
-    which each has some pixel.
+    which each has some pixel. NaN is the greatest (but where oneDNN computes, which takes no heed
+    of it).
 
     index: int32 of y's shape, where the (first) maximum stands in its flattened channel of x;
     flexible: a backend may keep another note in it for `max_pooling_backward`.

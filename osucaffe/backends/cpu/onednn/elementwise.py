@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from ...formula import ELU, PRELU
 from ...primitives import formulas, movement
 from ...tensor import Step
@@ -13,23 +15,29 @@ from .api import Descriptor, PostOperation, PrimitiveDescriptor, Unsupported
 from .memory import in_sequence
 from .preparation import Operand, Preparation
 
+_LARGEST = float(np.finfo(np.float32).max)
 
-def _relu(
-    p: Preparation, form: Descriptor, slope: float, kind: int = api.RELU
-) -> PrimitiveDescriptor:
-    return p.library.describe("eltwise_forward", api.FORWARD_TRAINING, kind, form, form, slope, 0.0)
+
+def relu_operation(slope: float) -> PostOperation:
+    """ReLU behind another primitive. NaN stays: oneDNN's own makes it 0 where there is no slope.
+    There x is multiplied by x * _LARGEST, cut off at 0 and 1."""
+    return ("eltwise", api.RELU, slope, 0.0) if slope else ("eltwise", api.HARDSWISH, _LARGEST, 0.0)
+
+
+def _forward(p: Preparation, form: Descriptor, kind: int, *numbers: float) -> PrimitiveDescriptor:
+    return p.library.describe("eltwise_forward", api.FORWARD_TRAINING, kind, form, form, *numbers)
 
 
 def relu(p: Preparation, a: formulas.Relu) -> Step:
     source = p.operand(a.x)
-    chosen = _relu(p, source.chosen_form, a.slope)
+    chosen = _forward(p, source.chosen_form, *relu_operation(a.slope)[1:])
     return p.step(chosen, {api.SRC: source}, {api.DST: p.operand(a.y)})
 
 
 def relu_backward(p: Preparation, a: formulas.ReluBackward) -> Step:
     source = p.operand(a.x)
     form = source.chosen_form
-    hint = _relu(p, form, a.slope)
+    hint = _forward(p, form, api.RELU, a.slope, 0.0)
     chosen = p.library.describe("eltwise_backward", api.RELU, form, form, form, a.slope, 0.0, hint)
     return p.step(
         chosen, {api.SRC: source, api.DIFF_DST: p.operand(a.dy)}, {api.DIFF_SRC: p.operand(a.dx)}
@@ -41,7 +49,7 @@ def elementwise(p: Preparation, a: formulas.Elementwise) -> Step | None:
     if a.formula != ELU:
         return None
     source = p.operand(a.inputs[0])
-    chosen = _relu(p, source.chosen_form, (a.constants or {})["alpha"], api.ELU)
+    chosen = _forward(p, source.chosen_form, api.ELU, (a.constants or {})["alpha"], 0.0)
     return p.step(chosen, {api.SRC: source}, {api.DST: p.operand(a.outputs[0])})
 
 
@@ -97,7 +105,7 @@ def binary(
         ("binary", kind, other) for kind, other in zip(kinds[1:], forms[1:], strict=True)
     ]
     if relu:
-        then.append(("eltwise", api.RELU, 0.0, 0.0))
+        then.append(relu_operation(0.0))
 
     def describe(second: Descriptor) -> PrimitiveDescriptor:
         return p.library.describe("binary", kinds[0], form, second, form, then=then)

@@ -10,6 +10,7 @@ from ...primitives import products as ops
 from ...tensor import Step, Tensor
 from . import api
 from .api import Descriptor, PostOperation, PrimitiveDescriptor, Unsupported
+from .elementwise import relu_operation
 from .memory import Formatted
 from .preparation import Operand, Preparation, padding_behind
 
@@ -97,7 +98,7 @@ def _ending(
     Raises Unsupported where the slopes of a PReLU do not lie along the second axis.
     """
     if a.relu is not None:
-        return [("eltwise", api.RELU, a.relu, 0.0)], {}
+        return [relu_operation(a.relu)], {}
     if a.activation is None:
         return [], {}
     if a.activation.settings["formula"] == ELU:

@@ -115,6 +115,7 @@ def accuracy(call: CpuCall, a: ops.Accuracy) -> Step:
     score = call.temporary((labels.outer, labels.inner))
     reaching = call.temporary((labels.outer, labels.classes, labels.inner), "bool")
     rivals = call.temporary((labels.outer, labels.inner), "int64")
+    nothing = call.temporary((labels.outer, labels.inner), "bool")
     totals = call.temporary((labels.classes,))
 
     def step() -> None:
@@ -125,11 +126,14 @@ def accuracy(call: CpuCall, a: ops.Accuracy) -> Step:
         counted = labels.counted.array
         count = float(counted.sum(dtype=np.float64))
         # A label out of range is no hit.
+        np.isnan(score.array, out=nothing.array)
         np.less_equal(rivals.array, a.top_k, out=score.array, casting="unsafe")
-        score.array *= counted
+        np.copyto(score.array, np.nan, where=nothing.array)
+        np.copyto(score.array, 0, where=counted == 0)
         np.copyto(score.array, 0, where=labels.wrong.array)
         a.y.array.fill(float(score.array.sum(dtype=np.float64)) / max(count, 1))
         if a.per_class is not None:
+            np.copyto(counted, 0, where=labels.wrong.array)
             totals.array.fill(0)
             np.copyto(counted, 0, where=labels.wrong.array)  # nor is it of any class
             np.add.at(totals.array, labels.values.array, counted)

@@ -83,6 +83,9 @@ def crop_backward(call: CpuCall, a: ops.CropBackward) -> Step:
     return step
 
 
+_NO_NUMBER = np.iinfo(np.int64).min
+
+
 class Indices:
     """Whole numbers from 0 to below a bound, read from floats into memory that is reused.
 
@@ -96,7 +99,11 @@ class Indices:
     def look(self) -> None:
         """Read the numbers."""
         values, wrong, flag = self.values.array, self.wrong.array, self._flag.array
-        np.copyto(values, self._source.array.reshape(values.shape), casting="unsafe")
+        source = self._source.array.reshape(values.shape)
+        np.isnan(source, out=flag)
+        with np.errstate(invalid="ignore"):
+            np.copyto(values, source, casting="unsafe")
+        np.copyto(values, _NO_NUMBER, where=flag)  # what NaN becomes depends on the processor
         np.less(values, 0, out=wrong)
         np.greater_equal(values, self._bound, out=flag)
         np.logical_or(wrong, flag, out=wrong)

@@ -56,7 +56,7 @@ def max_pooling(call: CpuCall, a: ops.MaxPooling) -> Step:
             np.copyto(where, first)
             for tap, positions in images.positions():
                 np.greater(source[tap], best, out=larger.array)
-                np.copyto(best, source[tap], where=larger.array)
+                np.maximum(best, source[tap], out=best)  # NaN, if there is one
                 np.copyto(where, positions, where=larger.array)
 
     return step
@@ -146,7 +146,8 @@ def stochastic_pooling(call: CpuCall, a: ops.StochasticPooling) -> Step:
             # The first element at which the running sum passes the threshold; a window of zeros
             # gives its first element.
             np.copyto(where, images.origins)
-            for array in (value, total.array, chosen.array):
+            np.multiply(total.array, 0, out=value)  # NaN, if there is one
+            for array in (total.array, chosen.array):
                 array.fill(0)
             for tap, positions in images.positions():
                 total.array += source[tap]

@@ -45,6 +45,20 @@ template <> __device__ __forceinline__ float16 from_float(float x) {
 template <> __device__ __forceinline__ uint8_t from_float(float x) { return (uint8_t)x; }
 template <> __device__ __forceinline__ int from_float(float x) { return (int)x; }
 
+// A label or an index, read from floats. NaN becomes the least, which is out of range: a mere cast makes
+// it 0, which is not.
+__device__ __forceinline__ int whole_number(float x) { return x == x ? (int)x : (int)0x80000000; }
+
+// The greater of two, NaN if one is.
+__device__ __forceinline__ float max_or_nan(float x, float y) {
+#if __CUDA_ARCH__ >= 800
+    asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(y));
+    return x;
+#else
+    return x > y || x != x ? x : y;
+#endif
+}
+
 // Programmatic dependent launch (runtime/driver.py): until all that a kernel follows has ended, it does
 // nothing. Without this at its head it might run beside that; `kernel_from` refuses such a text.
 __device__ __forceinline__ void pdl_wait() {

@@ -81,7 +81,7 @@ extern "C" __global__ void softmax_loss_backward(const P_T* probability, const f
     FOR_EACH(rows * c) {
         int64_t inner = id % step, outer = id / step / c;
         int channel = id / step % c;
-        int target = (int)label[outer * step + inner];
+        int target = whole_number(label[outer * step + inner]);
         bool counts = target >= 0 && target < c && !IGNORED(target);
         float value = (to_float(probability[id]) - (channel == target)) * factor;
         if (counts) value = WEIGH(value, target);
@@ -106,7 +106,7 @@ extern "C" __global__ void mean_notes(const float* note, const float* label, flo
     PDL_BEGIN;
     float sum = 0, count = 0;
     for (int64_t row = threadIdx.x; row < rows; row += blockDim.x)
-        if (note[row] != -1 && (!label || (int)label[row] == blockIdx.x))
+        if (note[row] != -1 && (!label || whole_number(label[row]) == blockIdx.x))
             sum += note[row], count += 1;
     put_mean(sum, count, y + blockIdx.x, fixed);
 }
@@ -120,7 +120,7 @@ extern "C" __global__ void softmax_losses(const X_T* x, const float* label, P_T*
         const X_T* from = x + BASE;
         float most, sum = softmax_row(from, probability + BASE, c, step, lane, most);
         if (lane == 0) {
-            int target = (int)label[row];
+            int target = whole_number(label[row]);
             float value = -1;
             // log softmax = score - most - log(sum)
             if (!IGNORED(target))
@@ -141,7 +141,7 @@ extern "C" __global__ void softmax_loss(const X_T* x, const float* label, P_T* p
     int row = threadIdx.x, step = distance;
     float total = 0, count = 0;
     if (row < rows) {
-        int base = row / step * step * SCORES + row % step, target = (int)label[row];
+        int base = row / step * step * SCORES + row % step, target = whole_number(label[row]);
         float score[SCORES], most = -INFINITY, sum = 0, hit = NAN;
 #pragma unroll
         for (int i = 0; i < SCORES; ++i) score[i] = to_float(x[base + i * step]);
@@ -170,26 +170,28 @@ extern "C" __global__ void count_labels(const float* label, float* counted, int6
     PDL_BEGIN;
     float count = 0;
     for (int64_t row = threadIdx.x; row < rows; row += blockDim.x)
-        count += !IGNORED((int)label[row]);
+        count += !IGNORED(whole_number(label[row]));
     count = block_sum(count);
     if (threadIdx.x == 0) *counted = fmaxf(count, 1.0f);
 }
 
 #ifdef X_T
-// note: 1 where the label is among the top k, 0 where not, -1 where ignored.
+// note: 1 where the label is among the top k, 0 where not, NaN where its score is, -1 where ignored.
 extern "C" __global__ void accuracy(const X_T* x, const float* label, float* note, int64_t rows,
                                     int c, int64_t step, int top_k) {
     PDL_BEGIN;
     ROW_LOOP {
         const X_T* from = x + BASE;
-        int target = (int)label[row];
+        int target = whole_number(label[row]);
         bool skip = IGNORED(target);
-        float score = !skip && target >= 0 && target < c ? to_float(from[target * step]) : NAN;
+        bool there = target >= 0 && target < c;
+        float score = !skip && there ? to_float(from[target * step]) : INFINITY;
         float above = 0;
         for (int i = lane; i < c; i += 32)
             above += i != target && to_float(from[i * step]) >= score;
         above = warp_sum(above);
-        if (lane == 0) note[row] = skip ? -1.0f : (float)(above < top_k && score == score);
+        float hit = score == score ? (float)(there && above < top_k) : NAN;
+        if (lane == 0) note[row] = skip ? -1.0f : hit;
     }
 }
 #endif

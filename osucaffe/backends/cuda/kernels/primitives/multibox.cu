@@ -119,7 +119,7 @@ __device__ __forceinline__ Target target_of(const float* location, const float* 
                                             int count, int wide) {
     const float *row = truth + 8 * (int)match, *prior = priors + 4 * p, *variance = prior + 4 * count;
     Target target;
-    target.label = (int)row[1];
+    target.label = whole_number(row[1]);
     target.wide = wide > 1 && target.label >= 0 && target.label < wide ? target.label : 0;
     const float* code = location + (((int64_t)item * count + p) * wide + target.wide) * 4;
     float goal[4];

@@ -55,8 +55,8 @@ __device__ __forceinline__ bool inside(int& h, int& w, int height, int width) {
 }
 
 #if MAXIMUM && !BACKWARD
-// The greatest of some vectors, element by element, and the number of the first that has it. NaN is never
-// the greatest.
+// The greatest of some vectors, element by element, and the number of the first that has it: NaN if there
+// is one, with the number of another.
 template <typename E, int N> struct Greatest {
     float best[N];
     int number[N];
@@ -75,15 +75,12 @@ template <typename E, int N> struct Greatest {
 #pragma unroll
         for (int i = 0; i < N; ++i) number[i] = numbered;
     }
-    __device__ __forceinline__ void begin(const Greatest& first) {
-        *this = first;
-#pragma unroll
-        for (int i = 0; i < N; ++i) best[i] = fmaxf(best[i], -INFINITY);
-    }
     __device__ __forceinline__ void take(const Greatest& next) {
 #pragma unroll
-        for (int i = 0; i < N; ++i)
-            if (next.best[i] > best[i]) best[i] = next.best[i], number[i] = next.number[i];
+        for (int i = 0; i < N; ++i) {
+            if (next.best[i] > best[i]) number[i] = next.number[i];
+            best[i] = max_or_nan(best[i], next.best[i]);
+        }
     }
     __device__ __forceinline__ void take_apart(float (&values)[N], int (&numbers)[N]) const {
 #pragma unroll
@@ -110,7 +107,7 @@ template <typename E, int N> struct Greatest {
     } \
     __device__ __forceinline__ uint32_t maximum(uint32_t x, uint32_t y, type) { \
         uint32_t pair; \
-        asm("max." suffix " %0, %1, %2;" : "=r"(pair) : "r"(x), "r"(y)); \
+        asm("max.NaN." suffix " %0, %1, %2;" : "=r"(pair) : "r"(x), "r"(y)); \
         return pair; \
     } \
     __device__ __forceinline__ uint32_t product(uint32_t x, uint32_t y, type) { \
@@ -140,17 +137,11 @@ template <typename E, int N> struct GreatestPairs {
         for (int i = 0; i < N / 2; ++i)
             best[i] = pairs.element[i], number[i] = numbered * 0x10001u;
     }
-    __device__ __forceinline__ void begin(const GreatestPairs& first) {
-        *this = first;
-#pragma unroll
-        for (int i = 0; i < N / 2; ++i)
-            best[i] = maximum(best[i], from_float<E>(-INFINITY).bits * 0x10001u, E());
-    }
     __device__ __forceinline__ void take(const GreatestPairs& next) {
 #pragma unroll
         for (int i = 0; i < N / 2; ++i) {
             uint32_t mask = greater(next.best[i], best[i], E());
-            best[i] = (next.best[i] & mask) | (best[i] & ~mask);
+            best[i] = maximum(best[i], next.best[i], E());
             number[i] = (next.number[i] & mask) | (number[i] & ~mask);
         }
     }
@@ -192,7 +183,7 @@ template <int N> struct Greatest<float16, N> : GreatestPairs<float16, N> {
 //
 // NORMALIZED: of y = (x - mean) * rate * scale + bias, and its ReLU if RELU. The order of y's values is
 // that of x's, or, where the scale is negative, the other way round: so the maximum is sought in x.
-// Where the scale is 0, all are equal, and the first is taken. peaks: x at the maximum.
+// Where the scale is 0, all are equal, and the first is taken, unless there is a NaN. peaks: x at the maximum.
 extern "C" __global__ void max_pooling(const T* x, T* y, NOTE* note, T* peaks,
                                        const float* mean, const float* rate, const float* scale,
                                        const float* bias, int64_t count) {
@@ -219,7 +210,7 @@ extern "C" __global__ void max_pooling(const T* x, T* y, NOTE* note, T* peaks,
 #pragma unroll
                 for (int j = 0; j < TILE_W; ++j) {
                     int kw = c - j * SW;
-                    if (kw == 0) across[j].begin(next);
+                    if (kw == 0) across[j] = next;
                     else if (0 < kw && kw < KW) across[j].take(next);
                 }
             }
@@ -256,7 +247,7 @@ extern "C" __global__ void max_pooling(const T* x, T* y, NOTE* note, T* peaks,
 #pragma unroll
                 for (int k = 0; k < VEC; ++k) {
                     values[k] *= sign[k], numbers[k] -= FIRST(i, j);
-                    if (sign[k] == 0) {
+                    if (sign[k] == 0 && values[k] == 0) {
                         int row = h0 + i * SH + numbers[k] / KW, column = w0 + j * SW + numbers[k] % KW;
                         values[k] = to_float(x[large + in_large(row, column) + k]);
                     }

@@ -71,7 +71,8 @@ extern "C" __global__ void roi_max_pooling(const float* x, const float* rois, fl
             for (int i = rows.low; i < rows.high; ++i)
                 for (int j = columns.low; j < columns.high; ++j) {
                     float value = plane[i * W + j];
-                    if (where < 0 || value > best) best = value, where = i * W + j;
+                    if (where < 0 || value > best || value != value)
+                        best = value, where = i * W + j;
                 }
         }
         y[id] = best;

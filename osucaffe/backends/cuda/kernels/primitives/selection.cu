@@ -6,7 +6,7 @@ extern "C" __global__ void gather(const float* x, const INDEX* index, float* y, 
                                   int64_t inner) {
     PDL_BEGIN;
     FOR_EACH(picks * inner) {
-        int row = (int)index[id / inner];
+        int row = whole_number(index[id / inner]);
         y[id] = row >= 0 && row < rows ? x[row * inner + id % inner] : NAN;
     }
 }
@@ -20,12 +20,13 @@ extern "C" __global__ void gather_backward(const float* dy, const float* index, 
         int row = id / inner;
         float sum = 0;
         for (int pick = 0; pick < picks; ++pick)
-            if ((int)index[pick] == row) sum += dy[pick * inner + id % inner];
+            if (whole_number(index[pick]) == row) sum += dy[pick * inner + id % inner];
         dx[id] = sum + (accumulate ? dx[id] : 0.0f);
     }
 }
 
-// An element's rank is the number of those before it: larger ones, and equal ones that come later.
+// An element's rank is the number of those before it: larger ones, and equal ones that come later. NaN
+// is larger than all others.
 extern "C" __global__ void top_k(const float* x, float* index, float* value, int64_t count,
                                  int length, int k, int64_t step) {
     PDL_BEGIN;
@@ -37,7 +38,9 @@ extern "C" __global__ void top_k(const float* x, float* index, float* value, int
         int rank = 0;
         for (int i = 0; i < length; ++i) {
             float other = row[i * step];
-            rank += other > own || (other == own && i > place);
+            bool larger = other > own || (other != other && own == own);
+            bool equal = other == own || (other != other && own != own);
+            rank += larger || (equal && i > place);
         }
         if (rank >= k) continue;
         int64_t to = (outer * k + rank) * step + inner;

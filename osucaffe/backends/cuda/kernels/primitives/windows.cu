@@ -69,7 +69,8 @@ extern "C" __global__ void max_pooling(const float* x, float* y, int* index) {
         float best = -INFINITY;
         int where = -1;
         FOR_EACH_TAP(id % OUTS)
-            if (where < 0 || plane[place] > best) best = plane[place], where = place;
+            if (where < 0 || plane[place] > best || plane[place] != plane[place])
+                best = plane[place], where = place;
         y[id] = best;
         if (index) index[id] = RELU && !(best > 0) ? -1 : where;
     }
@@ -124,7 +125,7 @@ extern "C" __global__ void stochastic_pooling(const float* x, float* y, int* ind
         float total = 0;
         FOR_EACH_TAP(id % OUTS) total += plane[place];
         float drawn = (squares32((step[0] << 32) + step[1] * COUNT + id, key) >> 8) * 0x1p-24f;
-        float threshold = drawn * total, sum = 0, value = 0;
+        float threshold = drawn * total, sum = 0, value = total == total ? 0 : total;
         int where = tap_place(id % OUTS, 0);
         FOR_EACH_TAP(id % OUTS) {
             sum += plane[place];
@@ -141,7 +142,7 @@ extern "C" __global__ void expected_pooling(const float* x, float* y) {
         const float* plane = x + id / OUTS * INS;
         float total = 0, squares = 0;
         FOR_EACH_TAP(id % OUTS) total += plane[place], squares += plane[place] * plane[place];
-        y[id] = total > 0 ? squares / total : 0.0f;
+        y[id] = total <= 0 ? 0.0f : squares / total;
     }
 }
 
