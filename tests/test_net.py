@@ -208,6 +208,18 @@ def test_parameters_lie_in_backward_order():
     assert [name for name in seen if name in "ab"] == ["b", "a"]
 
 
+def test_weights_are_loaded_if_all_fit_or_not_at_all():
+    net, other = build(two()), build(two(outputs=4).replace('"a"', '"c"').replace('"b"', '"a"'))
+    before = [net.backend.read(each.blob.data) for each in net.parameters]
+    weights = build(two(), seed=7).to_proto()
+    weights.layer[-2].CopyFrom(other.to_proto().layer[-2])  # "a" fits, what follows does not
+    weights.layer[-2].name = "b"
+    with pytest.raises(UserError, match="to train this layer from scratch, rename it"):
+        net.load(weights)
+    for parameter, values in zip(net.parameters, before, strict=True):
+        np.testing.assert_array_equal(net.backend.read(parameter.blob.data), values)
+
+
 def test_weights_are_copied_by_layer_name():
     source = build(two())
     target = build(two().replace('name: "b"', 'name: "new"'), seed=7)

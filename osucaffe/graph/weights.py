@@ -16,6 +16,7 @@ from ..arena import Parameter
 from ..backends.backend import Backend
 from ..backends.tensor import Shape, Tensor
 from ..backends.uploads import available_memory
+from ..blob import Blob
 from ..data.config import DataConfig
 from ..errors import UserError, listed
 from ..layers.base import Layer
@@ -29,6 +30,7 @@ from ..proto import (
     has_values,
     label,
 )
+from ..proto.blobs import check_blob
 from .assembly import assemble
 from .parameters import by_name
 from .prototxt.filter import filter_layers, net_state
@@ -98,14 +100,15 @@ class Match:
 
 
 def copy_weights(weights: AnyWeights, layers: Sequence[Layer], backend: Backend) -> Match:
-    """Write the blobs of `weights` into the parameters of the layers that have the same names.
+    """Write the blobs of `weights` into the parameters of the layers that have the same names: all
+    that fit, or none, with a UserError.
 
     Layers of one name take those of that name in their order: C++ Caffe gives them all to the
     first, so that a net does not get its own weights back.
     """
     targets = by_name(layer for layer in layers if layer.parameters)
     sources = by_name(layer for layer in weights.layer if layer.blobs)
-    written: set[Tensor] = set()
+    copies: list[tuple[Blob, Any]] = []
     for name, group in targets.items():
         given = sources.get(name, [])
         if given and max(len(group), len(given)) > 1:
@@ -116,8 +119,11 @@ def copy_weights(weights: AnyWeights, layers: Sequence[Layer], backend: Backend)
                 len(group),
             )
         for layer, source in zip(group, given, strict=False):
-            written.update(_copy(source, layer, backend))
+            copies += _copies(source, layer)
         del given[: len(group)]
+    for blob, proto in copies:
+        backend.write(blob.data, blob_to_array(proto).reshape(blob.shape))
+    written = {blob.data.owner for blob, _ in copies}
     loaded = [
         layer
         for layer in layers
@@ -132,8 +138,8 @@ def takes(layer: Layer, index: int, proto: caffe_pb2.BlobProto) -> bool:
     return any(blob_fits(proto, shape) for shape in shapes)
 
 
-def _copy(source: Any, layer: Layer, backend: Backend) -> Iterator[Tensor]:
-    """Write a layer's blobs; yields the tensors that are written."""
+def _copies(source: Any, layer: Layer) -> Iterator[tuple[Blob, Any]]:
+    """The blobs of a layer with those of a file that they are to be read from."""
     if len(source.blobs) != len(layer.parameters):
         layer.fail(
             "blobs",
@@ -147,9 +153,8 @@ def _copy(source: Any, layer: Layer, backend: Backend) -> Iterator[Tensor]:
                 f"{layer.title}: parameter {index} has shape {blob.shape}, but the weights file "
                 f"has {blob_shape(proto)}; to train this layer from scratch, rename it"
             )
-        values = blob_to_array(proto)
-        backend.write(blob.data, values.reshape(blob.shape))
-        yield blob.data.owner
+        check_blob(proto)
+        yield blob, proto
 
 
 def to_proto(

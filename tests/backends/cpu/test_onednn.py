@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from osucaffe.backends.cpu import Cpu, onednn
 from osucaffe.backends.cpu.onednn import update
-from osucaffe.backends.cpu.onednn.api import Unsupported
+from osucaffe.backends.cpu.onednn.api import Failed, Unsupported
 from osucaffe.backends.formula import ELU, PRELU
 from osucaffe.backends.primitives import NAMES, Program
 from osucaffe.backends.tensor import Tensor
@@ -384,3 +385,23 @@ def test_recurrence(name: str) -> None:
         runner = Runner(Cpu())
         runner.record(*call)
         assert prepare(runner.program) != [None]
+
+
+def test_what_fails_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a wrong argument of ours, where NumPy computes instead; not what oneDNN does not have."""
+
+    def failing(kind: type[Unsupported], *_: object, **__: object) -> None:
+        raise kind("dnnl_create: status 2")
+
+    relu = next(each for each in CASES if each.name == "relu")
+    for kind in Unsupported, Failed, Failed:
+        monkeypatch.setattr(ONEDNN.onednn.library, "describe", partial(failing, kind))
+        runner = Runner(ONEDNN, flexible=False)
+        runner.record(relu.name, relu.tensors, relu.settings)
+        runner.prepare()()
+        [output] = relu.expected.values()
+        np.testing.assert_allclose(runner.read(relu.tensors["y"]), output)
+    [said] = [each.getMessage() for each in caplog.records]
+    assert "oneDNN fails at relu (dnnl_create: status 2)" in said

@@ -41,6 +41,17 @@ def test_steps_on_one_thread_run_as_one() -> None:
     assert told == [2, 1, "a", "b", 2, "both", 1, "c", 2]
 
 
+def test_a_step_that_fails_leaves_all_threads() -> None:
+    told: list[object] = []
+
+    def failing() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        threads.on_one_thread(failing, told.append, 2)()
+    assert told == [1, 2]
+
+
 class Machine:
     """Time that passes only as steps say, and the share of two processors that they have of it, and
     that nobody has."""

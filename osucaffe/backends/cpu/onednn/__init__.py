@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes.util
+import functools
 import logging
 import os
 import sys
@@ -20,7 +21,7 @@ from ...primitives.recording import arguments
 from ...tensor import Call, Step, Tensor
 from ..host import Host
 from . import elementwise, normalization, pooling, products, recurrent, threads, update
-from .api import Library, Unsupported
+from .api import Failed, Library, Unsupported
 from .memory import Layout
 from .preparation import Preparation
 
@@ -127,8 +128,10 @@ class OneDNN:
                 Preparation(self.library, call, only_forward=self._only_forward),
                 arguments(call.name, call.reads, call.writes, call.settings),
             )
-        except Unsupported:
+        except Unsupported as error:
             step = None
+            if isinstance(error, Failed):
+                _tell(call.name, str(error))
         if step is None:
             del call.scratch[scratch:]
         return step
@@ -170,6 +173,14 @@ class OneDNN:
         """How many threads a primitive uses when the calling thread runs it."""
         self._threads = count
         self.library.set_threads(count)
+
+
+@functools.cache
+def _tell(name: str, error: str) -> None:
+    """Say why NumPy does what oneDNN should do, which takes several times as long."""
+    _log.warning(
+        "oneDNN fails at %s (%s): NumPy computes it, slowly. Please report it", name, error
+    )
 
 
 def _code(step: Step, call: Call) -> tuple[str, int]:

@@ -31,6 +31,8 @@ _TAGS = 1000
 _AVX512 = 0x20  # in dnnl_cpu_isa_t
 _CPU, _IN_ORDER, _USER_SCRATCHPAD, _UNDEFINED = 1, 1, 1, 0
 _OUT_OF_MEMORY = 1
+_NO_IMPLEMENTATION = (3, 4)
+"""There is none, or no other."""
 _QUERY_IMPLEMENTATION, _QUERY_ARGUMENT = 8, 255
 _QUERY_DIMENSIONS_COUNT, _QUERY_DIMENSIONS = 256, 257
 _QUERY_BLOCKS_COUNT, _QUERY_BLOCKS, _QUERY_BLOCKED_AXES = 263, 264, 265
@@ -101,6 +103,10 @@ the axes along which slopes vary) or ("binary", algorithm, format of the other o
 
 class Unsupported(Exception):
     """oneDNN has no implementation of what was asked for."""
+
+
+class Failed(Unsupported):
+    """It says something else, such as that it was asked in a wrong way."""
 
 
 class ExecutionArgument(ctypes.Structure):
@@ -245,12 +251,13 @@ class Library:
         return self._declare(f"dnnl_{kind}_destroy", "p")
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call a function of the library; raise Unsupported when it reports failure."""
+        """Call a function of the library; raise Unsupported, or Failed, when it reports failure."""
         status = self._functions[name](*arguments)
         if status == _OUT_OF_MEMORY:
             raise MemoryError(f"oneDNN's {name}")
         if status:
-            raise Unsupported(f"dnnl_{name}: status {status}")
+            kind = Unsupported if status in _NO_IMPLEMENTATION else Failed
+            raise kind(f"dnnl_{name}: status {status}")
 
     def create(self, name: str, *arguments: Any) -> int:
         """Call a function whose first argument receives the handle that it makes."""

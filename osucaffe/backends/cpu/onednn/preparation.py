@@ -99,17 +99,20 @@ class Preparation:
                 for i, any_ in enumerate(free)
             ])  # fmt: skip
         slow: PrimitiveDescriptor | None = None
+        why = Unsupported(self.call.name)
         for formats in tried:
             try:
                 chosen = describe(*formats)
-            except Unsupported:
+            except Unsupported as error:
+                if not any(form in free for form in formats):  # which are wrong for some primitives
+                    why = error
                 continue
             if chosen.is_fast:
                 return chosen
             if slow is None or (slow.is_reference and not chosen.is_reference):
                 slow = chosen
         if slow is None:
-            raise Unsupported(self.call.name)
+            raise why
         return slow
 
     def step(

@@ -81,8 +81,10 @@ def on_one_thread(step: Step, set_threads: SetThreads, threads: int) -> Step:
 
     def run() -> None:
         set_threads(1)
-        step()
-        set_threads(threads)
+        try:
+            step()
+        finally:
+            set_threads(threads)
 
     run.threadless = step  # type: ignore[attr-defined]
     run.implementation = getattr(step, "implementation", "")  # type: ignore[attr-defined]
