@@ -146,27 +146,45 @@ class Net:
             if tensor.array is not None:  # else it is a parameter of another net
                 backend.write(tensor, first)
 
-    def reshape(self, shapes: Mapping[str, Shape]) -> None:
+    def reshape(self, shapes: Mapping[str, Shape], reach: int | None = None) -> None:
         """Give blobs that layers without bottoms make other shapes, and infer the rest anew.
 
         What stays: the parameters, where the data streams are, the random step, and the values of
         the blobs that keep both their memory and their shape. UserError where a layer cannot have
         these shapes: then the net stays as it was.
+        reach: of an inspectable net, how many layers are to run: if others cannot have these
+        shapes, these follow alone (see `reach` of the net).
         """
         if not self._go_back(shapes):
-            self._build_again(shapes)
+            self._build_again(shapes, reach)
+
+    @property
+    def reach(self) -> int:
+        """How many layers have followed when inputs got other shapes: only these may run."""
+        return len(self.nodes) if self._build.parts.reach is None else self._build.parts.reach
 
     # -- building --------------------------------------------------------------------------------
 
-    def _build_again(self, shapes: Mapping[str, Shape]) -> None:
-        """Be built for other shapes, if the layers can have them."""
+    def _build_again(self, shapes: Mapping[str, Shape], reach: int | None) -> None:
+        """Be built for other shapes, if the layers can have them: all, or so many."""
         before = self._build
         self._cache.save_layers(before)
+
+        def assembled(reach: int | None) -> Assembly:
+            try:
+                return assemble_again(
+                    before.parts, shapes, inspectable=self.inspectable, reach=reach
+                )
+            except UserError:
+                self._cache.restore_layers(before)
+                raise
+
         try:
-            parts = assemble_again(before.parts, shapes, inspectable=self.inspectable)
+            parts = assembled(None)
         except UserError:
-            self._cache.restore_layers(before)
-            raise
+            if reach is None:
+                raise
+            parts = assembled(reach)
         self._leave()
         self._begin_build(parts, again=True)
         self._compile()
@@ -212,7 +230,8 @@ class Net:
 
     def _compile(self) -> None:
         """Record every call, and prepare it unless that is done on demand."""
-        find_gradients(self.nodes, force=self.param.force_backward)
+        if not self._build.again:
+            find_gradients(self.nodes, force=self.param.force_backward)
         pipeline.run(pipeline.COMPILE, self._build)
         if not self._on_demand:
             self._prepare()
@@ -305,7 +324,7 @@ class Net:
         now = input_shapes(self._build)
         asked = now | {name: tuple(map(int, shape)) for name, shape in shapes.items()}
         if not self.is_repeatable or asked == now:
-            return self.is_repeatable
+            return self.is_repeatable and self._build.parts.reach is None
         build = self._cache.take(asked)
         if build is None:
             return False
@@ -320,7 +339,8 @@ class Net:
 
     def _leave(self) -> None:
         """Remember what is built, before the net becomes another, if that can be."""
-        if self.is_repeatable and (self.constants is not None or not self.is_complete):
+        whole = self._build.parts.reach is None
+        if whole and self.is_repeatable and (self.constants is not None or not self.is_complete):
             self._cache.add(self._build)
         else:
             self._cache.drop(self._build)
@@ -352,7 +372,7 @@ class Net:
                 for step in self._build.by_layer[0][index]:
                     step()
             except Reshaped:
-                self._follow(index)
+                self._follow(index, end if end < len(self.layers) else None)
                 self.complete()
                 continue
             if after:
@@ -375,7 +395,7 @@ class Net:
         self._cache.drop(self._build)
         self._cache.clear()
 
-    def _follow(self, index: int) -> None:
+    def _follow(self, index: int, reach: int | None) -> None:
         """Take over the shapes that a layer has just given its tops; it is to run again."""
         made = any(node.bottom for node in self.nodes[:index])
         if made and not self.inspectable:
@@ -384,7 +404,7 @@ class Net:
                 "its shape changed while the net ran. Behind other layers that works in the Python "
                 "interface only; a layer without bottoms may do it everywhere",
             )
-        self.reshape({})
+        self.reshape({}, reach)
 
     def backward(
         self,

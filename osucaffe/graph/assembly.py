@@ -25,13 +25,17 @@ _OTHER_AXES = re.compile("tuple index out of range|values to unpack")
 
 @dataclass
 class Assembly:
-    """Blobs by name, the layers in order, the names of inputs and outputs, the weighted losses."""
+    """Blobs by name, the layers in order, the names of inputs and outputs, the weighted losses.
+
+    reach: how many layers have these blobs' shapes, if not all: see `assemble_again`.
+    """
 
     blobs: dict[str, Blob] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
     inputs: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
     losses: list[tuple[Blob, float]] = field(default_factory=list)
+    reach: int | None = None
 
 
 def assemble(
@@ -62,18 +66,38 @@ def assemble(
     return parts
 
 
-def assemble_again(before: Assembly, shapes: Mapping[str, Shape], *, inspectable: bool) -> Assembly:
+def assemble_again(
+    before: Assembly,
+    shapes: Mapping[str, Shape],
+    *,
+    inspectable: bool,
+    reach: int | None = None,
+) -> Assembly:
     """The same layers with blobs of other shapes. Persistent tensors of the same shape keep their
     memory.
 
     shapes: those of tops of Input and DummyData layers, where they change. Other layers without
     bottoms know their shapes themselves.
+    reach: only so many layers follow, and those without bottoms. The others keep the blobs that
+    they read, and so their shapes: they cannot run before all follow.
     """
-    parts = Assembly()
-    for node in before.nodes:
+    parts = Assembly(reach=reach)
+    others = Assembly(nodes=parts.nodes)
+    for index, node in enumerate(before.nodes):
+        names = node.layer.param.bottom
+        follows = reach is None or index < reach or not names
+        target = parts if follows else others
+        if not follows:
+            for name, blob in zip(names, node.bottom, strict=True):
+                if name not in others.blobs or others.blobs[name].shape != blob.shape:
+                    others.blobs[name] = blob
         node.layer.tensors = []
-        bottom = [parts.blobs[name].shape for name in node.layer.param.bottom]
-        _add_layer(parts, node.layer, _set_up_again(node, bottom, shapes), inspectable)
+        bottom = [target.blobs[name].shape for name in names]
+        _add_layer(target, node.layer, _set_up_again(node, bottom, shapes), inspectable)
+        again = parts.nodes[-1]
+        again.backward, again.propagate_down = node.backward, node.propagate_down
+    made = {blob.name: blob for node in parts.nodes for blob in node.top}
+    parts.blobs = made | parts.blobs
     _find_inputs_and_outputs(parts)
     keep_memory(before, parts)
     return parts

@@ -349,7 +349,7 @@ class Net:
             return 0.0
         if not full:
             self._catch_up()
-        self.prepare()
+        self.prepare(reach=end + 1)
         if self._forward_only is not None:
             self._forward_only.is_stale = False
         if start <= end:
@@ -384,7 +384,7 @@ class Net:
 
     def _backward(self, start: int, end: int) -> None:
         self._catch_up()
-        self.prepare()
+        self.prepare(reach=start + 1)
         _call(self._before_backward, start)
 
         def after(index: int) -> None:
@@ -395,10 +395,10 @@ class Net:
         self._net.backward(start, end, accumulate=True, after=after)
         self.done()
 
-    def prepare(self, overwritten: Iterable[Tensor] = ()) -> None:
+    def prepare(self, overwritten: Iterable[Tensor] = (), reach: int | None = None) -> None:
         """Pass the script's changes to the engine's net, before it runs, but for those of tensors
-        that the run overwrites in any case."""
-        self.reshape()
+        that the run overwrites in any case. reach: how many layers it may run (default: all)."""
+        self._adapt(reach)
         for name in self._net.inputs:
             values = self._store.written(self._net.blobs[name].data)
             if values is not None:
@@ -437,7 +437,12 @@ class Net:
 
     def reshape(self) -> None:
         """Adapt all layers to the shapes that the script gave to inputs."""
-        if not self._waiting:
+        self._adapt(None)
+
+    def _adapt(self, reach: int | None) -> None:
+        """Adapt so many layers, and the others if they can have these shapes."""
+        reach = None if reach == len(self.layers) else reach
+        if not self._waiting and self._net.reach >= (reach or len(self.layers)):
             return
         pending = [name for name, blob in self.blobs.items() if blob in self._waiting]
         if self._forward_only is not None and self._forward_only.outlive(pending):
@@ -446,7 +451,7 @@ class Net:
         before = [blob.data for blob in self._net.blobs.values()]
         before += [tensor for name in pending for tensor in self.blobs[name].pending]
         known = {tensor.address for tensor in before}
-        self._net.reshape({name: self.blobs[name].shape for name in pending})
+        self._net.reshape({name: self.blobs[name].shape for name in pending}, reach)
         for blob in self._net.blobs.values():
             if blob.data.address not in known:
                 self._store.detach(blob.data)

@@ -323,3 +323,55 @@ def test_labels_that_a_script_writes_are_checked(tmp_path):
     net.blobs["label"].data[1] = 3
     with pytest.raises(UserError, match=r'blob "label"\[1\] has label 3, but layer "loss"'):
         net.forward()
+
+
+HEAD = """layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 3 dim: %d
+    dim: %d } } }
+layer { name: "conv" type: "Convolution" bottom: "data" top: "conv" convolution_param {
+    num_output: 4 kernel_size: 3 weight_filler { type: "xavier" } } }
+layer { name: "relu" type: "ReLU" bottom: "conv" top: "conv" }
+layer { name: "pool" type: "Pooling" bottom: "conv" top: "pool" pooling_param { kernel_size: 2 } }
+"""
+TAIL = """layer { name: "fc" type: "InnerProduct" bottom: "conv" top: "fc" inner_product_param {
+    num_output: 10 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "Reduction" bottom: "fc" top: "loss" loss_weight: 1 }
+"""
+
+
+@pytest.mark.parametrize("forced", [True, False])
+@pytest.mark.parametrize("phase", [caffe.TRAIN, caffe.TEST])
+def test_what_runs_follows_other_shapes_alone(tmp_path, phase, forced):
+    """As google/deepdream has it: C++ Caffe reshapes each layer as it runs."""
+    force = "force_backward: true " if forced else ""
+    net = caffe.Net(write(tmp_path, force + HEAD % (16, 16) + TAIL), phase)
+    random = np.random.default_rng(0)
+    first = random.standard_normal((1, 3, 16, 16))
+    net.blobs["data"].data[...] = first
+    expected = net.forward(blobs=["pool", "fc"])
+    expected = {name: array.copy() for name, array in expected.items()}
+    for high, wide in ((40, 30), (20, 50), (20, 50)):
+        data = random.standard_normal((1, 3, high, wide)).astype(np.float32)
+        other = caffe.Net(write(tmp_path, "force_backward: true " + HEAD % (high, wide)), phase)
+        other.share_with(net)
+        for each in (net, other):
+            each.blobs["data"].reshape(1, 3, high, wide)
+            each.blobs["data"].data[...] = data
+            each.forward(end="conv")
+            each.blobs["conv"].diff[...] = each.blobs["conv"].data
+            each.clear_param_diffs()
+            each.backward(start="conv")
+        np.testing.assert_array_equal(net.blobs["conv"].data, other.blobs["conv"].data)
+        sides = [
+            each.params["conv"][0] if not forced else each.blobs["data"] for each in (net, other)
+        ]
+        np.testing.assert_array_equal(sides[0].diff, sides[1].diff)
+        assert sides[0].diff.any()
+        np.testing.assert_array_equal(net.forward(end="pool")["pool"], other.forward()["pool"])
+        np.testing.assert_array_equal(net.blobs["fc"].data, expected["fc"])  # where it was
+        for run in (net.forward, net.reshape, net.backward, lambda: net.forward(end="fc")):
+            with pytest.raises(UserError, match=r'layer "fc" .* needs \(10, \d+\)'):
+                run()
+    net.blobs["data"].reshape(1, 3, 16, 16)
+    for name, array in net.forward(blobs=["pool", "fc"], data=first).items():
+        np.testing.assert_array_equal(array, expected[name])
+    net.backward()
