@@ -114,7 +114,10 @@ def test_python_is_started_without_the_current_folder() -> None:
 
 def texts() -> dict[str, str]:
     """The package's files that name anything of the kind."""
-    words = re.compile(r"process|os\.|from os |pty|Process|Spawn|find_l|executable")
+    words = re.compile(
+        r"subprocess|processing|os\.(exec|spawn|posix_spawn|system|popen|fork|startfile)|import pty"
+        r"|from (os|subprocess|pty) |ProcessPool|Spawn|find_library|executable"
+    )
     found = {str(path.relative_to(PACKAGE)): path.read_text() for path in sources("osucaffe")}
     return {name: text for name, text in found.items() if words.search(text)}
 

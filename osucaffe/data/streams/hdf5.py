@@ -54,14 +54,14 @@ class Hdf5Source:
                     )
         self._counts = np.array([rows for rows, _ in described])
         self._ends = np.cumsum(self._counts)
-        self._kept = np.arange(self._ends[-1])
+        self._kept: np.ndarray | None = None
         if not len(self):
             raise UserError(f"the HDF5 files that {path} lists have no rows")
         self._lock = threading.Lock()
         self._loaded: dict[int, list[np.ndarray]] = {}
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return int(self._ends[-1]) if self._kept is None else len(self._kept)
 
     @property
     def arrangement(self) -> Arrangement | None:
@@ -93,7 +93,7 @@ class Hdf5Source:
         """The files, and the rows in them, that come at these positions of the stream."""
         if not self._shuffle:
             _, indices = records_at(positions, len(self), block=self._block, seed=self._seed)
-            kept = self._kept[indices]
+            kept = indices if self._kept is None else self._kept[indices]
             files = np.searchsorted(self._ends, kept, side="right")
             return files, kept - (self._ends - self._counts)[files]
         epochs, indices = np.divmod(positions, len(self))
