@@ -36,6 +36,7 @@ from .graph.passes.constants import Constants
 from .graph.passes.editing import Programs
 from .graph.passes.memory import MemoryPlan, Pool
 from .graph.prototxt.filter import filter_layers, net_state
+from .graph.prototxt.forks import align_crops, warn_of_forks
 from .graph.prototxt.precision import warn_of_precision
 from .graph.prototxt.splits import insert_splits
 from .graph.weights import (
@@ -102,7 +103,9 @@ class Net:
         self.random = RandomState(new_seed() if seed is None else seed)
         if share is None:
             warn_of_precision(param)
-        self.param = insert_splits(filter_layers(param, net_state(param, phase, level, stages)))
+        filtered = filter_layers(param, net_state(param, phase, level, stages))
+        warn_of_forks(filtered, phase)
+        self.param = insert_splits(align_crops(filtered))
         if inference:
             gradients = False
         if gradients is None:

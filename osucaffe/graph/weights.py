@@ -140,12 +140,12 @@ def takes(layer: Layer, index: int, proto: caffe_pb2.BlobProto) -> bool:
 
 def _copies(source: Any, layer: Layer) -> Iterator[tuple[Blob, Any]]:
     """The blobs of a layer with those of a file that they are to be read from."""
-    if len(source.blobs) != len(layer.parameters):
+    blobs = layer.saved_blobs(source.blobs)
+    if len(blobs) != len(layer.parameters):
         layer.fail(
-            "blobs",
-            f"has {len(layer.parameters)} parameters, the weights file {len(source.blobs)}",
+            "blobs", f"has {len(layer.parameters)} parameters, the weights file {len(blobs)}"
         )
-    for index, (blob, proto) in enumerate(zip(layer.parameters, source.blobs, strict=True)):
+    for index, (blob, proto) in enumerate(zip(layer.parameters, blobs, strict=True)):
         if not has_values(proto):  # HDF5 files hold a shared parameter once
             continue
         if not takes(layer, index, proto):
@@ -202,9 +202,10 @@ def misfits(
     sources: list[Any] = [layer for layer in weights.layer if layer.blobs]
     for name, group in by_name(sources).items():
         for layer, source in zip(layers.get(name, []), group, strict=False):
-            fit = len(source.blobs) == len(layer.parameters) and all(
+            blobs = layer.saved_blobs(source.blobs)
+            fit = len(blobs) == len(layer.parameters) and all(
                 takes(layer, index, proto) or not has_values(proto)
-                for index, proto in enumerate(source.blobs)
+                for index, proto in enumerate(blobs)
             )
             if not fit:
                 there = listed(blob_shape(proto) for proto in source.blobs)

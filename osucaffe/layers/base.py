@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, TypeVar
 
@@ -181,6 +181,11 @@ class Layer:
 
     def limit_labels(self, top: int, labels: Labels) -> None:
         """Of a layer without bottoms: learn which labels the layers take that read this top."""
+
+    def saved_blobs(self, blobs: Sequence[caffe_pb2.BlobProto]) -> Sequence[caffe_pb2.BlobProto]:
+        """The blobs that a model file has for its parameters, where another fork wrote them
+        otherwise."""
+        return blobs
 
     # -- what a layer type uses ------------------------------------------------------------------
 

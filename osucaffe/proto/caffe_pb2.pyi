@@ -919,7 +919,7 @@ class AugmentationParameter(_message.Message):
     def __init__(self, rotation: _Optional[float] = ..., zoom: _Optional[float] = ..., colour: _Optional[float] = ..., erasing: _Optional[float] = ...) -> None: ...
 
 class LossParameter(_message.Message):
-    __slots__ = ("ignore_label", "normalization", "normalize", "pre_fixed_normalizer", "weight_by_label_freqs", "class_weighting", "label_smoothing")
+    __slots__ = ("ignore_label", "normalization", "normalize", "pre_fixed_normalizer", "weight_by_label_freqs", "class_weighting", "label_smoothing", "class_balance")
     class NormalizationMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         FULL: _ClassVar[LossParameter.NormalizationMode]
@@ -939,6 +939,7 @@ class LossParameter(_message.Message):
     WEIGHT_BY_LABEL_FREQS_FIELD_NUMBER: _ClassVar[int]
     CLASS_WEIGHTING_FIELD_NUMBER: _ClassVar[int]
     LABEL_SMOOTHING_FIELD_NUMBER: _ClassVar[int]
+    CLASS_BALANCE_FIELD_NUMBER: _ClassVar[int]
     ignore_label: int
     normalization: LossParameter.NormalizationMode
     normalize: bool
@@ -946,7 +947,8 @@ class LossParameter(_message.Message):
     weight_by_label_freqs: bool
     class_weighting: _containers.RepeatedScalarFieldContainer[float]
     label_smoothing: float
-    def __init__(self, ignore_label: _Optional[int] = ..., normalization: _Optional[_Union[LossParameter.NormalizationMode, str]] = ..., normalize: bool = ..., pre_fixed_normalizer: _Optional[float] = ..., weight_by_label_freqs: bool = ..., class_weighting: _Optional[_Iterable[float]] = ..., label_smoothing: _Optional[float] = ...) -> None: ...
+    class_balance: float
+    def __init__(self, ignore_label: _Optional[int] = ..., normalization: _Optional[_Union[LossParameter.NormalizationMode, str]] = ..., normalize: bool = ..., pre_fixed_normalizer: _Optional[float] = ..., weight_by_label_freqs: bool = ..., class_weighting: _Optional[_Iterable[float]] = ..., label_smoothing: _Optional[float] = ..., class_balance: _Optional[float] = ...) -> None: ...
 
 class AccuracyParameter(_message.Message):
     __slots__ = ("top_k", "axis", "ignore_label", "min_is_better")
@@ -1089,12 +1091,14 @@ class ConvolutionParameter(_message.Message):
     def __init__(self, num_output: _Optional[int] = ..., bias_term: bool = ..., pad: _Optional[_Iterable[int]] = ..., kernel_size: _Optional[_Iterable[int]] = ..., stride: _Optional[_Iterable[int]] = ..., dilation: _Optional[_Iterable[int]] = ..., pad_h: _Optional[int] = ..., pad_w: _Optional[int] = ..., kernel_h: _Optional[int] = ..., kernel_w: _Optional[int] = ..., stride_h: _Optional[int] = ..., stride_w: _Optional[int] = ..., group: _Optional[int] = ..., weight_filler: _Optional[_Union[FillerParameter, _Mapping]] = ..., bias_filler: _Optional[_Union[FillerParameter, _Mapping]] = ..., engine: _Optional[_Union[ConvolutionParameter.Engine, str]] = ..., axis: _Optional[int] = ..., force_nd_im2col: bool = ..., conv_algorithm: _Optional[str] = ..., conv_algos_override: _Optional[str] = ..., kernel_depth: _Optional[int] = ..., temporal_stride: _Optional[int] = ..., temporal_pad: _Optional[int] = ...) -> None: ...
 
 class CropParameter(_message.Message):
-    __slots__ = ("axis", "offset")
+    __slots__ = ("axis", "offset", "align")
     AXIS_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    ALIGN_FIELD_NUMBER: _ClassVar[int]
     axis: int
     offset: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, axis: _Optional[int] = ..., offset: _Optional[_Iterable[int]] = ...) -> None: ...
+    align: bool
+    def __init__(self, axis: _Optional[int] = ..., offset: _Optional[_Iterable[int]] = ..., align: bool = ...) -> None: ...
 
 class DataParameter(_message.Message):
     __slots__ = ("source", "batch_size", "rand_skip", "backend", "scale", "mean_file", "crop_size", "mirror", "force_encoded_color", "prefetch", "shuffle", "cache", "threads", "parser_threads")

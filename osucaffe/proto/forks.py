@@ -74,6 +74,7 @@ _ROWS: tuple[tuple[str, ...], ...] = (
     ("NormFace", "ParameterParameter", "blob_filler"),
     ("NormFace", "ScaleParameter", "max_value min_value", "GlobalLSEMargin"),
     ("NormFace", "SoftmaxParameter", "normalize_type"),
+    ("osucaffe", "LossParameter", "class_balance", "SigmoidCrossEntropyLoss"),
     ("osucaffe", "TransformationParameter", "augmentation_param", "Data", "ImageData"),
     ("PSPNet", "ImageDataParameter", "ignore_label label_type", "ImageSegData"),
     ("PSPNet", "TransformationParameter", "crop_height crop_width scale_factors", "ImageSegData"),

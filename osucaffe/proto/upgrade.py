@@ -88,6 +88,8 @@ def _upgrade_v1_layer(old: V1LayerParameter, new: LayerParameter) -> None:
         if field.name == "type":
             name = V1LayerParameter.LayerType.Name(value)
             new.type = _TYPES[name.replace("_", "").lower()]
+            if new.type == "Crop":  # V1 knew the FCN branch's alone
+                new.crop_param.align = True
         elif field.name in _PARAM_SPEC_FIELDS:
             for i, entry in enumerate(value):
                 spec = new.param[i] if i < len(new.param) else new.param.add()

@@ -1,91 +1,49 @@
-"""Owns how the coordinates of one blob map to another's, to crop a blob onto another.
-
-A map from one blob to another is (axis, scale, shift): along the spatial axes, from `axis` on,
-what is at x in the one is at scale * x + shift in the other. Axis None: all axes, as they are.
-"""
+"""Owns coord_map as scripts use it: the map between two tops of a NetSpec, and the Crop that
+follows from it. What maps are: graph/prototxt/geometry.py."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from .net_spec import Function, Top, layers
-
-CoordMap = tuple[int | None, Any, Any]
-
-PASS_THROUGH_LAYERS = frozenset(
-    {"AbsVal", "BNLL", "BatchNorm", "Bias", "Dropout", "ELU", "Eltwise", "Exp", "LRN", "Log", "MVN"}
-    | {"PReLU", "Power", "ReLU", "Scale", "Sigmoid", "Split", "TanH", "Threshold"}
+from ..graph.prototxt import geometry
+from ..graph.prototxt.geometry import (
+    IDENTITY,
+    AxisMismatchException,
+    CannotCrop,
+    CoordMap,
+    UndefinedMapException,
+    compose,
+    crop_offset,
+    inverse,
 )
+from ..proto import LayerParameter
+from .net_spec import Function, Top, assign_proto, layers
 
-
-class UndefinedMapException(Exception):
-    """A layer's outputs do not lie over its inputs: the map is not known."""
-
-
-class AxisMismatchException(Exception):
-    """Two maps begin at different axes."""
-
-
-def conv_params(fn: Function) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
-    """Axis, stride, extent of the dilated kernel, and pad of a layer with windows."""
-    params = fn.params.get("convolution_param", fn.params)
-    if any(key.endswith(("_h", "_w")) for key in params):
-        raise AssertionError(f"{fn.type_name}: give kernel_size, stride and pad, not _h and _w")
-    kernel = np.array(params["kernel_size"], ndmin=1)
-    stride, pad, dilation = (
-        np.array(params.get(name, default), ndmin=1)
-        for name, default in (("stride", 1), ("pad", 0), ("dilation", 1))
-    )
-    return params.get("axis", 1), stride, (kernel - 1) * dilation + 1, pad
-
-
-def crop_params(fn: Function) -> tuple[int, np.ndarray]:
-    """Axis and offset of a Crop layer."""
-    params = fn.params.get("crop_param", fn.params)
-    return params.get("axis", 2), np.array(params.get("offset", 0), ndmin=1)
+__all__ = [
+    "AxisMismatchException",
+    "UndefinedMapException",
+    "compose",
+    "coord_map",
+    "coord_map_from_to",
+    "crop",
+    "inverse",
+]
 
 
 def coord_map(fn: Function) -> CoordMap:
     """The map from a layer's input to its output."""
-    if fn.type_name in ("Convolution", "Pooling", "Im2col"):
-        axis, stride, kernel, pad = conv_params(fn)
-        return axis, 1 / stride, (pad - (kernel - 1) / 2) / stride
-    if fn.type_name == "Deconvolution":
-        axis, stride, kernel, pad = conv_params(fn)
-        return axis, stride, (kernel - 1) / 2 - pad
-    if fn.type_name in PASS_THROUGH_LAYERS:
-        return None, 1, 0
-    if fn.type_name == "Crop":
-        axis, offset = crop_params(fn)
-        return axis - 1, 1, -offset  # counted without the batch axis, as for convolution
-    raise UndefinedMapException
-
-
-def compose(base_map: CoordMap, next_map: CoordMap) -> CoordMap:
-    """The map that goes through next_map first, then base_map."""
-    axis, scale, shift = base_map
-    next_axis, next_scale, next_shift = next_map
-    if axis is not None and next_axis is not None and axis != next_axis:
-        raise AxisMismatchException
-    return (
-        next_axis if axis is None else axis,
-        scale * next_scale,
-        scale * next_shift + shift,
-    )
-
-
-def inverse(given: CoordMap) -> CoordMap:
-    """The map the other way."""
-    axis, scale, shift = given
-    return axis, 1 / scale, -shift / scale
+    layer = LayerParameter(type=fn.type_name)
+    if field := geometry.FIELDS.get(fn.type_name):
+        given = fn.params.get(field, fn.params)
+        names = getattr(layer, field).DESCRIPTOR.fields_by_name
+        assign_proto(layer, field, {key: value for key, value in given.items() if key in names})
+    return geometry.coord_map(layer)
 
 
 def _ancestors(top: Top) -> dict[Top, CoordMap]:
     """The maps to this blob from every one that it is computed from, itself included."""
-    maps: dict[Top, CoordMap] = {top: (None, 1, 0)}
+    maps: dict[Top, CoordMap] = {top: IDENTITY}
     frontier = [top]
     while frontier:
         here = frontier.pop()
@@ -119,17 +77,11 @@ def crop(top_from: Top, top_to: Top) -> Any:
 
     AssertionError where the scales differ, or the offsets are negative or no whole numbers.
     """
-    axis, scale, shift = coord_map_from_to(top_from, top_to)
-    offset = -np.array(shift, ndmin=1)
-    if np.any(np.asarray(scale) != 1):
-        raise AssertionError(f"scale mismatch on crop (scale {scale})")
-    if np.any(offset < 0):
-        raise AssertionError(f"cannot crop negative offset (offset {offset})")
-    if np.any(np.round(offset) != offset):
-        raise AssertionError(f"cannot crop noninteger offset (offset {offset})")
+    mapped = coord_map_from_to(top_from, top_to)
+    try:
+        offset = crop_offset(mapped)
+    except CannotCrop as error:
+        raise AssertionError(str(error)) from None
     # 1 is for the batch axis, before the axes that maps count.
-    return layers.Crop(
-        top_from,
-        top_to,
-        crop_param={"axis": (axis or 0) + 1, "offset": [int(value) for value in np.round(offset)]},
-    )
+    param = {"axis": (mapped[0] or 0) + 1, "offset": offset}
+    return layers.Crop(top_from, top_to, crop_param=param)

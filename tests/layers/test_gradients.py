@@ -172,6 +172,8 @@ CASES = [
     case("SigmoidCrossEntropyLoss", "loss_weight: 3", {"x": (6, 4), "l": (6, 4)}, labels={"l": 2}),
     case("SigmoidCrossEntropyLoss", "loss_param { ignore_label: 1 normalization: VALID }",
          {"x": (6, 4), "l": (6, 4)}, labels={"l": 3}, name="ignore"),
+    case("SigmoidCrossEntropyLoss", "loss_param { class_balance: 1.1 } loss_weight: 3",
+         {"x": (2, 6, 4), "l": (2, 6, 4)}, labels={"l": 3}, name="balanced"),
     case("InfogainLoss", "infogain_loss_param { axis: 2 } loss_weight: 3",
          {"x": (2, 3, 4, 5), "l": (2, 3, 5), "h": (4, 4)}, labels={"l": 4, "h": 5}),
     case("InfogainLoss", "loss_param { ignore_label: 2 }", {"x": (6, 4), "l": (6,), "h": (1, 1, 4, 4)},
@@ -314,7 +316,12 @@ def test_gradient_is_the_slope_of_forward(type_, shapes, text, options) -> None:
     net = build(text, backend, phase=options["phase"], inspectable=True)
     random = np.random.default_rng(7)
     values = drawn(random, shapes, options)
-    learned = {blob.name: blob for layer in net.layers for blob in layer.parameters}
+    learned = {
+        blob.name: blob
+        for layer in net.layers
+        for index, blob in enumerate(layer.parameters)
+        if index not in layer.statistics
+    }
     values |= {name: backend.read(blob.data) for name, blob in learned.items()}
 
     def forward() -> None:

@@ -39,6 +39,17 @@ def picked(x, labels, axis=1):
     return np.take_along_axis(x, np.expand_dims(labels.astype(int), axis), axis).squeeze(axis)
 
 
+def balanced(x, target, negative=1.0):
+    """HED's loss, as its paper states it, with a weight of negatives: a mean over items."""
+    total = 0.0
+    for scores, wanted in zip(x, target, strict=True):
+        positive, zero = scores[wanted == 1], scores[wanted == 0]
+        share = len(zero) / max(1, len(zero) + len(positive))
+        total += share * np.log1p(np.exp(-positive)).sum()
+        total += negative * (1 - share) * np.log1p(np.exp(zero)).sum()
+    return total / len(x)
+
+
 def value(type_, settings, values, *expected, name="", **options):
     """A row: a layer, its settings and bottoms, what its tops should be, options of `run`."""
     options = {"settings": settings, "tops": len(expected)} | options
@@ -59,6 +70,7 @@ LOSSES, OWN_LOSSES = (
 WEIGHTED = (LOSSES * np.array([0.2, 3, 0, 1])[LABELS.astype(int)]).sum() / (LABELS != 2).sum()
 
 IMAGES, SQUARES = random.standard_normal((2, 3, 4, 5)), random.random((2, 3, 4, 4))
+EDGES = random.choice([0, 0, 1, 0.3], size=IMAGES.shape)  # 0.3: neither
 MEAN, VARIANCE = (f((0, 2, 3), keepdims=True) for f in (IMAGES.mean, IMAGES.var))
 LENGTH = np.sqrt((IMAGES**2).sum(axis=1, keepdims=True) + 1e-6)
 FLAT, BEST = IMAGES.reshape(2, 60), np.argsort(-IMAGES, axis=1)[:, :2]
@@ -122,6 +134,12 @@ VALUES = [
     value("BatchNorm", "batch_norm_param { scale_bias: true }", [X],
           (X - X.mean(0)) / np.sqrt(X.var(0) + 1e-5) * SCALE + BIAS, phase="TRAIN",
           parameters=[np.zeros(4), np.zeros(4), 0, SCALE, BIAS]),
+    value("SigmoidCrossEntropyLoss", "loss_param { class_balance: 1 }", [IMAGES, EDGES],
+          balanced(IMAGES, EDGES)),
+    value("SigmoidCrossEntropyLoss", "loss_param { class_balance: 1.1 }", [IMAGES, EDGES],
+          balanced(IMAGES, EDGES, 1.1)),
+    value("SigmoidCrossEntropyLoss", "loss_param { class_balance: 1 normalization: NONE }",
+          [IMAGES, np.ones((2, 3, 4, 5))], 0),
     value("BN", "bn_param { bn_mode: LEARN }", [IMAGES],
           (IMAGES - MEAN) / np.sqrt(VARIANCE + 1e-9), MEAN, VARIANCE),
     value("Normalize", "normalize_param { }", [IMAGES], IMAGES / LENGTH, LENGTH),

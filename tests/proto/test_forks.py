@@ -52,6 +52,7 @@ def test_types_of_v1_nets() -> None:
     )
     crop, bn, crf = upgrade_net(net).layer
     assert [crop.type, bn.type, crf.type] == ["Crop", "BN", "MultiStageMeanfield"]
+    assert crop.crop_param.align
     assert bn.bn_param.HasField("bn_mode")
     assert crf.multi_stage_meanfield_param.theta_alpha == 160
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from typing import Any
 
 import numpy as np
@@ -200,29 +201,46 @@ class OfSoftmax(Normalized):
 
 @register("SigmoidCrossEntropyLoss")
 class SigmoidCrossEntropyLoss(Normalized):
-    """Cross-entropy of sigmoid(x) with targets between 0 and 1, element by element."""
+    """Cross-entropy of sigmoid(x) with targets between 0 and 1, element by element.
+
+    class_balance (HED): only targets of 0 and 1 count, the 1s by the share of 0s among both in
+    their item, the 0s by class_balance times the share of 1s.
+    """
 
     messages = ("loss_param",)
 
     def setup(self, bottom: Shapes) -> Shapes:
         self.check_counts_alike(bottom)
         self.read_counting(default="BATCH_SIZE")
+        self.balance = self.param.loss_param.class_balance
+        if self.balance < 0:
+            self.fail("loss_param.class_balance", f"is {self.balance:g}: it must be at least 0")
+        items, *extents = bottom[0] if self.balance else (math.prod(bottom[0]),)
+        self.shape = (items, math.prod(extents)) if self.balance else (items,)
         return [()]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        x, target = (blob.data.view((blob.data.count,)) for blob in bottom)
-        batch = bottom[0].shape[0]
-        self.divisor = self.count(program, target, batch)
-        formula = f"y = {self.counted('b')} / c * (max(a, 0) - a * b + log1p(exp(-abs(a))))"
-        inputs = [x, target, self.divisor.view((1,))]
-        program.reduce(inputs, top[0].data, formula=formula, axes=(0,))
+        x, target = (blob.data.view(self.shape) for blob in bottom)
+        divisor = self.count(program, target, bottom[0].shape[0])
+        self.inputs = [x, target, divisor.view((1,) * len(self.shape))]
+        self.weight = f"{self.counted('b')} / c"
+        if self.balance:
+            for value in (1, 0):
+                count = self.tensor((self.shape[0], 1))
+                formula = f"y = where(a == {value}, 1, 0)"
+                program.reduce([target], count, formula=formula, axes=(1,))
+                self.inputs.append(count)
+            share = f"where(b == 1, e, where(b == 0, {self.balance!r} * d, 0)) / max(d + e, 1)"
+            self.weight += f" * {share}"
+        formula = f"y = {self.weight} * (max(a, 0) - a * b + log1p(exp(-abs(a))))"
+        axes = tuple(range(len(self.shape)))
+        program.reduce(self.inputs, top[0].data, formula=formula, axes=axes)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        x, target = (blob.data.view((blob.data.count,)) for blob in bottom)
-        inputs = [x, target, self.divisor.view((1,)), top[0].diff.view((1,))]
-        sigmoid = "0.5 * tanh(0.5 * a) + 0.5"
-        formula = f"y = d * {self.counted('b')} / c * ({sigmoid} - b)"
-        program.broadcast(inputs, [bottom[0].diff.view(x.shape)], formula=formula)
+        inputs = [*self.inputs, top[0].diff.view((1,) * len(self.shape))]
+        loss_gradient, sigmoid = "abcdef"[len(inputs) - 1], "0.5 * tanh(0.5 * a) + 0.5"
+        formula = f"y = {loss_gradient} * {self.weight} * ({sigmoid} - b)"
+        program.broadcast(inputs, [bottom[0].diff.view(self.shape)], formula=formula)
 
 
 @register("InfogainLoss")

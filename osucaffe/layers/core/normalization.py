@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import math
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from ...proto import BlobProto, LayerParameter, array_to_blob, blob_to_array, has_values
 from ..base import Blobs, Flags, Layer, Program, Shapes, Tensor, register
+
+log = logging.getLogger("osucaffe")
 
 
 @register("LRN")
@@ -43,6 +50,12 @@ RECALL = (
     "y = a * share; z = 1 / sqrt(b * share + eps)"
 )
 """Mean and rate from the sums of past means and variances and the sum of their weights."""
+
+RECALL_AVERAGES = "y = a; z = 1 / sqrt(b + eps)"
+"""Mean and rate from moving averages of means and variances."""
+
+NVIDIA_LEAST_EPS = 1e-5
+"""CUDNN_BN_MIN_EPSILON."""
 
 
 class Standardize(Layer):
@@ -153,8 +166,12 @@ class LayerNorm(Standardize):
 class BatchNorm(Layer):
     """Each channel less its mean over the batch, divided by its deviation (Ioffe & Szegedy 2015).
 
-    Parameters: sums of past means and variances, each weighted moving_average_fraction to the
-    power of its age, and the sum of these weights, by which they are divided when used.
+    BVLC's form. Parameters: sums of past means and variances, each weighted moving_average_fraction
+    to the power of its age, and the sum of these weights, by which they are divided when used.
+
+    NVIDIA's form (scale_bias, scale_filler or bias_filler). Parameters: moving averages of means
+    and variances, 0 before the first batch and 1 from then on, scale, bias. Only the phase says
+    whether the past counts.
     """
 
     in_place = True
@@ -162,19 +179,18 @@ class BatchNorm(Layer):
 
     def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.batch_norm_param, bottom[0]
+        self.is_nvidia = is_nvidia_batch_norm(self.param)
         self.past = self.phase == "TEST"
-        if param.HasField("use_global_stats"):
+        if param.HasField("use_global_stats") and not self.is_nvidia:
             self.past = param.use_global_stats
         self.channels = shape[1] if len(shape) > 1 else 1
-        self.settings: dict[str, Any] = {
-            "eps": param.eps,
-            "fraction": param.moving_average_fraction,
-        }
+        self.eps = max(param.eps, NVIDIA_LEAST_EPS) if self.is_nvidia else param.eps
+        self.fraction = param.moving_average_fraction
         for i, extents in enumerate([(self.channels,), (self.channels,), (1,)]):
             self.fix_parameter(i)
             self.add_parameter(extents)
-        if param.scale_bias:
-            filler = param.scale_filler if param.scale_filler.ListFields() else None
+        if self.is_nvidia:
+            filler = param.scale_filler if param.HasField("scale_filler") else None
             self.add_parameter((self.channels,), filler, default=1)
             self.add_parameter((self.channels,), param.bias_filler)
         return bottom
@@ -183,22 +199,58 @@ class BatchNorm(Layer):
         """Statistics are not learned: the solver must leave them alone."""
         while len(self.param.param) <= index:
             self.param.param.add(lr_mult=0, decay_mult=0)
+        if self.is_nvidia:
+            self.param.param[index].lr_mult = self.param.param[index].decay_mult = 0
         if self.param.param[index].lr_mult != 0:
             self.fail(f"param[{index}].lr_mult", "must be 0: statistics are not learned")
+
+    def saved_blobs(self, blobs: Sequence[BlobProto]) -> Sequence[BlobProto]:
+        """BVLC's are as they are, but for a sum of weights of 0: it is NVIDIA Caffe 0.16's, whose
+        statistics are no sums. Of NVIDIA's five the third says nothing, and the last of an older
+        order (DIGITS: scale, bias, mean, variance, nothing) has one number."""
+        if not all(map(has_values, blobs)):
+            return blobs
+        if len(blobs) == 3 and not blob_to_array(blobs[2]).any() and blob_to_array(blobs[1]).any():
+            return [*blobs[:2], array_to_blob(np.ones(1, np.float32))]
+        if len(blobs) != 5 or not self.is_nvidia:
+            return blobs
+        values = [blob_to_array(blob).reshape(-1) for blob in blobs]
+        if values[4].size == 1 < self.channels:
+            values = [values[i] for i in (2, 3, 4, 0, 1)]
+        elif values[2].size == 1 and values[2].item() not in (0, 1):
+            log.warning(
+                "%s: blob 2 of the model file, %g, is not read, as in NVIDIA Caffe. If it is the "
+                "sum of weights of blobs 0 and 1 (as of an older osucaffe, or Intel Caffe), divide "
+                "these by it, and make it 1",
+                *(self.title, values[2].item()),
+            )
+        return [array_to_blob(each) for each in values]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         self.saved = self.saved_input(program, bottom, top)
         self.mean, self.rate = self.tensor((self.channels,)), self.tensor((self.channels,))
-        statistics = [blob.data for blob in self.parameters[:3]]
+        means, variances, weight = (blob.data for blob in self.parameters[:3])
+        exact = [tensor.view(tensor.shape) for tensor in (means, variances, weight)]
         x, y = with_channels(self.saved), with_channels(top[0].data)
         if self.past:
-            exact = [tensor.view(tensor.shape) for tensor in statistics]
             program.broadcast(
-                exact, [self.mean, self.rate],
-                formula=RECALL, constants={"eps": self.settings["eps"]},
+                exact[: 2 if self.is_nvidia else 3], [self.mean, self.rate],
+                formula=RECALL_AVERAGES if self.is_nvidia else RECALL, constants={"eps": self.eps},
             )  # fmt: skip
+        elif self.is_nvidia:
+            batch = measure_batch(self, program, x, self.mean, self.rate, self.eps)
+            for past, new in zip(exact, batch, strict=False):
+                program.broadcast(
+                    [past, new, exact[2]], [past],
+                    formula="keep = where(c == 0, 0, fraction); y = keep * a + (1 - keep) * b",
+                    constants={"fraction": self.fraction},
+                )  # fmt: skip
+            program.fill(exact[2], value=1.0)
         else:
-            program.batch_norm_statistics(x, self.mean, self.rate, *statistics, **self.settings)
+            program.batch_norm_statistics(
+                x, self.mean, self.rate, means, variances, weight,
+                eps=self.eps, fraction=self.fraction,
+            )  # fmt: skip
         program.batch_norm(x, self.mean, self.rate, *self.affine(), None, y)
 
     def affine(self) -> tuple[Tensor | None, Tensor | None]:
@@ -213,6 +265,24 @@ class BatchNorm(Layer):
             *self.affine(), None, None, dx, self.gradient(3), self.gradient(4),
             constant=self.past,
         )  # fmt: skip
+
+
+def is_nvidia_batch_norm(layer: LayerParameter) -> bool:
+    """Whether a BatchNorm is of NVIDIA Caffe's form, which a filler alone asks for, too."""
+    param = layer.batch_norm_param
+    return param.scale_bias or param.HasField("scale_filler") or param.HasField("bias_filler")
+
+
+def measure_batch(
+    layer: Layer, program: Program, x: Tensor, mean: Tensor, rate: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Find mean and rate (C,) of a batch x (N, C, ..). Returns its means and unbiased variances."""
+    # Sums of past statistics that forget all of the past: those of this batch.
+    extents = (mean.count, mean.count, 1)
+    means, unbiased, weight = (layer.tensor((extent,), persistent=True) for extent in extents)
+    layer.initial = [(tensor, np.zeros(tensor.shape)) for tensor in (means, unbiased, weight)]
+    program.batch_norm_statistics(x, mean, rate, means, unbiased, weight, eps=eps, fraction=0.0)
+    return means, unbiased
 
 
 def with_channels(tensor: Tensor) -> Tensor:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from ..base import Blobs, Flags, Layer, Program, Shapes, Tensor, register
-from ..core.normalization import RATE, with_channels
+from ..core.normalization import RATE, measure_batch, with_channels
 
 SEGNET_EPS = 1e-9
 
@@ -104,13 +102,7 @@ class BN(Layer):
         self, program: Program, mean: Tensor, rate: Tensor, eps: float, top: Blobs
     ) -> None:
         """Mean and rate of the batch, and what remembers or shows them."""
-        # Sums of past statistics that forget all of the past: those of this batch.
-        extents = (self.channels, self.channels, 1)
-        means, unbiased, weight = (self.tensor((extent,), persistent=True) for extent in extents)
-        self.initial = [(tensor, np.zeros(tensor.shape)) for tensor in (means, unbiased, weight)]
-        program.batch_norm_statistics(
-            with_channels(self.saved), mean, rate, means, unbiased, weight, eps=eps, fraction=0.0
-        )
+        means, unbiased = measure_batch(self, program, with_channels(self.saved), mean, rate, eps)
         share = {"share": (self.count - 1) / self.count if self.count > 1 else 1.0}
         for blob, tensor in zip(top[1:], (means, unbiased), strict=False):
             formula = "y = a" if tensor is means else "y = a * share"

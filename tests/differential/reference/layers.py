@@ -230,22 +230,29 @@ def _by_channel(x: Tensor) -> Tensor:
 
 @layer("BatchNorm")
 def _batch_norm(c: Context, p: Any, x: Tensors, w: Tensors) -> Tensor:
-    past = p.use_global_stats if p.HasField("use_global_stats") else c.phase == "TEST"
+    nvidia = p.scale_bias or p.HasField("scale_filler") or p.HasField("bias_filler")
+    past = c.phase == "TEST"
+    if p.HasField("use_global_stats") and not nvidia:
+        past = p.use_global_stats
+    eps = max(p.eps, 1e-5) if nvidia else p.eps
     shape, y = x[0].shape, _by_channel(x[0])
     if past:
-        share = 0.0 if w[2].item() == 0 else 1 / w[2].detach()
+        share = 1.0 if nvidia else 0.0 if w[2].item() == 0 else 1 / w[2].detach()
         mean, variance = (c.round(each.detach() * share).reshape(1, -1, 1) for each in w[:2])
-        y = c.round(y - mean) * c.round((variance + p.eps) ** -0.5)
+        y = c.round(y - mean) * c.round((variance + eps) ** -0.5)
     else:
         count = y.shape[0] * y.shape[2]
         data = y.detach()
         unbiased = data.var((0, 2), correction=0) * (count / (count - 1) if count > 1 else 1)
-        keep = p.moving_average_fraction
+        keep, share = p.moving_average_fraction, 1.0
+        if nvidia:
+            keep = keep if w[2].item() else 0.0
+            share = 1 - keep
         with torch.no_grad():
             for blob, new in zip(w, (data.mean((0, 2)), unbiased, torch.ones(1)), strict=False):
-                blob.copy_(blob * keep + new)
-        y = _standardize(c, y, (0, 2), lambda v: (v + p.eps) ** -0.5)
-    if p.scale_bias:
+                blob.copy_(torch.ones(1) if nvidia and blob is w[2] else blob * keep + new * share)
+        y = _standardize(c, y, (0, 2), lambda v: (v + eps) ** -0.5)
+    if nvidia:
         y = c.round(y * w[3].reshape(1, -1, 1)) + w[4].reshape(1, -1, 1)
     return y.reshape(shape)
 
