@@ -23,6 +23,7 @@ from PIL import Image
 
 from osucaffe import cli
 from osucaffe.backends.cpu import Cpu
+from osucaffe.cli.launch import restarts
 from osucaffe.cli.score import device_rates
 from osucaffe.data.databases.database import open_database
 from osucaffe.data.pictures.image import read_image
@@ -226,7 +227,7 @@ def _rows(path: Path) -> None:
 
 def _flags(content: bytes, folder: Path) -> None:
     os.environ["OSUCAFFE_DEBUG"] = "1"  # all errors are raised
-    os.execv = _refuse_exec  # type: ignore[assignment]
+    restarts.run = _refuse_run  # type: ignore[assignment]
     device_rates.SECONDS, device_rates.MATRIX["cpu"], device_rates.COPIED["cpu"] = 1e-3, 64, 1 << 12
     own = folder / "flags"
     if not _copied or _state_of(own) != _copied[0]:
@@ -252,7 +253,7 @@ def _state_of(folder: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _refuse_exec(*given: Any) -> None:
+def _refuse_run(*given: Any) -> None:
     raise UserError("another program would run")
 
 

@@ -34,7 +34,6 @@ STARTED = {
     ],
     "cli/launch/mps.py": ["subprocess.run: CONTROL", "subprocess.run: CONTROL '-d'"],
     "cli/launch/restarts.py": ["subprocess.Popen: command"],  # of start.py's _command
-    "cli/launch/start.py": ["os.execv: command[0]"],
     "cli/machine/device_query.py": ["subprocess.run: 'nvidia-smi' 'topo' '-m'"],
     "cli/machine/local_runs.py": [
         "subprocess.run: sys.executable '-P' '-m' 'osucaffe' 'train' '--quiet'"

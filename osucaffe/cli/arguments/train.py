@@ -41,7 +41,10 @@ def train(add: Options) -> None:
       osucaffe train --solver solver.prototxt --ranks 4 --servers 1              a parameter server
 
     Ctrl-C, like SIGTERM, finishes the current iteration, writes a snapshot and stops; a second
-    Ctrl-C stops at once. On a terminal a live display follows the log.
+    Ctrl-C stops at once, and leaves nothing half-written. SIGHUP writes a snapshot and goes on.
+    That is so with several ranks, too, if this command starts them. Where mpiexec or srun does,
+    send SIGHUP to a rank (`scancel --signal=HUP JOB.0`), as mpiexec itself would end.
+    On a terminal a live display follows the log.
 
     Exit codes: 0 done, or nothing left to train; 1 bad input; 2 wrong usage; 3 the loss is nan or
     infinite; 4 a rank failed, or waited too long, and ended the others; 128 + N stopped

@@ -25,7 +25,7 @@ from ...parallel.servers.shards import Consistency
 from ...parallel.split import OPTION
 from ...solvers.process_group import ProcessGroup
 from .. import options
-from . import comm_profile, mps, ranks_per_gpu
+from . import comm_profile, mps, ranks_per_gpu, restarts
 from .start import TERMINAL, gpu_numbers
 
 if TYPE_CHECKING:
@@ -42,8 +42,10 @@ def check_size(args: argparse.Namespace, job: Job) -> None:
         raise UserError(f"--servers {args.servers}: one rank was started: give --ranks, too")
 
 
-def take_terminal(job: Job) -> None:
-    """Let rank 0 write to the terminal of `launch`: mpiexec gives it a pipe."""
+def join_parent(job: Job) -> None:
+    """Let rank 0 have the signals of `launch`, and write to its terminal: mpiexec gives it a
+    pipe."""
+    restarts.tell_parent(job)
     host, _, path = os.environ.pop(TERMINAL, "").partition(":")
     if not path or job.rank or host != platform.node():
         return

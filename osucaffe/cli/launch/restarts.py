@@ -1,16 +1,18 @@
 """Owns `train --max_restarts N`: a run with a dead process is restarted from its newest
 snapshot; with --elastic on the ranks that remain, with the same global batch.
 
-The command stays the parent of the run that it starts, and passes the state to resume from in an
-environment variable.
+The command stays the parent of the run that it starts, as of every mpiexec, whose ranks so get
+its signals; it passes the state to resume from in an environment variable.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -29,6 +31,10 @@ logger = logging.getLogger("osucaffe")
 _VARIABLE = "OSUCAFFE_RESTART"
 """The environment variable with {number, most, code, state} and further info for a supervised
 run."""
+_PARENT = "OSUCAFFE_PARENT"
+"""The environment variable with HOST:PATH of the pipe in which `run` learns of rank 0."""
+_ENOUGH = 2
+"""Interrupts that rank 0 gets; it may hang, so further ones are the launcher's."""
 _STOPS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 _FINAL = (0, 1, 2, 3, *(128 + number for number in _STOPS))
 """Exit codes of runs that are done, were stopped, or would fail again (see train.py)."""
@@ -74,12 +80,19 @@ def watch_over(args: argparse.Namespace, attempts: Iterable[Attempt]) -> int:
 
 def run(command: Sequence[str], variables: dict[str, str], stderr: Any = None) -> tuple[int, bool]:
     """Run a command to its end, with further environment variables; stderr: a file for its standard
-    error. Returns its exit code, and whether this process was signalled to stop it."""
-    parent, stopped = os.getpid(), False
+    error. Returns its exit code, and whether this process was signalled to stop it.
+
+    Signals are passed on to rank 0 itself once it has said where it is (`tell_parent`): of
+    launchers, some end all ranks at a SIGHUP, and all at a second Ctrl-C.
+    """
+    parent, stopped, rank, interrupts = os.getpid(), False, 0, 0
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    where = {_PARENT: f"{platform.node()}:/proc/{parent}/fd/{writing}"}
     # A separate process group: of a terminal's signals it only gets the one passed on.
     child = subprocess.Popen(
         command,
-        env=os.environ | variables,
+        env=os.environ | variables | where,
         stdin=subprocess.DEVNULL,
         stderr=stderr,
         process_group=0,
@@ -87,9 +100,17 @@ def run(command: Sequence[str], variables: dict[str, str], stderr: Any = None) -
     )
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        nonlocal stopped
+        nonlocal stopped, rank, interrupts
         stopped = stopped or number != signal.SIGHUP
-        child.send_signal(number)
+        interrupts += number == signal.SIGINT
+        with contextlib.suppress(BlockingIOError):
+            rank = int.from_bytes(os.read(reading, 8), "little")
+        try:
+            if not rank or interrupts > _ENOUGH:
+                raise ProcessLookupError
+            os.kill(rank, number)
+        except ProcessLookupError:
+            child.send_signal(number)
 
     handlers = {number: signal.signal(number, pass_on) for number in _STOPS}
     try:
@@ -97,7 +118,17 @@ def run(command: Sequence[str], variables: dict[str, str], stderr: Any = None) -
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+        os.close(reading)
+        os.close(writing)
     return (128 - code if code < 0 else code), stopped
+
+
+def tell_parent(job: Job) -> None:
+    """Let the process that has started this job's launcher know where its rank 0 is."""
+    host, _, path = os.environ.pop(_PARENT, "").partition(":")
+    if path and not job.rank and host == platform.node():
+        with contextlib.suppress(OSError), open(path, "wb", buffering=0) as pipe:
+            pipe.write(os.getpid().to_bytes(8, "little"))
 
 
 def begin(args: argparse.Namespace, job: Job) -> None:

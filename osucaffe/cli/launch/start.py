@@ -1,4 +1,4 @@
-"""Owns starting the ranks of a command: it becomes mpiexec, or supervises it.
+"""Owns starting the ranks of a command, by mpiexec, whose parent it stays.
 
 It imports little: the ranks import what they need.
 """
@@ -41,8 +41,8 @@ def check_device(args: argparse.Namespace) -> None:
 def launch(
     args: argparse.Namespace, check: Callable[[argparse.Namespace], None] = check_device
 ) -> None:
-    """Become mpiexec with this command if the options request ranks that are not yet started; with
-    --max_restarts, supervise it.
+    """Run this command by mpiexec if the options request ranks that are not yet started, and end
+    with its exit code.
 
     check: called before that, to report an error once instead of on every rank. UserError, also if
     MPI is not installed.
@@ -68,7 +68,7 @@ def launch(
         same = itertools.repeat(restarts.Attempt(command, {}))
         attempts = restarts.attempts(args, ranks, gpus, _command) if args.elastic else same
         raise Ended(restarts.watch_over(args, attempts))
-    os.execv(command[0], command)
+    raise Ended(restarts.run(command, {})[0])
 
 
 def _command(ranks: int, *more: str) -> list[str]:

@@ -34,7 +34,7 @@ def joined(args: argparse.Namespace) -> Iterator[tuple[argparse.Namespace, Job]]
     job = find_job()
     with job.together():
         ranks.check_size(args, job)
-        ranks.take_terminal(job)
+        ranks.join_parent(job)
         log.start(None if job.rank else getattr(args, "log_dir", None))
         if job.rank:
             log.quieten()

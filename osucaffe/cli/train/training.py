@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     job = find_job()
     with job.together():
         ranks.check_size(args, job)
-        ranks.take_terminal(job)
+        ranks.join_parent(job)
         if args.find_lr:
             from . import find_lr  # with the report's drawing, which other runs start without
 

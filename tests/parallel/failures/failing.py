@@ -42,7 +42,7 @@ def fail(mode: str, solver: Solver, folder: Path) -> None:
         folder.rename(folder.with_name("gone"))
     if rank == 0 and mode == "full":
         disk = SimpleNamespace(f_bavail=1, f_frsize=16, f_blocks=9)
-        os.statvfs = lambda folder: disk  # type: ignore[assignment]
+        os.fstatvfs = lambda descriptor: disk  # type: ignore[assignment]
     if mode == "interrupt":
         raise KeyboardInterrupt
     if rank != 1:
