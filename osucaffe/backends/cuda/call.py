@@ -130,9 +130,12 @@ class Provider:
     remembered, without a colon. eager: whether the tuner lets it build what its candidates need as
     soon as the call is known, or only when it is asked. unless: milliseconds; where another
     candidate takes less, it is not asked. sums: whether it writes the `sums` of a call, too.
+    of_library: whether its candidates are a library's: each is code of its own, where those of a
+    kernel of ours are one code.
     """
 
     name: str
+    of_library: bool = False
     eager: bool = True
     unless: float = 0.0
     sums: bool = False
@@ -164,6 +167,10 @@ class Provider:
         """The candidate of this name, if there still is one."""
         return next((each for each in self.candidates() if each.name == name), None)
 
+    def first(self) -> Candidate | None:
+        """One that is soon there, for others to be compared with."""
+        return next(iter(self.candidates()), None)
+
 
 class Kernels(Provider):
     """A kernel of ours in some configurations, which their texts tell apart.
@@ -192,6 +199,7 @@ class Followed(Provider):
 
     def __init__(self, provider: Provider, step: Callable[[CudaCall], Step]) -> None:
         self.name, self.eager, self.unless = provider.name, provider.eager, provider.unless
+        self.of_library = provider.of_library
         self._provider, self._step = provider, step
 
     def build(self, call: CudaCall) -> None:
@@ -210,6 +218,10 @@ class Followed(Provider):
         found = self._provider.named(name)
         return found and self._followed(found)
 
+    def first(self) -> Candidate | None:
+        found = self._provider.first()
+        return found and self._followed(found)
+
     def _followed(self, candidate: Candidate) -> Candidate:
         def make(call: CudaCall) -> Step:
             return sequence([candidate.make(call), self._step(call)])
@@ -218,7 +230,8 @@ class Followed(Provider):
 
 
 def only_unless(milliseconds: float, providers: list[Provider]) -> list[Provider]:
-    """Providers that are asked, and build, only where candidates before them take longer."""
+    """Providers that are asked, and build, only where candidates before them take longer: but for
+    one candidate of a library, with which kernels of ours are compared (see `Tuner`)."""
     for each in providers:
         each.eager, each.unless = False, max(each.unless, milliseconds)
     return providers

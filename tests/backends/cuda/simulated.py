@@ -233,6 +233,10 @@ class FakeCudnn:
         count = self._plans if self._has(convolution) else 0
         return done([BuiltPlan(f"eng{i}", self._plan(convolution), False) for i in range(count)])
 
+    def first(self, convolution: Any) -> Future[Any]:
+        plans = [BuiltPlan("eng0", self._plan(convolution), False)]
+        return done(plans if self._plans and self._has(convolution) else [])
+
     def named(self, convolution: Any, name: str) -> Future[Any]:
         return done(self._plan(convolution))
 

@@ -47,6 +47,17 @@ def fill(backend: TuningGpu, begin: int, size: int) -> None:
         source, filled = begin, filled + more
 
 
+def _moments(sums: np.ndarray) -> np.ndarray:
+    """The mean and the deviation of each channel, of what `choose_sums` describes: of each part the
+    sums of the numbers less a shift and of their squares, that shift, and how many they are."""
+    one, two, shift, count = np.where(sums[3] > 0, sums, 0).astype(np.float64)
+    total = count.sum(axis=0)
+    mean = (one + count * shift).sum(axis=0) / total
+    apart = shift - mean
+    square = (two + 2 * apart * one + count * apart**2).sum(axis=0) / total
+    return np.stack([mean, np.sqrt(square)])
+
+
 class Trial:
     """A call on stand-ins, which candidates run in turn."""
 
@@ -62,7 +73,8 @@ class Trial:
         self._like = replace(call, reads=reads, writes=writes, trial=self)
         self._targets: list[Tensor] = []
         self._sampling: list[Step] = []
-        # Candidates may sum other parts for themselves.
+        # Candidates may sum other parts for themselves: what comes of all of them is compared.
+        self._sums: Tensor | None = writes.get("sums")
         compared = {name: each for name, each in writes.items() if name != "sums"}
         for tensor in tensors_in(compared.values()):
             target = Tensor((SAMPLES,))
@@ -124,7 +136,10 @@ class Trial:
 
     def samples(self) -> list[np.ndarray]:
         """What was taken last of each output."""
-        return [self._backend.read(target) for target in self._targets]
+        found = [self._backend.read(target) for target in self._targets]
+        if self._sums is not None:
+            found.append(_moments(self._sums.array.get().reshape(self._sums.layout.shape)))
+        return found
 
     def __enter__(self) -> Trial:
         return self

@@ -135,9 +135,32 @@ class Tuner:
                     timed.append(Timed(provider, candidate, taken, outputs))
                     behind = behind + 1 if taken > max(best, timing.BRIEF) else 0
                     best = min(best, taken)
+            if timed and not any(each.provider.of_library for each in timed):
+                timed += self._witness(call, trial, providers, failures)
         if not timed:
             raise _none_works(call, failures)
         return timed
+
+    def _witness(
+        self,
+        call: CudaCall,
+        trial: Trial,
+        providers: Sequence[Provider],
+        failures: list[Exception],
+    ) -> list[Timed]:
+        """A candidate of a library that need not be asked, as those of our kernels are one code:
+        they might all be wrong in the same way."""
+        libraries = [each for each in providers if each.of_library]
+        # What is fused may have to be compiled.
+        for provider in sorted(libraries, key=lambda each: "fused" in each.name):
+            try:
+                if (candidate := provider.first()) is not None:
+                    taken, outputs = self._try(trial, candidate, [0.0], 0.0)
+                    return [Timed(provider, candidate, taken, outputs)]
+            except (RuntimeError, UserError) as error:
+                failures.append(error)
+                log.debug("%s %s: %s: %s", call.layer, call.name, provider.name, error)
+        return []
 
     def _candidates(
         self, call: CudaCall, provider: Provider, failures: list[Exception]
@@ -172,8 +195,11 @@ class Tuner:
         return timing.time_of(self._backend, run, first, best), outputs
 
     def _agreeing(self, call: CudaCall, timed: list[Timed]) -> list[Timed]:
-        """Those that compute what most do; of two, what the first does (libraries come first)."""
-        odd = disagreeing([each.outputs for each in timed], TOLERANCES[self._backend.precision])
+        """Those that compute what most do; of two codes, what the library's does."""
+        timed = sorted(timed, key=lambda each: not each.provider.of_library)
+        codes = [each.name if each.provider.of_library else each.provider.name for each in timed]
+        tolerance = TOLERANCES[self._backend.precision]
+        odd = disagreeing([each.outputs for each in timed], codes, tolerance)
         for number in odd:
             log.debug(
                 "%s %s: %s is left out: it does not agree with the others",
@@ -182,9 +208,14 @@ class Tuner:
         return [each for number, each in enumerate(timed) if number not in odd]
 
 
-def disagreeing(outputs: Sequence[Sequence[np.ndarray]], tolerance: float) -> set[int]:
-    """The numbers of the candidates whose outputs differ from the middle of all (of two: from the
-    first) by more than this part of the largest, or are no numbers. None where all would be."""
+def disagreeing(
+    outputs: Sequence[Sequence[np.ndarray]], codes: Sequence[str], tolerance: float
+) -> set[int]:
+    """The numbers of the candidates whose outputs differ from the middle of all codes (of two: from
+    the first) by more than this part of the largest, or are no numbers. None where all would be.
+
+    codes: of each candidate; candidates that are one code have one voice, the middle of theirs.
+    """
     odd = {
         number
         for number, each in enumerate(outputs)
@@ -193,10 +224,20 @@ def disagreeing(outputs: Sequence[Sequence[np.ndarray]], tolerance: float) -> se
     fine = [number for number in range(len(outputs)) if number not in odd]
     for each in zip(*(outputs[number] for number in fine), strict=True):
         values = np.stack(each)
-        middle = np.median(values, axis=0) if len(values) > 2 else values[0]
+        voices = [
+            _middle(values[[codes[number] == code for number in fine]])
+            for code in dict.fromkeys(codes[number] for number in fine)
+        ]
+        middle = _middle(np.stack(voices))
         furthest = np.abs(values - middle).max(axis=1)
         odd |= {fine[i] for i in np.flatnonzero(furthest > tolerance * np.abs(middle).max())}
     return odd if len(odd) < len(outputs) else set()
+
+
+def _middle(values: np.ndarray) -> np.ndarray:
+    """The median of some arrays; of two the first."""
+    median: np.ndarray = np.median(values, axis=0) if len(values) > 2 else values[0]
+    return median
 
 
 def _none_works(call: CudaCall, failures: Sequence[Exception]) -> Exception:

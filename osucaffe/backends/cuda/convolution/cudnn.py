@@ -29,6 +29,8 @@ class Cudnn(Provider):
     make: makes the step that runs a plan for a call.
     """
 
+    of_library = True
+
     def __init__(
         self,
         gpu: Gpu,
@@ -46,6 +48,10 @@ class Cudnn(Provider):
     def candidates(self) -> Iterable[Candidate]:
         for built in self._plans.search(self._convolution).result():
             yield self._candidate(built.name, built.plan)
+
+    def first(self) -> Candidate | None:
+        plans = self._plans.first(self._convolution).result()
+        return self._candidate(plans[0].name, plans[0].plan) if plans else None
 
     def chosen(self, name: str) -> None:
         self._plans.keep(self._convolution, name)

@@ -72,8 +72,11 @@ def refused(proposal: Proposal, convolution: Convolution) -> bool:
     return convolution.precision == "fp32" and bool(notes & LESS_THAN_FP32)
 
 
-def worth_timing(convolution: Convolution, handle: Handle, known: set[str]) -> list[BuiltPlan]:
-    """The plans that are worth timing, built; none where cuDNN has none for a device.
+def worth_timing(
+    convolution: Convolution, handle: Handle, known: set[str], most: int = MOST_TIMED
+) -> list[BuiltPlan]:
+    """The plans that are worth timing, `most` at most, built; none where cuDNN has none for a
+    device.
 
     known: configurations that were compiled before, for other shapes: it grows.
     """
@@ -83,13 +86,17 @@ def worth_timing(convolution: Convolution, handle: Handle, known: set[str]) -> l
         except CudnnError:
             continue
         fine = [each for each in proposed if not refused(each, convolution)]
-        if plans := _built(convolution, handle, fine, known):
+        if plans := _built(convolution, handle, fine, known, most):
             return plans
     return []
 
 
 def _built(
-    convolution: Convolution, handle: Handle, proposed: Sequence[Proposal], known: set[str]
+    convolution: Convolution,
+    handle: Handle,
+    proposed: Sequence[Proposal],
+    known: set[str],
+    most: int,
 ) -> list[BuiltPlan]:
     plans: list[BuiltPlan] = []
     heavy = convolution.work > HEAVY
@@ -97,7 +104,7 @@ def _built(
     numbered = [(str(each.configuration), each) for each in proposed]
     # In cuDNN's order, but for the one.
     for index, (name, each) in enumerate(sorted(numbered, key=lambda one: one[0] != OFTEN_BEST)):
-        if len(plans) == MOST_TIMED or (plans and index >= MOST_PROPOSED):
+        if len(plans) == most or (plans and index >= MOST_PROPOSED):
             break
         if each.configuration.engine == PLAIN_ENGINE and plans and heavy:
             continue
@@ -151,6 +158,13 @@ class CudnnPlans:
             build = functools.partial(self._on_a_thread, make, convolution)
             self._searched[convolution] = begin(build)
         return self._searched[convolution]
+
+    def first(self, convolution: Convolution) -> Task[list[BuiltPlan]]:
+        """One of these plans, if there are any: the others need not be built."""
+        if convolution in self._searched:
+            return self._searched[convolution]
+        make = functools.partial(worth_timing, known=self._known, most=1)
+        return begin(functools.partial(self._on_a_thread, make, convolution))
 
     def forget(self) -> None:
         """Let go of the plans that were not chosen."""

@@ -26,7 +26,7 @@ class Bound(NamedTuple):
 class Gemm(Provider):
     """cuBLASLt's algorithms for a product. bind: gives the operands of a call."""
 
-    name = "cublaslt"
+    name, of_library = "cublaslt", True
 
     def __init__(self, gpu: Gpu, product: Product, bind: Callable[[CudaCall], Bound]) -> None:
         self._products = gpu.products

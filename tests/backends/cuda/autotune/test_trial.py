@@ -14,6 +14,7 @@ from osucaffe.backends.cuda.autotune.trial import (
     SAMPLES,
     TRIAL_WORDS,
     Trial,
+    _moments,
     trial_memory,
     trial_numbers,
 )
@@ -156,3 +157,23 @@ def test_memory_is_given_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         assert memory() is None
     finally:
         gc.enable()
+
+
+def test_sums_are_compared_whatever_the_parts() -> None:
+    """A channel's numbers in two parts or in three, one of them empty; each with a shift."""
+    numbers = np.random.default_rng(3).normal(5, 2, size=(12, 4))
+
+    def sums(*cuts: int) -> np.ndarray:
+        parts = np.split(numbers, cuts)
+        apart = [(part[:1].sum(axis=0), part - part[:1].sum(axis=0)) for part in parts]
+        rows = [
+            (less.sum(axis=0), (less**2).sum(axis=0), shift, np.full(4, len(less)))
+            for shift, less in apart
+        ]
+        return np.float32(np.stack(rows, axis=1))
+
+    wanted = np.stack([numbers.mean(axis=0), numbers.std(axis=0)])
+    empty = sums(7, 12)
+    empty[:3, 2] = np.nan  # what was never written
+    for each in sums(5), sums(2, 9), empty:
+        np.testing.assert_allclose(_moments(each), wanted, rtol=1e-5)

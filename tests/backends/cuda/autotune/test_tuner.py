@@ -14,7 +14,7 @@ from osucaffe.backends.cuda import Cuda, backend
 from osucaffe.backends.cuda.autotune import timing, tuner
 from osucaffe.backends.cuda.autotune.trial import Trial
 from osucaffe.backends.cuda.autotune.tuner import Tuner, disagreeing, signature
-from osucaffe.backends.cuda.call import Candidate, CudaCall, Provider, spares
+from osucaffe.backends.cuda.call import Candidate, CudaCall, Provider, only_unless, spares
 from osucaffe.backends.cuda.runtime import compile
 from osucaffe.backends.tensor import Tensor
 from osucaffe.errors import UserError
@@ -205,7 +205,33 @@ def values(*numbers: float) -> list[np.ndarray]:
     ids=str,
 )
 def test_what_disagrees_is_found(outputs: list[list[np.ndarray]], odd: set[int]) -> None:
-    assert disagreeing(outputs, 0.02) == odd
+    assert disagreeing(outputs, [str(number) for number in range(len(outputs))], 0.02) == odd
+
+
+def test_configurations_of_one_kernel_have_one_voice() -> None:
+    right, wrong = values(1, 2), values(1.2, 2)
+    assert disagreeing([right, wrong, wrong, wrong], "laaa", 0.02) == {1, 2, 3}
+    assert disagreeing([wrong, right, right, right], "laab", 0.02) == {0}
+    assert disagreeing([right, right, wrong, right], "laaa", 0.02) == {2}
+
+
+@pytest.mark.parametrize("spare", [True, False])
+def test_what_a_library_says_is_heard_though_it_need_not_be_asked(
+    spare: bool, call: CudaCall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where all configurations of our kernel are wrong in the same way; of the library, one of its
+    candidates runs. Where they are right, the fastest is chosen as it was."""
+    own, library = Offered("own", a=0.1, b=0.2, c=0.3), Offered("library", plan=9.0, other=8.0)
+    library.of_library = True
+    providers = spares([library]) if spare else only_unless(5.0, [library])
+    says = {"plan": values(1.0)} | dict.fromkeys("abc", values(3.0))
+    monkeypatch.setattr(Trial, "samples", lambda self: says[(library.made or own.made)[-1]])
+    assert chosen(call, own, *providers) == "plan"
+    assert library.made == ["plan"]
+    own.made, library.made = [], []
+    says |= dict.fromkeys("abc", values(1.0))
+    assert chosen(new_call(call.backend, 7), own, *providers) == "a"
+    assert library.made == ["plan"]
 
 
 def test_what_disagrees_is_dropped(
