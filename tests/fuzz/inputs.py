@@ -22,9 +22,9 @@ from osucaffe.cli import COMMANDS
 from osucaffe.cli.arguments.options import Options
 from osucaffe.data.databases.datum import make_datum
 from osucaffe.layer import layer_types, messages_of
-from osucaffe.proto import LayerParameter, NetParameter, format_text, parse_text
+from osucaffe.proto import LayerParameter, NetParameter, SolverParameter, format_text, parse_text
 
-from .mutate import mutate_bytes, mutate_message, mutate_text, set_field
+from .mutate import STEERING, deepen, mutate_bytes, mutate_message, mutate_text, set_field
 
 _NET = """layer { name: "d" type: "DummyData" top: "data" top: "label" dummy_data_param {
   shape { dim: 4 dim: 3 dim: 8 dim: 8 } shape { dim: 4 }
@@ -64,6 +64,35 @@ _WINDOWS = (
     "# 0\na.png\n3\n8\n8\n2\n1 0.9 0 0 5 5\n0 0.1 2 2 7 7\n# 1\na.jpg\n3\n8\n8\n1\n2 0.7 1 1 4 4\n"
 )
 _LISTS = ("a.png 0\na.jpg 1\n", "a.png\t3\r\n\r\nb c.png 2", "\ufeffa.png 1\n", "a.png 1 2 3 4\n")
+_FORMS = (  # of lists: what reads each, in the order of the target's
+    "a.png 0\na.jpg 1\n", "a.png a.png\na.jpg a.png\n", "frames 3 1\n", "rows.h5\nparts.h5\n",
+    "# 0\na.png\n3 8 8\n1\n1 0 0 0 5 5\n1\n2 2 6 6\n", _WINDOWS,
+)  # fmt: skip
+_LOG = """Log file created at: 2026/11/29 03:00:00
+Command: osucaffe train --solver s.prototxt
+I1129 03:00:00.000000  4711 solver.py:1] Iteration 0, Testing net (#0)
+I1129 03:00:00.100000  4711 report.py:1]     Test net output #0: accuracy = 0.125
+I1129 03:00:01.000000  4711 solver.py:1] Iteration 0, loss = 2.3
+I1129 03:00:01.000000  4711 report.py:1]     Train net output #0: loss = 2.3 (* 1 = 2.3 loss)
+I1129 03:00:01.000000  4711 solver.py:1] Iteration 0, lr = 0.01
+[0] I1129 03:00:10.000000  4711 solver.cpp:1] [0.0] Iteration 50 (25.0 iter/s), loss = 1.3
+[0] I1129 03:00:10.000000  4711 solver.cpp:1] [0.0]     Train net output #0: a = b = -1.#IND
+I1231 23:59:59.999999  4711 solver.py:1] Iteration 100 (2/s), lr = 1e-3
+I0101 00:00:00.000000  4711 report.py:1]     Train net output #0: loss = 1.5e-5
+"""
+_SETTINGS = (
+    "{'feat_stride': 16, 'num_classes': 3, 'scales': (8, 16, 32), 'ratios': [0.5, 1, 2.0]}",
+    "'feat_stride': 16, 'num_classes': 2, 'rpn_min_size': 4, 'base_size': 16, 'rng_seed': 3, "
+    "'rpn_nms_thresh': 0.7, 'bbox_inside_weights': [1, 1, 1, 1], 'rpn_clobber_positives': False",
+    "64,48,16,0.6,3,0.02,22,1",
+)
+_VOC = """<annotation><folder>VOC</folder><filename>a.jpg</filename><size><width>8</width>
+<height>8</height><depth>3</depth></size><object><name>cow</name><pose>Left</pose><difficult>0
+</difficult><bndbox><xmin>1</xmin><ymin>2.5</ymin><xmax>5</xmax><ymax>7</ymax></bndbox></object>
+</annotation>"""
+_COCO = """{"categories": [{"id": 3, "name": "cow"}, {"id": 1, "name": "dog"}], "images": [{"id": 7,
+"file_name": "a.jpg", "width": 8, "height": 8.5}], "annotations": [{"image_id": 7, "iscrowd": 0,
+"category_id": 3, "bbox": [1, 2.5, 3, 4e0], "area": null}]}"""
 _VALUES = (
     *("", "0", "1", "2", "-1", "nan", "1e99", "a,b", ",", "x" * 300, "9" * 30, "é", "\udc80", "--"),
     *(
@@ -118,6 +147,31 @@ def make_kinds(folder: Path) -> dict[str, Kind]:
         "mean": Kind([_file(folder, "m.binaryproto")], mutate_bytes),
         "windows": Kind([_WINDOWS.encode()], mutate_text),
         "list": Kind(lists, mutate_text),
+        "solver_fields": Kind(solvers, _mutate_solver),
+        "opened": Kind([f"{n}\n{text}".encode() for n, text in enumerate(_FORMS)], mutate_text),
+        "log": Kind([_LOG.encode()], _mutate_log),
+        "param_str": Kind([text.encode() for text in _SETTINGS], mutate_text),
+        "voc": Kind([_VOC.encode()], mutate_text),
+        "coco": Kind([_COCO.encode()], mutate_text),
+        "names": Kind(texts, _mutate_names),
+        "deep": Kind(
+            [
+                b"%d\n%s" % each
+                for each in enumerate(
+                    [
+                        _NET.encode(),
+                        solvers[0],
+                        _LOG.encode(),
+                        _SETTINGS[1].encode(),
+                        _VOC.encode(),
+                        _COCO.encode(),
+                        _LISTS[0].encode(),
+                        _WINDOWS.encode(),
+                    ]
+                )
+            ],
+            _deepen,
+        ),
         "data_h5": Kind([_file(folder, name) for name in ("rows.h5", "parts.h5")], mutate_bytes),
         "cifar": Kind(_pickles(), mutate_bytes),
         "flags": Kind([b""], _make_flags),
@@ -214,6 +268,37 @@ def _mutate_fields(random: Random, content: bytes, others: Sequence[bytes]) -> b
     net = parse_text(content.decode(), NetParameter)
     mutate_message(random, net)
     return format_text(net).encode()
+
+
+def _mutate_solver(random: Random, content: bytes, others: Sequence[bytes]) -> bytes:
+    solver = parse_text(content.decode(), SolverParameter)
+    mutate_message(random, solver)
+    return format_text(solver).encode()
+
+
+def _mutate_log(random: Random, content: bytes, others: Sequence[bytes]) -> bytes:
+    if random.random() < 0.3:
+        name = random.choice(STEERING).encode()
+        content = content.replace(random.choice((b"loss", b"accuracy", b"a = b")), name)
+    return mutate_text(random, content, others)
+
+
+def _mutate_names(random: Random, content: bytes, others: Sequence[bytes]) -> bytes:
+    """Layers and blobs of other names: a blob's wherever it stands, so that most nets are good."""
+    net = parse_text(content.decode(), NetParameter)
+    names = {name: name + random.choice((*STEERING, "")) for layer in net.layer
+             for name in (*layer.bottom, *layer.top)}  # fmt: skip
+    net.input[:] = [names[name] for name in net.input]
+    for layer in net.layer:
+        layer.name += random.choice(STEERING)
+        layer.bottom[:] = [names[name] for name in layer.bottom]
+        layer.top[:] = [names[name] for name in layer.top]
+    return format_text(net).encode()
+
+
+def _deepen(random: Random, content: bytes, others: Sequence[bytes]) -> bytes:
+    head, _, text = content.partition(b"\n")
+    return head + b"\n" + deepen(random, text, others)
 
 
 def _make_layer(random: Random, content: bytes, others: Sequence[bytes]) -> bytes:

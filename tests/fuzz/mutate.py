@@ -15,7 +15,20 @@ NUMBERS = (
     *(2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**63 - 1, -(2**31), -(2**63), 10**30),
 )
 WORDS = ("nan", "inf", "-inf", "1e38", "-1e-38", "1e400", "0.5", "true", "MAX", '""', "{", "}", "[")
-STRINGS = ("", "a", "x" * 300, "\0", "é", "data", "/dev/null", "/dev/zero", "a/b", "%s", "\x1b[2J")
+STEERING = (
+    "\x1b[2J",
+    "\u202eb",
+    "a\nI1129 03:00:00.000000  1 a.py:1] b",
+    "\x9b1m",
+    "=1+1",
+    "$\\frac{$",
+    "[/b]",
+)
+"""Of names: what steers a terminal, forges a line of a log, begins a formula, or is markup."""
+STRINGS = (
+    *("", "a", "x" * 300, "\0", "é", "data", "/dev/null", "/dev/zero", "a/b", "%s"),
+    *STEERING,
+)
 _TOKEN = re.compile(rb'"[^"\n]*"|[\w.+-]+|\s+|.', re.DOTALL)
 
 
@@ -84,6 +97,39 @@ def _word(random: Random, old: bytes) -> bytes:
     if random.random() < 0.7:
         return str(random.choice(NUMBERS)).encode()
     return random.choice(WORDS).encode()
+
+
+def deepen(random: Random, content: bytes, others: Sequence[bytes]) -> bytes:
+    """Repeat a few words of a text very often: it is nested deeply, or has a word without end."""
+    tokens = _TOKEN.findall(content) or [b" "]
+    at = random.randrange(len(tokens))
+    part = b"".join(tokens[at : at + random.choice((1, 1, 2, 3, 5, 8))])
+    if random.random() < 0.3:
+        part = random.choice(_REPEATED)
+    repeated = part * (int(10 ** random.uniform(1, 5.3)) // max(len(part), 1))
+    return (
+        b"".join(tokens[:at]) + repeated + b"".join(tokens[random.choice((at, at, len(tokens))) :])
+    )
+
+
+_REPEATED = (
+    *(
+        b"layer { ",
+        b"layer {\n",
+        b"{",
+        b"[",
+        b"(",
+        b"-",
+        b"<a>",
+        b'"',
+        b"\\",
+        b'\\"',
+        b"9",
+        b"x",
+        b"\n",
+    ),
+    *(b" ", b"1,", b"device_id: [", b" = 1 (*", b"#\n", b": ", b"e1", b"&lt;", b"a b "),
+)
 
 
 def mutate_message(random: Random, message: Message, wildness: float = 0.3) -> None:

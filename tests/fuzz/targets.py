@@ -9,14 +9,18 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import io
 import itertools
 import os
 import pkgutil
+import re
 import shutil
+import zlib
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
+from xml.etree import ElementTree
 
 import numpy as np
 from PIL import Image
@@ -24,18 +28,29 @@ from PIL import Image
 from osucaffe import cli
 from osucaffe.backends.cpu import Cpu
 from osucaffe.cli.launch import restarts
+from osucaffe.cli.reports import parse_log, report_page
 from osucaffe.cli.score import device_rates
 from osucaffe.data.databases.database import open_database
 from osucaffe.data.pictures.image import read_image
 from osucaffe.data.pictures.transform import Transform
 from osucaffe.data.sets.cifar import read_batch
+from osucaffe.data.sets.make_annotated import (
+    annotated_record,
+    read_coco,
+    read_voc,
+    write_label_map,
+)
+from osucaffe.data.streams.dense_images import read_labels, read_pairs
 from osucaffe.data.streams.hdf5 import Hdf5Source
-from osucaffe.data.streams.image_list import read_list
+from osucaffe.data.streams.image_list import ImageListSource, read_list
+from osucaffe.data.streams.object_lists import read_object_list
 from osucaffe.data.streams.source import DatumSource
-from osucaffe.data.streams.windows import read_windows
+from osucaffe.data.streams.video_frames import read_videos
+from osucaffe.data.streams.windows import WindowSource, read_windows
 from osucaffe.errors import UserError
 from osucaffe.graph.flops import flops
 from osucaffe.net import Net
+from osucaffe.parsing import lines_of
 from osucaffe.proto import (
     NetParameter,
     SolverParameter,
@@ -50,6 +65,7 @@ from osucaffe.proto import (
     write_weights,
 )
 from osucaffe.proto.caffe_pb2 import TransformationParameter
+from osucaffe.proto.upgrade import upgrade_net
 from osucaffe.solvers import Solver
 
 from .inputs import SOLVER_NET
@@ -62,6 +78,7 @@ _LATER = (
     *(
         "h5py",
         "runpy",
+        "matplotlib.backends.backend_svg",
         "osucaffe.backends.cuda.backend",
         "osucaffe.comm.job.job",
         "osucaffe.pycaffe",
@@ -149,6 +166,143 @@ def _solver(path: Path) -> None:
     solver = Solver(param, _backend())
     with contextlib.closing(solver):
         solver.step(min(param.max_iter, 4))
+
+
+_SENT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""What steers a terminal."""
+
+
+@_written("solver.prototxt")
+def _solver_fields(path: Path) -> None:
+    """One whose fields may be any, but for files that it would write."""
+    param = read_solver(path)
+    param.snapshot, param.snapshot_after_train = 0, False
+    if not (param.HasField("net_param") or param.HasField("net")):
+        param.net_param.CopyFrom(parse_text(SOLVER_NET, NetParameter))
+    for field in ("max_iter", "test_interval", "iter_size", "display", "average_loss"):
+        setattr(param, field, min(getattr(param, field), 99))
+    param.test_iter[:] = [min(each, 3) for each in param.test_iter]
+    with contextlib.closing(Solver(param, _backend())) as solver:
+        solver.step(min(param.max_iter, 2))
+
+
+def _names(content: bytes, folder: Path) -> None:
+    """What the summary of a net tells, or the message why there is none."""
+    path = folder / "net.prototxt"
+    path.write_bytes(content)
+    log = io.StringIO()
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(log):
+        cli.main(["summary", "--model", str(path)])
+    if _SENT.search(told := out.getvalue() + log.getvalue()):
+        raise RuntimeError(f"it tells {told}")
+
+
+@_written("run.log")
+def _log(path: Path) -> None:
+    """The tables, now and then the plot, and a report's curves."""
+    log = parse_log.parse(lines_of(path.read_bytes()))
+    for rows in (log.train, *list(log.tests.values())[:3]):
+        parse_log.write_table(path.with_suffix(".csv"), rows)
+        if _SENT.search(path.with_suffix(".csv").read_text().replace("\n", "")):
+            raise RuntimeError("a table has control characters")
+    shown = "".join(report_page.panel(*each) for each in parse_log.panels_of(log).items())
+    shown += report_page.facts([("command", command) for command in log.commands])
+    if _SENT.search(shown):
+        raise RuntimeError("a page has control characters")
+    if log.train and zlib.crc32(path.read_bytes()) % 512 == 0:
+        parse_log.draw(log, str(path.with_suffix(".svg")), path.name)
+        ElementTree.parse(path.with_suffix(".svg"))
+
+
+_RPN = """input: "s" input_shape { dim: 1 dim: 18 dim: 4 dim: 5 }
+input: "d" input_shape { dim: 1 dim: 36 dim: 4 dim: 5 } input: "i" input_shape { dim: 1 dim: 3 }
+input: "r" input_shape { dim: 9 dim: 5 } input: "g" input_shape { dim: 2 dim: 5 }
+layer { name: "p" type: "Python" %s python_param { module: "%s" layer: "%s" } }"""
+_BUILT_IN = (
+    ('bottom: "s" bottom: "d" bottom: "i" top: "y"', "rpn.proposal_layer", "ProposalLayer"),
+    ('bottom: "s" bottom: "g" bottom: "i" top: "y" top: "z"', "rpn.anchor_target_layer",
+     "AnchorTargetLayer"),
+    ('bottom: "r" bottom: "g" top: "y" top: "z"', "rpn.proposal_target_layer",
+     "ProposalTargetLayer"),
+)  # fmt: skip
+
+
+def _param_str(content: bytes, folder: Path) -> None:
+    """A literal for each layer of the package that takes one."""
+    text = content.decode(errors="replace").replace("\0", "")
+    for form in _BUILT_IN:
+        param = parse_text(_RPN % form, NetParameter)
+        param.layer[0].python_param.param_str = text
+        net = Net(upgrade_net(param), phase="TEST", backend=_backend(), seed=1, gradients=False)
+        net.forward()
+
+
+def _voc(content: bytes, folder: Path) -> None:
+    parts = {"Annotations/a.xml": content, "ImageSets/Main/val.txt": b"a\n"}
+    for name, part in parts.items():
+        (folder / "voc" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "voc" / name).write_bytes(part)
+    _annotated(read_voc(folder / "voc", "val", {"cow": 1, "dog": 2}))
+
+
+@_written("coco.json")
+def _coco(path: Path) -> None:
+    entries, labels = read_coco(_corpus[0], path)
+    write_label_map(path.parent / "labels.prototxt", labels)
+    _annotated(entries)
+
+
+def _annotated(entries: list[Any]) -> None:
+    for entry in entries[:3]:
+        boxes = entry.shares((8, 8))
+        annotated_record(b"", entry.labels, boxes, entry.difficult, (3, 8, 8))
+
+
+def _opened(content: bytes, folder: Path) -> None:
+    """A list, and what it names."""
+    form, _, text = content.partition(b"\n")
+    path = folder / "opened.txt"
+    path.write_bytes(text)
+    os.chdir(_corpus[0])
+    transform = Transform(TransformationParameter(crop_size=4), "TRAIN", _fail)
+    match form:
+        case b"1":
+            for pair in read_pairs(str(path))[:3]:
+                read_image(pair.image)
+                read_labels(str(pair.label), (4, 4))
+        case b"2":
+            for video in read_videos(str(path))[:3]:
+                read_image(f"{video.folder}/{video.frames}")
+        case b"3":
+            _fill(Hdf5Source(str(path), ["data", "label"]))
+        case b"4":
+            for image in read_object_list(str(path), "", difficult=False)[:3]:
+                read_image(image.path)
+        case b"5":
+            source = WindowSource(str(path), transform, batch_size=2, foreground=0.5,
+                                  background=0.5, fraction=0.5)  # fmt: skip
+            _fill(source, (source.shape, ()))
+        case _:
+            source = ImageListSource(str(path), transform)
+            _fill(source, (source.shape, ()))
+
+
+def _fill(source: Any, shapes: Any = None) -> None:
+    shapes = shapes or source.shapes
+    if sum(map(np.prod, shapes)) < _MOST_WORK:
+        source.fill(0, [np.empty((2, *shape), np.float32) for shape in shapes])
+
+
+def _deep(content: bytes, folder: Path) -> None:
+    """Text of any of the kinds that is very long, or nested very deeply."""
+    form, _, text = content.partition(b"\n")
+    target = dict(zip(b"01234567", _DEEP, strict=True)).get(form[0] if form else 0, _net)
+    target(text, folder)
+
+
+@_written("net.prototxt")
+def _parsed(path: Path) -> None:
+    read_net(path)
 
 
 @lru_cache
@@ -267,6 +421,9 @@ def _broken(content: bytes, folder: Path) -> None:
         raise ZeroDivisionError
 
 
+_windows = _written("windows.txt")(lambda path: read_windows(str(path)))
+_DEEP = (_parsed, _solver_fields, _log, _param_str, _voc, _coco, _list, _windows)
+
 TARGETS: dict[str, Callable[[bytes, Path], Any]] = {
     "net": _net,
     "fields": _net,
@@ -280,15 +437,23 @@ TARGETS: dict[str, Callable[[bytes, Path], Any]] = {
     "record": _record,
     "image": _image,
     "mean": _written("m.binaryproto")(read_mean),
-    "windows": _written("windows.txt")(lambda path: read_windows(str(path))),
+    "windows": _windows,
     "list": _list,
+    "solver_fields": _solver_fields,
+    "opened": _opened,
+    "log": _log,
+    "param_str": _param_str,
+    "voc": _voc,
+    "coco": _coco,
+    "names": _names,
+    "deep": _deep,
     "data_h5": _rows,
     "cifar": _written("test_batch")(lambda path: read_batch(path.parent, path.name)),
     "flags": _flags,
     "broken": _broken,
 }
 KINDS = [name for name in TARGETS if name != "broken"]
-ASKS_FOR_MEMORY = ("net", "fields", "layer", "solver", "flags")
+ASKS_FOR_MEMORY = ("net", "fields", "layer", "solver", "solver_fields", "flags")
 """Kinds of which an input may well ask for more memory than there is."""
 
 
