@@ -417,3 +417,18 @@ def test_a_bad_divisor_of_a_loss_is_refused() -> None:
     settings = "loss_param { normalization: PRE_FIXED pre_fixed_normalizer: -1 }"
     with pytest.raises(UserError, match="pre_fixed_normalizer: is -1, but must be above 0"):
         run("SoftmaxWithLoss", [np.zeros((6, 4)), np.zeros(6)], settings)
+
+
+@pytest.mark.gpu
+def test_the_balanced_loss_on_a_gpu() -> None:
+    from osucaffe.backends.cuda import Cuda
+
+    text = 'type: "SigmoidCrossEntropyLoss" top: "y" loss_param { class_balance: 1.1 }'
+    expected = Cpu(dtype="float64")
+    nets = [
+        one_layer(text, {"a": IMAGES, "b": EDGES}, backend, seeds={"y": np.float32(2)})
+        for backend in (Cuda(), expected)
+    ]
+    for read in (lambda net: net.read("y"), lambda net: net.backend.read(net.blobs["a"].diff)):
+        found, right = map(read, nets)
+        np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-5)

@@ -63,9 +63,13 @@ def test_a_filler_is_enough_for_scale_and_bias(settings, scale, bias) -> None:
     assert len(values(built)) == 5
 
 
-def test_moving_averages_begin_with_the_first_batch() -> None:
-    train = net("scale_bias: true moving_average_fraction: 0.9", "TRAIN")
-    test = net("scale_bias: true", "TEST", share=train)
+@pytest.mark.parametrize("gpu", [False, pytest.param(True, marks=pytest.mark.gpu)])
+def test_moving_averages_begin_with_the_first_batch(gpu) -> None:
+    if gpu:
+        from osucaffe.backends.cuda import Cuda
+    backend = Cuda() if gpu else Cpu()
+    train = net("scale_bias: true moving_average_fraction: 0.9", "TRAIN", backend=backend)
+    test = net("scale_bias: true", "TEST", share=train, backend=backend)
     means, variances = np.zeros(3), np.zeros(3)
     for turn in range(3):
         x = X + turn
