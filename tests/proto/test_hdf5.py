@@ -98,6 +98,20 @@ def test_links_and_types_that_are_seldom_met(tmp_path: Path) -> None:
             group["complex"]
 
 
+def test_data_of_other_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(bytes(12))
+    layout = h5py.VirtualLayout((3,), "int32")
+    layout[:] = h5py.VirtualSource(tmp_path / "y.h5", "y", (3,))
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        outside = [(str(tmp_path / "secret"), 0, 12)]
+        file.create_dataset("external", (3,), "int32", external=outside)
+        file.create_virtual_dataset("virtual", layout)
+    with open_hdf5(tmp_path / "x.h5") as ours:
+        for name in "external", "virtual":
+            with pytest.raises(ValueError, match=f"{name}.* in (an)?other file"):
+                ours.array(name)
+
+
 def test_a_group_that_lies_in_itself(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["g/x"] = 1

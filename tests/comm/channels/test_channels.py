@@ -208,6 +208,27 @@ def test_a_peer_that_leaves_amid_a_message_is_told(pair: tuple[Adaptive, Adaptiv
         b.wait([waiting])
 
 
+def test_a_stranger_cannot_use_grpc() -> None:
+    grpc = pytest.importorskip("grpc")
+    targets: list[str] = []
+
+    def work(rank: int, gather: Callable[[Any], list[Any]]) -> GrpcStream:
+        def told(value: Any) -> list[Any]:
+            if ":" in value:
+                targets.append(value)
+            return gather(value)
+
+        return GrpcStream(rank, 2, told, "127.0.0.1")
+
+    ends = on_ranks(2, work)
+    with grpc.insecure_channel(targets[0]) as link:
+        for metadata in (), (("token", "x"), ("rank", "1")):
+            call = link.stream_unary("/osucaffe.Messages/Stream")
+            with pytest.raises(grpc.RpcError, match="this is not of the job"):
+                call(iter([b"\0\0\0\0stranger"]), metadata=metadata, timeout=30)
+    on_ranks(2, lambda rank, gather: ends[rank].close())
+
+
 def test_an_interface_without_an_address_is_told() -> None:
     assert find_interface(None, alone=True) == ("lo", "127.0.0.1")
     assert find_interface("lo", alone=False) == ("lo", "127.0.0.1")
