@@ -6,14 +6,17 @@
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
 import logging
+import os
 import sys
+from typing import Any
 
 from .. import __version__
 from ..layer import layer_types
 from ..layers.core.python import PythonLayer as Layer
-from ..proto.caffe_pb2 import TEST, TRAIN
-from . import as_caffe, coord_map, draw, io, net_spec, proto
+from ..proto.caffe_pb2 import TEST, TRAIN, LayerParameter
+from . import _caffe, as_caffe, coord_map, draw, io, net_spec, proto
 from .classifier import Classifier
 from .detector import Detector
 from .net import Net
@@ -24,10 +27,14 @@ from .settings import (
     init_log,
     log,
     set_device,
+    set_devices,
     set_mode_cpu,
     set_mode_gpu,
+    set_multiprocess,
     set_precision,
     set_random_seed,
+    set_solver_count,
+    set_solver_rank,
     solver_count,
     solver_rank,
 )
@@ -50,6 +57,7 @@ __all__ = [
     "Classifier",
     "Detector",
     "Layer",
+    "LayerParameter",
     "NesterovSolver",
     "Net",
     "NetSpec",
@@ -70,17 +78,23 @@ __all__ = [
     "net_spec",
     "params",
     "proto",
+    "pycaffe",
     "set_device",
+    "set_devices",
     "set_mode_cpu",
     "set_mode_gpu",
+    "set_multiprocess",
     "set_precision",
     "set_random_seed",
+    "set_solver_count",
+    "set_solver_rank",
     "solver_count",
     "solver_rank",
     "to_proto",
 ]
 
-_SUBMODULES = ("io", "net_spec", "coord_map", "draw", "classifier", "detector", "proto")
+_SUBMODULES = ("io", "net_spec", "coord_map", "draw", "classifier", "detector", "proto", "_caffe")
+pycaffe = _caffe
 
 
 def layer_type_list() -> list[str]:
@@ -93,7 +107,29 @@ def install() -> None:
     sys.modules["caffe"] = sys.modules[__name__]
     for name in _SUBMODULES:
         sys.modules[f"caffe.{name}"] = importlib.import_module(f".{name}", __name__)
+    sys.modules["caffe.pycaffe"] = pycaffe
     sys.modules["caffe.proto.caffe_pb2"] = proto.caffe_pb2
+    if _OfTheUser not in sys.meta_path:
+        sys.meta_path.append(_OfTheUser)
+
+
+class _OfTheUser(importlib.machinery.PathFinder):
+    """Finds what the package lacks in a package "caffe" of the user's on `sys.path`: SSD's
+    `caffe.model_libs`, modules of Python layers."""
+
+    @classmethod
+    def find_spec(cls, name: str, path: object = None, target: object = None) -> Any:
+        """Those right in the package only: what is below them has a path of its own."""
+        package, _, module = name.partition(".")
+        if (
+            package != "caffe"
+            or not module
+            or "." in module
+            or hasattr(sys.modules[package], module)
+        ):
+            return None
+        folders = [os.path.join(folder, "caffe") for folder in sys.path]
+        return super().find_spec(name, folders)
 
 
 sys.path.append(as_caffe.__path__[0])

@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import UserError
 from ..files import write_bytes
 from ..graph.prototxt.filter import filter_layers, net_state
-from ..proto import caffe_pb2
+from ..proto import caffe_pb2, upgrade_net
 
 _PHASES = ("TRAIN", "TEST")
 
@@ -114,7 +114,7 @@ def get_pydot_graph(
     (TEST). UserError without pydot.
     """
     graph = new_graph(caffe_net.name, rankdir)
-    net = caffe_net
+    net = upgrade_net(caffe_net) if caffe_net.layers else caffe_net
     if phase is not None:
         net = filter_layers(net, net_state(net, _PHASES[phase]))
     add_layers(graph, net.layer, rankdir, label_edges=label_edges, display_lrm=display_lrm)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -50,6 +51,9 @@ def arraylist_to_blobprotovector_str(arraylist: Sequence[np.ndarray]) -> bytes:
     return vector.SerializeToString()
 
 
+arraylist_to_blobprotovecor_str = arraylist_to_blobprotovector_str  # as of old
+
+
 def blobprotovector_str_to_arraylist(content: bytes) -> list[np.ndarray]:
     """The arrays of a serialized BlobProtoVector."""
     vector = caffe_pb2.BlobProtoVector.FromString(content)
@@ -82,12 +86,17 @@ def datum_to_array(datum: Any) -> np.ndarray:
 # -- images --------------------------------------------------------------------------------------
 
 
-def load_image(filename: str | Path, color: bool = True) -> np.ndarray:
+def load_image(filename: str | Path | IO[bytes], color: bool = True) -> np.ndarray:
     """An image file as float32 in 0..1: (height, width, 3) in RGB, or (height, width, 1).
 
-    What says how transparent it is goes. UserError where it cannot be read.
+    filename: or an open file. What says how transparent it is goes. UserError where it cannot be
+    read.
     """
-    pixels = decode_content(filename, read_content(filename), red_first=True)
+    if isinstance(filename, str | Path):
+        name, content = filename, read_content(filename)
+    else:
+        name, content = str(getattr(filename, "name", "the open file")), filename.read()
+    pixels = decode_content(name, content, red_first=True)
     return scale_pixels(pixels[:, :, :3], color)
 
 
@@ -97,6 +106,17 @@ def scale_pixels(pixels: np.ndarray, color: bool = True) -> np.ndarray:
     if color:
         return np.tile(image, 3) if image.shape[2] == 1 else image
     return image @ LUMINANCE if image.shape[2] == 3 else image
+
+
+def resize(image: np.ndarray, output_shape: Sequence[int], order: int = 1) -> np.ndarray:
+    """scikit-image's, which pycaffe's scripts find here: (height, width) or (height, width,
+    channels), as numbers of 0..1 where it is of whole numbers. order: as of `resize_image`."""
+    values = np.asarray(image)
+    if np.issubdtype(values.dtype, np.integer):
+        values = values / np.iinfo(values.dtype).max
+    planes = values.reshape(*values.shape[:2], -1)
+    shape = (*output_shape[:2], *values.shape[2:])
+    return resized(planes, tuple(output_shape[:2]), order).reshape(shape)
 
 
 def resize_image(im: np.ndarray, new_dims: Extents, interp_order: int = 1) -> np.ndarray:
@@ -234,3 +254,14 @@ class Transformer:
     def _check(self, in_: str) -> None:
         if in_ not in self.inputs:
             raise Exception(f"{in_} is not one of the net inputs: {tuple(self.inputs)}")
+
+
+def __getattr__(name: str) -> Any:
+    """scikit-image and SciPy's zoom, which scripts find here, where these are installed."""
+    if name == "skimage":
+        importlib.import_module("skimage.io")
+        importlib.import_module("skimage.transform")
+        return importlib.import_module("skimage")
+    if name == "zoom":
+        return importlib.import_module("scipy.ndimage").zoom
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

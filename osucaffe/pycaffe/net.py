@@ -36,9 +36,17 @@ class CaffeError(UserError, RuntimeError):
 class Layer:
     """What a script sees of a layer: `type` and `blobs`. A Python layer is its own object."""
 
-    def __init__(self, type: str, blobs: BlobVec) -> None:
+    def __init__(self, type: str, blobs: BlobVec, adapt: Callable[[], None]) -> None:
+        """adapt: lets all layers of its net have the shapes that the script gave to inputs."""
         self.type = type
         self.blobs = blobs
+        self._adapt = adapt
+
+    def reshape(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None:
+        """Give its tops their shapes, as the whole net's. bottom, top: its own blobs."""
+        self._adapt()
+
+    setup = reshape
 
 
 class Net:
@@ -192,7 +200,37 @@ class Net:
 
             return Blob(find, self._store, self._complete)
 
-        return Layer(layer.type, BlobVec(blob(number) for number in range(count)))
+        return Layer(layer.type, BlobVec(blob(number) for number in range(count)), self.reshape)
+
+    # -- by numbers, as Caffe's extension module has it ------------------------------------------
+
+    @property
+    def _blob_names(self) -> list[str]:
+        return list(self.blobs)
+
+    @property
+    def _blobs(self) -> list[Blob]:
+        return list(self.blobs.values())
+
+    @property
+    def _blob_loss_weights(self) -> list[float]:
+        return list(self.blob_loss_weights.values())
+
+    def _ids(self, names: Iterable[str]) -> list[int]:
+        """The numbers of blobs."""
+        number = {name: index for index, name in enumerate(self.blobs)}
+        return [number[name] for name in names]
+
+    def _bottom_ids(self, layer: int) -> list[int]:
+        return self._ids(blob.name for blob in self._net.nodes[layer].bottom)
+
+    def _top_ids(self, layer: int) -> list[int]:
+        return self._ids(blob.name for blob in self._net.nodes[layer].top)
+
+    _inputs = property(lambda self: self._ids(self.inputs))
+    _outputs = property(lambda self: self._ids(self.outputs))
+    _input_list = property(lambda self: self.inputs)
+    _output_list = property(lambda self: self.outputs)
 
     # -- running ---------------------------------------------------------------------------------
 
@@ -339,6 +377,8 @@ class Net:
         if layer is None:
             raise CaffeError(f'net "{self.name}" has no MemoryData layer to take the arrays')
         layer.set_arrays(data if np.ndim(data) == 4 else data[None], labels)
+
+    _set_input_arrays = set_input_arrays
 
     def _forward(self, start: int, end: int) -> float:
         """Run layers by their indices; returns the loss."""

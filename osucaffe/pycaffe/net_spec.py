@@ -26,6 +26,11 @@ def param_field(type_name: str) -> str | None:
     return _FIELDS.get(type_name)
 
 
+def param_name_dict() -> dict[str, str]:
+    """The settings of each type, as Caffe names them: Pooling -> pooling."""
+    return {name: field.removesuffix("_param") for name, field in _FIELDS.items()}
+
+
 def assign_proto(message: Any, name: str, value: Any) -> None:
     """Set a field: dicts fill messages, lists fill repeated fields (one value: a list of one).
 
@@ -123,20 +128,27 @@ class Function:
         else:
             layer.top.extend(names.of(top, self.type_name) for top in self.tops)
         layer.name = names.of(self.tops[0] if self.tops else self, self.type_name)
-        field = param_field(self.type_name)
         for key, value in self.params.items():
-            is_field = field is not None and key in getattr(layer, field).DESCRIPTOR.fields_by_name
-            if is_field and not key.endswith("param"):
-                assign_proto(getattr(layer, field or ""), key, value)
-            elif key in layer.DESCRIPTOR.fields_by_name:
-                assign_proto(layer, key, value)
-            elif field is None:
-                raise AttributeError(
-                    f"{self.type_name} has no field {key!r}: no layer type of this name has any"
-                )
-            else:
-                _check_field(getattr(layer, field), key, self.type_name)
+            try:
+                self._assign(layer, key, value)
+            except (AttributeError, TypeError, ValueError) as error:
+                raise type(error)(f'layer "{layer.name}", {key}: {error}') from None
         return layer
+
+    def _assign(self, layer: Any, key: str, value: Any) -> None:
+        """Set a field of the layer, or of its type's own message."""
+        field = param_field(self.type_name)
+        is_field = field is not None and key in getattr(layer, field).DESCRIPTOR.fields_by_name
+        if is_field and not key.endswith("param"):
+            assign_proto(getattr(layer, field or ""), key, value)
+        elif key in layer.DESCRIPTOR.fields_by_name:
+            assign_proto(layer, key, value)
+        elif field is None:
+            raise AttributeError(
+                f"{self.type_name} has no field {key!r}: no layer type of this name has any"
+            )
+        else:
+            _check_field(getattr(layer, field), key, self.type_name)
 
 
 def to_proto(*tops: Any) -> Any:
@@ -180,6 +192,19 @@ class NetSpec:
         del self.tops[name]
 
     __setitem__, __delitem__ = __setattr__, __delattr__
+
+    def keys(self) -> list[str]:
+        """The names so far."""
+        return list(self.tops)
+
+    def vals(self) -> list[Any]:
+        """The tops so far."""
+        return list(self.tops.values())
+
+    def update(self, name: str, params: Mapping[str, Any]) -> None:
+        """Set more of a layer's fields: of the layer that makes this top."""
+        top = self.tops[name]
+        (top.fn if isinstance(top, Top) else top).params.update(params)
 
     def to_proto(self) -> Any:
         """The net so far, as a NetParameter."""

@@ -6,6 +6,7 @@ import functools
 import logging
 import os
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from .. import log as log_lines
@@ -15,6 +16,7 @@ from ..errors import UserError
 logger = logging.getLogger("osucaffe")
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+_ALONE = "a script runs on one device: several train with osucaffe train"
 _LEVELS = (logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 
 
@@ -40,6 +42,13 @@ def set_mode_gpu() -> None:
 def set_device(number: int) -> None:
     """The GPU for the nets that follow."""
     _Settings.device = number
+
+
+def set_devices(numbers: Sequence[int]) -> None:
+    """NVIDIA Caffe's name of the same, for one GPU. UserError for several."""
+    if len(numbers) != 1:
+        raise UserError(f"set_devices({list(numbers)}): {_ALONE} --gpu 0,1")
+    set_device(numbers[0])
 
 
 def set_precision(precision: str | None) -> None:
@@ -107,6 +116,22 @@ def solver_count() -> int:
 def solver_rank() -> int:
     """Which of them this is: 0."""
     return 0
+
+
+def set_solver_count(count: int) -> None:
+    """Caffe's scripts for one GPU say 1. UserError for more."""
+    if count != 1:
+        raise UserError(f"set_solver_count({count}): {_ALONE} --ranks {count}")
+
+
+def set_solver_rank(rank: int) -> None:
+    """Caffe's scripts for one GPU say 0. UserError for others."""
+    if rank:
+        raise UserError(f"set_solver_rank({rank}): {_ALONE} --ranks N")
+
+
+def set_multiprocess(several: bool) -> None:
+    """Whether the solvers are processes, of which a script has one: either is right."""
 
 
 def init_log(level: int | None = None) -> None:

@@ -50,6 +50,11 @@ class Solver:
         return self._solver.iteration
 
     @property
+    def lr(self) -> float:
+        """The learning rate of the next update."""
+        return self._solver.policy.rate(self._solver.iteration)
+
+    @property
     def param(self) -> SolverParameter:
         return self._solver.param
 

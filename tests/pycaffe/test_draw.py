@@ -87,6 +87,14 @@ def test_a_real_net(root):
         assert draw.draw_net(net, "LR").startswith(b"\x89PNG")
 
 
+def test_nets_of_old_form():
+    old = """input: "x" input_dim: 1 input_dim: 1 input_dim: 2 input_dim: 2
+        layers { name: "ip" type: INNER_PRODUCT bottom: "x" top: "y"
+            inner_product_param { num_output: 2 } }"""
+    graph = draw.get_pydot_graph(parse_text(old, NetParameter), "LR")
+    assert "InnerProduct" in graph.to_string()
+
+
 def test_what_is_missing_is_named(net, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="suffix"):
         draw.draw_net_to_file(net, str(tmp_path / "net"))

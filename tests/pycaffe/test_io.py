@@ -57,6 +57,24 @@ def test_datums_there_and_back(dtype):
         io.array_to_datum(image[0])
 
 
+def test_names_that_scripts_find_in_io(tmp_path):
+    """scikit-image's resize, and itself where it is installed; an open file."""
+    image = random(6, 8, 3)
+    np.testing.assert_array_equal(io.resize(image, (3, 4)), io.resize_image(image, (3, 4)))
+    gray = (random(6, 8) * 255).astype(np.uint8)
+    small = io.resize(gray, (3, 4, 1)[:2])
+    assert small.shape == (3, 4)
+    np.testing.assert_allclose(small, io.resize(gray[:, :, None] / 255, (3, 4))[:, :, 0])
+    file = tmp_path / "a.jpg"
+    file.write_bytes(simplejpeg.encode_jpeg(np.full((4, 5, 3), 7, np.uint8)))
+    with file.open("rb") as opened:
+        np.testing.assert_array_equal(io.load_image(opened), io.load_image(file))
+    with pytest.raises((ModuleNotFoundError, AttributeError), match=r"skimage|none"):
+        _ = io.skimage.none
+    with pytest.raises(AttributeError, match="no attribute 'other'"):
+        _ = io.other
+
+
 def test_images_are_rgb_from_0_to_1(tmp_path):
     pixels = np.zeros((8, 6, 3), np.uint8)
     pixels[..., 0] = 255

@@ -99,6 +99,19 @@ def test_unknown_names():
         n.to_proto()
 
 
+def test_the_layer_of_a_wrong_field_is_named():
+    for settings, message in (
+        ({"num_output": "x"}, r'layer "fc", num_output: InnerProductParameter\.num_output: '),
+        ({"weight_filler": {"std": "x"}}, r'layer "fc", weight_filler: FillerParameter\.std: '),
+        ({"param": [{"lr_mult": "x"}]}, r'layer "fc", param: ParamSpec\.lr_mult: '),
+        ({"loss_weight": ["x"]}, r'layer "fc", loss_weight: '),
+    ):
+        n = caffe.NetSpec()
+        n.fc = L.InnerProduct(L.Input(), **settings)
+        with pytest.raises(TypeError, match=message):
+            n.to_proto()
+
+
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
@@ -123,6 +136,10 @@ def test_items_are_attributes():
     assert n.extra is n["extra"]
     assert n.to_proto().layer[-1].name == "named"
     assert list(n.to_proto().layer[-1].top) == ["extra"]
+    assert n.keys() == list(n.tops)
+    assert n.vals()[-1] is n.extra
+    n.update("extra", {"scale": 3})  # SSD's
+    assert n.to_proto().layer[-1].power_param.scale == 3
     del n["extra"]
     assert n.to_proto().layer[-1].name == "loss"
 

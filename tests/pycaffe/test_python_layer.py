@@ -261,7 +261,7 @@ def test_in_place(load):
         ),
         (
             layer("TimesTen").replace(MODULE, "caffe.layers.pascal_multilabel"),
-            r'"caffe.layers.pascal_multilabel": a package "caffe" of yours is not looked into',
+            r'"caffe.layers.pascal_multilabel": caffe.layers of yours is not looked into',
         ),
         (
             layer("TimesTen").replace(MODULE, "needs_another"),

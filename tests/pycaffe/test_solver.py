@@ -39,7 +39,7 @@ def test_an_update_takes_the_gradients_that_a_script_set(tmp_path):
     blob.diff[...] = 1
     solver.apply_update()
     np.testing.assert_allclose(data, -0.01, atol=1e-7)
-    assert solver.iter == 0
+    assert (solver.iter, solver.lr) == (0, pytest.approx(0.01))
 
 
 def test_nets_outlive_their_solver(tmp_path):

@@ -252,10 +252,10 @@ def _missing(module: str, name: str) -> str:
         return f'"{module}" imports "caffe": import osucaffe.pycaffe before the net is built'
     if not f"{module}.".startswith(f"{name}."):
         return f'"{module}" imports "{name}", which is not there: install it'
-    if name.startswith("caffe."):
+    if f"{name}.".startswith("caffe.layers."):
         return (
-            f'there is no module "{module}": a package "caffe" of yours is not looked into, as '
-            "osucaffe takes its place; put the module elsewhere, and change its name here"
+            f'there is no module "{module}": caffe.layers of yours is not looked into, as '
+            "osucaffe's takes its place; put the module elsewhere, and change its name here"
         )
     if name in COME_WITH:
         return f'there is no module "{module}": it comes with {COME_WITH[name]}'
