@@ -56,7 +56,7 @@ def assemble(
     refuse_unread(param, f'net "{param.name}", ')
     for layer_param in param.layer:
         layer = create_layer(layer_param, phase, key=len(parts.nodes), seed=seed)
-        _check_fields(layer, layer_param)
+        _check_fields(layer, layer_param, phase)
         _refuse_infinite(layer)
         layer.backend, layer.data_config, layer.splitter = backend, data_config, splitter
         layer.raw_records, layer.inspectable = backend.raw_records, inspectable
@@ -118,10 +118,10 @@ def keep_memory(before: Assembly, after: Assembly) -> bool:
     return moved
 
 
-def _check_fields(layer: Layer, param: caffe_pb2.LayerParameter) -> None:
+def _check_fields(layer: Layer, param: caffe_pb2.LayerParameter, phase: str) -> None:
     """Refuse a field of a fork that the layer would drop; warn of what its type does not use.
 
-    param: as the net has it; a layer may change its own.
+    param: as the net has it; a layer may change its own. phase: the net's.
     """
     own = messages_of(registered[param.type])
     for setting, message in param.ListFields():
@@ -130,6 +130,10 @@ def _check_fields(layer: Layer, param: caffe_pb2.LayerParameter) -> None:
         elif setting.name.endswith("_param"):
             text = "%s, %s: has no effect: layers of this type do not read it"
             log.warning(text, layer.title, setting.name)
+        elif setting.name == "phase" and layer.phase != phase:  # as in a printed .caffemodel
+            log.warning(
+                "%s, phase: works as in %s, the net is in %s", layer.title, layer.phase, phase
+            )
         elif setting.name == "blobs":
             log.warning("%s, blobs: has no effect: give weights as a file", layer.title)
 

@@ -116,6 +116,7 @@ def test_a_row_may_name_types_that_read_the_field(monkeypatch: pytest.MonkeyPatc
          "pooling_param: has no effect: layers of this type do not read it"),
         ("ConvolutionDepthwise", "convolution_param { kernel_size: 2 num_output: 3 group: 2 }",
          "convolution_param.num_output: has no effect: each of the 2 channels has a filter"),
+        ("Dropout", "phase: TEST", "phase: works as in TEST, the net is in TRAIN"),
         ("ReLU", "blobs { }", "blobs: has no effect: give weights as a file"),
     ],
 )  # fmt: skip
