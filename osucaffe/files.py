@@ -10,7 +10,6 @@ import logging
 import os
 import platform
 import re
-import secrets
 import select
 import shutil
 import stat
@@ -200,7 +199,7 @@ def temporary_beside(path: Path, *, folder: bool = False) -> Iterator[Temporary]
 def _name_beside(path: Path) -> Path:
     """One that nobody can foresee."""
     stem = os.fsdecode(os.fsencode(path.name)[:_STEM])
-    own = f"{platform.node()}.{os.getpid()}.{secrets.token_hex(8)}"
+    own = f"{platform.node()}.{os.getpid()}.{os.urandom(8).hex()}"
     return path.with_name(f".{stem}.{own}.tmp")
 
 

@@ -12,7 +12,6 @@ import getpass
 import logging
 import os
 import platform
-import secrets
 import shlex
 import sys
 import threading
@@ -132,7 +131,7 @@ def _new_file(directory: Path, program: str) -> File:
         try:
             file = File(directory / name)
         except FileExistsError:  # of this second, or another user's
-            name += f".{secrets.token_hex(8)}"
+            name += f".{os.urandom(8).hex()}"
             file = File(directory / name)
         assert file.stream
         file.stream.write(

@@ -19,7 +19,6 @@ from typing import Any, NoReturn, TextIO
 
 from .. import __version__, messages
 from ..errors import listed, nearest
-from ..files import remove_temporaries
 from . import gflags
 from .arguments.options import Options
 from .early_exit import report_early_exit
@@ -133,6 +132,8 @@ def _run(arguments: Sequence[str] | None) -> int:
             print(f"osucaffe: {messages.explain(error)}", file=sys.stderr, flush=True)
         if code == 130 and arguments is None:
             # Python would wait for threads, for ever for one that was starting when Ctrl-C came.
+            from ..files import remove_temporaries
+
             remove_temporaries()  # which such a thread may be writing
             _leave(code)
             with contextlib.suppress(OSError):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import platform
-import secrets
 import time
 from collections import Counter
 from pathlib import Path
@@ -50,7 +50,7 @@ class TensorBoard(Observer):
 
     def __init__(self, directory: str) -> None:
         # A name that nobody can foresee: the writer would follow a link that lies there.
-        own = f"{time.time():.0f}.{platform.node()}.{secrets.token_hex(8)}"
+        own = f"{time.time():.0f}.{platform.node()}.{os.urandom(8).hex()}"
         self._path = Path(directory, f"events.out.tfevents.{own}")
         self._file: RecordWriter | None = None
         self._flushed = time.monotonic()
