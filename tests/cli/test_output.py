@@ -12,8 +12,8 @@ import pytest
 
 from osucaffe import log
 from osucaffe.cli import main, output
-from osucaffe.cli.reports.parse_log import draw, parse
-from osucaffe.cli.reports.report_page import facts
+from osucaffe.cli.reports.parse_log import draw, panels_of, parse
+from osucaffe.cli.reports.report_page import facts, panel
 
 STEERS = "a\x1b[2J\x9b1m\u202eb\r\x7f"
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -88,6 +88,18 @@ def test_an_output_of_any_name(text: str, row: dict[str, float]) -> None:
     assert {
         name: found[name] for name in found if name not in ("NumIters", "Seconds", "LearningRate")
     } == row
+
+
+@pytest.mark.parametrize("rates", [["1e308", "-1e308"], ["5e-324", "1e-323"], ["1e-30", "2e-30"],
+                                   ["1", "1.0000000000000002"], ["inf", "3e38"]])  # fmt: skip
+def test_a_curve_of_any_numbers(rates: list[str]) -> None:
+    lines = [
+        line.replace("Iteration 0", f"Iteration {number}").replace("0.01", rate)
+        for number, rate in enumerate(rates)
+        for line in log_of(f"Train net output #0: a = {rate}")
+    ]
+    assert all(panel(*each) or "inf" in rates[0] + each[0] or "e308" in rates[0]
+               for each in panels_of(parse(lines)).items() if each[1])  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,8 @@ _OUTPUT = re.compile(
     rf"(Train|Test) net output #\d+: (.+) = {_NUMBER}(?: \(\*[^)]{{0,99}}\)?)?\s*$",
     re.IGNORECASE | re.ASCII,
 )
+_RANGE = 1e-38, 3.5e38
+"""Of float32, which all that a net gives is: beyond, axes have no ticks."""
 _MOST_OUTPUTS = 1000
 """Columns of a table: a row has a cell for each."""
 
@@ -146,7 +148,10 @@ def _value(number: str) -> float:
     """A number, also as Microsoft's C library writes what is none: 1.#INF, -1.#IND, nan(ind)."""
     if ".#" in number:
         return float("-inf" if number[0] == "-" else "inf") if "#INF" in number else math.nan
-    return float(number.partition("(")[0])
+    value = float(number.partition("(")[0])
+    if abs(value) > _RANGE[1]:
+        return math.copysign(math.inf, value)
+    return 0.0 if abs(value) < _RANGE[0] else value
 
 
 def joined(logs: Iterable[Log]) -> Log:

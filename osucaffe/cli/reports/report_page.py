@@ -232,13 +232,13 @@ def smooth(points: Points) -> Points:
 def _ticks(values: Sequence[float]) -> list[float]:
     """Round numbers, four to nine, the first not above the values and the last not below them."""
     low, high = min(values), max(values)
-    if low == high:
+    if high - low <= 1e-9 * max(abs(low), abs(high)):
         low, high = low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2
     raw = (high - low) / 5
     unit: float = 10.0 ** math.floor(math.log10(raw))
     step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= raw * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(number * step, 12) for number in range(first, last + 1)]
+    return [float(f"{number * step:.12g}") for number in range(first, last + 1)]
 
 
 def _log_ticks(values: Sequence[float], base: int) -> list[float]:
