@@ -52,9 +52,9 @@ def _moments(sums: np.ndarray) -> np.ndarray:
     sums of the numbers less a shift and of their squares, that shift, and how many they are."""
     one, two, shift, count = np.where(sums[3] > 0, sums, 0).astype(np.float64)
     total = count.sum(axis=0)
-    mean = (one + count * shift).sum(axis=0) / total
+    mean = (one + count * shift).sum(axis=0) / np.maximum(total, 1)
     apart = shift - mean
-    square = (two + 2 * apart * one + count * apart**2).sum(axis=0) / total
+    square = (two + 2 * apart * one + count * apart**2).sum(axis=0) / np.maximum(total, 1)
     return np.stack([mean, np.sqrt(square)])
 
 
