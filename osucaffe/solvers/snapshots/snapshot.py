@@ -166,15 +166,19 @@ def contents(
     return net.to_proto(diff=diff), state
 
 
-def write(files: Snapshot, model: NetParameter, state: SolverState) -> None:
-    """Write the two files, the model first: a state implies a complete model. UserError."""
+def announce(files: Snapshot) -> None:
+    """Log what is about to be written, in one piece: a log that others read is in order."""
     kind = "HDF5" if Path(files.state).suffix == ".h5" else "binary proto"
     logger.info("Snapshotting to %s file %s", kind, files.model)
+    logger.info("Snapshotting solver state to %s file %s", kind, files.state)
+
+
+def write(files: Snapshot, model: NetParameter, state: SolverState) -> None:
+    """Write the two files, the model first: a state implies a complete model. UserError."""
     write_weights(files.model, model, checksum=True)
     checksum = stated_checksum(files.model)
     if checksum is not None:  # None: the files are devices, such as /dev/null
         state.model_checksum = checksum
-    logger.info("Snapshotting solver state to %s file %s", kind, files.state)
     write_state(files.state, state, checksum=True)
 
 

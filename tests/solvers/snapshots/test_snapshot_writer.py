@@ -27,7 +27,9 @@ def make(tmp_path: Path) -> Solver:
     return Solver(parse_text(SOLVER % (tmp_path / "run"), SolverParameter), Cpu())
 
 
-def test_training_goes_on_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_goes_on_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """The first snapshot is held back until two more iterations were made: it has none of them."""
     alone = make(tmp_path)
     alone.param.snapshot = 0
@@ -45,8 +47,12 @@ def test_training_goes_on_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     solver.param.snapshot = 0
     solver.step(2)
     monkeypatch.setattr(solver, "_tell_snapshot", told.append)
+    caplog.set_level("INFO", "osucaffe")
     solver.snapshot(wait=False)
     assert not told
+    lines = [record.getMessage().partition(str(tmp_path))[0] for record in caplog.records[-2:]]
+    kinds = "to binary proto file ", "solver state to binary proto file "
+    assert lines == [f"Snapshotting {kind}" for kind in kinds]
     solver.group.begin()
     for _ in range(2):
         solver._iterate()
