@@ -12,6 +12,7 @@ import getpass
 import logging
 import os
 import platform
+import re
 import shlex
 import sys
 import threading
@@ -34,6 +35,20 @@ _SEVERITY = {
     logging.ERROR: "E",
     logging.CRITICAL: "F",
 }
+
+
+_LEVELS = (logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
+
+
+def least_level(number: int | None = None) -> int:
+    """The level from which lines are logged, by glog's numbers: 0 all, 1 warnings, 2 errors.
+
+    number: default, the environment variable GLOG_minloglevel, or else 0.
+    """
+    if number is None:
+        text = os.environ.get("GLOG_minloglevel", "")  # noqa: SIM112 (glog's name)
+        number = int(text) if re.fullmatch("[0-9]{1,9}", text) else 0
+    return _LEVELS[min(max(number, 0), len(_LEVELS) - 1)]
 
 
 class Formatter(logging.Formatter):
@@ -92,7 +107,7 @@ def start(log_dir: str | None = None, program: str = "osucaffe") -> StandardErro
     """
     logger = logging.getLogger("osucaffe")
     stop()
-    logger.setLevel(logging.INFO)
+    logger.setLevel(least_level())
     logger.propagate = False
     standard_error = StandardError()
     standard_error.setFormatter(Formatter())
@@ -107,7 +122,7 @@ def start(log_dir: str | None = None, program: str = "osucaffe") -> StandardErro
 
 def quieten() -> None:
     """Let through warnings and errors only: of several ranks, one tells what all do."""
-    logging.getLogger("osucaffe").setLevel(logging.WARNING)
+    logging.getLogger("osucaffe").setLevel(max(logging.WARNING, least_level()))
 
 
 def stop() -> None:

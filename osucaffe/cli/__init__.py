@@ -109,6 +109,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         sys.path.append(_AS_CAFFE)
     words = gflags.normalize(sys.argv[1:] if arguments is None else arguments)
     try:
+        words = gflags.as_command(words, COMMANDS)
         words = gflags.action_first(words, COMMANDS, _options_of)
         args = _parser(_command(words)).parse_args(words or ["--help"])
         if getattr(args, "no_python_layers", False):
@@ -119,6 +120,7 @@ def _run(arguments: Sequence[str] | None) -> int:
             from .. import log
 
             log.quiet = True
+        gflags.set_log(args)
         with report_early_exit():
             if getattr(args, "starts_ranks", False):  # before all that they import, too
                 importlib.import_module(".launch.start", __name__).launch(args)
@@ -270,7 +272,6 @@ def _parser(only: str | None = None) -> argparse.ArgumentParser:
                 help="refuse Python layers of modules that are not osucaffe's: what a net of "
                 "unknown origin needs",
             )
-        if name in gflags.TOOLS:
-            gflags.accept_unused(command, command._option_string_actions)
+        gflags.accept_unused(name, command, command._option_string_actions)
         command.set_defaults(run=f".{folder}.{name}")
     return parser

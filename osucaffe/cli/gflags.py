@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NoReturn
@@ -17,6 +18,28 @@ _CAFFE = (
     *("gpu", "solver", "model", "phase", "level", "stage", "snapshot", "weights", "iterations"),
     *("sigint_effect", "sighup_effect", "log_dir"),
 )
+_GLOG_BOOLEANS = (
+    *("logtostderr", "alsologtostderr", "colorlogtostderr", "log_prefix"),
+    "stop_logging_if_full_disk",
+)
+_GLOG = (
+    "minloglevel",
+    "stderrthreshold",
+    "v",
+    "vmodule",
+    "logbuflevel",
+    "logbufsecs",
+    "max_log_size",
+)
+ALIASES = {
+    "upgrade_net_proto_text": ("upgrade", "net"),
+    "upgrade_net_proto_binary": ("upgrade", "net"),
+    "upgrade_solver_proto_text": ("upgrade", "solver"),
+    "convert_mnist_data": ("convert_mnist",),
+    "convert_cifar_data": ("convert_cifar",),
+    "draw_net": ("draw",),
+}
+"""The commands that are Caffe's programs of these names. (Others have the same names.)"""
 _TRUE, _FALSE = ("true", "t", "yes", "y", "1"), ("false", "f", "no", "n", "0")
 _OPTION = re.compile(r"--?([a-z][\w-]+)(.*)", re.DOTALL)
 
@@ -31,6 +54,17 @@ def normalize(arguments: Sequence[str]) -> list[str]:
         return f"--{match[1].replace('-', '_')}{match[2]}" if match else word
 
     return [*map(option, words[:end]), *words[end:]]
+
+
+def as_command(words: Sequence[str], commands: Collection[str]) -> list[str]:
+    """Name the commands as they are called here: `parse_log.py LOG` means `parse_log LOG`."""
+    for place, word in enumerate(words):
+        name = word.removesuffix(".py").removesuffix(".bin")
+        if name in ALIASES or name in commands:
+            return [*words[:place], *ALIASES.get(name, (name,)), *words[place + 1 :]]
+        if not word.startswith("-"):
+            break
+    return list(words)
 
 
 def action_first(
@@ -54,26 +88,46 @@ def action_first(
     return list(words)
 
 
-def accept_unused(parser: argparse.ArgumentParser, declared: Actions) -> None:
-    """Take the flags of `caffe` that this action does not use: they change nothing."""
-    for name in _CAFFE:
+def accept_unused(command: str, parser: argparse.ArgumentParser, declared: Actions) -> None:
+    """Take the flags that all programs with glog have, and those of `caffe` that this action does
+    not use: but for GLOG_ as in `set_log`, they change nothing."""
+    hidden = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
+    for name in (*_GLOG, *(_CAFFE if command in TOOLS else ())):
         if f"--{name}" not in declared:
-            parser.add_argument(
-                f"--{name}", dest="unused", default=argparse.SUPPRESS, help=argparse.SUPPRESS
-            )
+            parser.add_argument(f"--{name}", dest=f"unused_{name}", **hidden)
+    for name in (*_GLOG_BOOLEANS, *(("verbose",) if command == "parse_log" else ())):
+        parser.add_argument(f"--{name}", dest=f"unused_{name}", action="store_true", **hidden)
+
+
+def set_log(args: argparse.Namespace) -> None:
+    """Let glog's flags and variables of the environment say where the log goes, and from which
+    level on: GLOG_log_dir (--log_dir), GLOG_logtostderr (to no file) and GLOG_minloglevel."""
+    options = vars(args)
+    if "unused_minloglevel" in options:
+        os.environ["GLOG_minloglevel"] = args.unused_minloglevel  # noqa: SIM112 (glog's name)
+    if "log_dir" not in options:
+        return
+    only_to_stderr = os.environ.get("GLOG_logtostderr", "0").lower() in _TRUE  # noqa: SIM112
+    if only_to_stderr or "unused_logtostderr" in options:
+        args.log_dir = None
+    else:
+        args.log_dir = args.log_dir or os.environ.get("GLOG_log_dir")  # noqa: SIM112
 
 
 def read(words: Sequence[str], options: Actions, fail: Callable[[str], NoReturn]) -> list[str]:
     """These words as argparse reads them: a boolean is there or not, an option that is given
-    again replaces what was given before, and an empty text is the default.
+    again replaces what was given before, an empty text is the default, and arguments between
+    options follow these.
 
     options: those that there are. fail: is called for a boolean that is none.
     """
     result: list[str] = []
-    left = iter(words)
+    left, ordered = iter(words), True
     for word in left:
         if word == "--":
-            return [*result, word, *left]
+            result += [word, *left]
+            ordered = False
+            break
         name, equals, value = word.partition("=")
         action = options.get(name)
         if action is None and name.startswith("--no") and not equals:
@@ -88,25 +142,24 @@ def read(words: Sequence[str], options: Actions, fail: Callable[[str], NoReturn]
             result = [other for other in result if other != name]
             if not equals or value.lower() in _TRUE:
                 result.append(name)
-        elif name.startswith("--") and action.nargs is None and _replaces(action):
+        elif name.startswith("--") and action.nargs is None:
             given = value if equals else next(left, None)
             if given is None or (not equals and given.startswith("--")):
                 result += [name, *([] if given is None else [given])]  # its value is missing
+                ordered = False
                 continue
-            result = [other for other in result if not other.startswith(f"{name}=")]
+            if isinstance(action, argparse._StoreAction):
+                result = [other for other in result if not other.startswith(f"{name}=")]
             if given or not _is_text(action):
                 result.append(f"{name}={given}")
         else:
             result.append(word)
-    return result
+            ordered = ordered and action.nargs == 0
+    return sorted(result, key=lambda word: not word.startswith("--")) if ordered else result
 
 
 def _is_boolean(action: argparse.Action | None) -> bool:
     return isinstance(action, argparse._StoreTrueAction)
-
-
-def _replaces(action: argparse.Action) -> bool:
-    return isinstance(action, argparse._StoreAction)
 
 
 def _is_text(action: argparse.Action) -> bool:

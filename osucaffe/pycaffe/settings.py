@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +16,6 @@ logger = logging.getLogger("osucaffe")
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 _ALONE = "a script runs on one device: several train with osucaffe train"
-_LEVELS = (logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 
 
 class _Settings:
@@ -140,9 +138,7 @@ def init_log(level: int | None = None) -> None:
     level: default, the environment variable GLOG_minloglevel, or else 0.
     """
     log_lines.start()
-    if level is None:
-        level = int(os.environ.get("GLOG_minloglevel", 0))  # noqa: SIM112 (glog's name)
-    logger.setLevel(_LEVELS[min(max(level, 0), len(_LEVELS) - 1)])
+    logger.setLevel(log_lines.least_level(level))
 
 
 def log(message: str) -> None:

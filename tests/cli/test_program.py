@@ -7,6 +7,7 @@ import errno
 import functools
 import importlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ from typing import NoReturn
 import pytest
 
 import osucaffe
+from osucaffe import log
 from osucaffe.backends.cores import usable_cores
 from osucaffe.cli import COMMANDS, _parser, main
 from osucaffe.cli.early_exit import Ended, report_early_exit
@@ -126,6 +128,7 @@ def test_values_as_gflags_reads_them(capsys: pytest.CaptureFixture[str]) -> None
     for words, message in (
         ([*CONVERT, "--gray=maybe"], "argument --gray: must be true or false, not 'maybe'"),
         (["train", "--solver", "--gpu", "0"], "argument --solver: expected one argument"),
+        (["parse_log", "log", "--delimiter"], "argument --delimiter: expected one argument"),
         (["train", "--solver="], "the following arguments are required: --solver"),
         (["train", "--solver=a", "--max_iter="], "argument --max_iter: invalid whole number"),
         (["train", "--solver=a", "--nogpu"], "unrecognized arguments: --nogpu"),
@@ -133,6 +136,41 @@ def test_values_as_gflags_reads_them(capsys: pytest.CaptureFixture[str]) -> None
         code, _, err = told(words, capsys)
         assert code == 2
         assert message in err
+
+
+def test_names_of_caffes_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, kind in (
+        (["upgrade_net_proto_text", "a", "b"], "net"),
+        (["upgrade_net_proto_binary.bin", "a", "b"], "net"),
+        (["--logtostderr=1", "upgrade_solver_proto_text", "a", "b"], "solver"),
+    ):
+        assert parsed([*words, "upgrade"], capsys).kind == kind
+    drawn = parsed(["draw_net.py", "--rankdir", "TB", "net", "net.png", "draw"], capsys)
+    assert (drawn.model, drawn.rankdir) == ("net", "TB")
+    read = parsed(
+        ["parse_log.py", "--verbose", "log", "--delimiter", ";", "out", "parse_log"], capsys
+    )
+    assert (read.log, read.folder, read.delimiter) == ("log", "out", ";")
+    assert (
+        parsed(["convert_mnist_data.bin", "i", "l", "db", "convert_mnist"], capsys).output == "db"
+    )
+
+
+def test_where_glog_logs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def folder(*words: str) -> str | None:
+        found: str | None = parsed(["time", *words, "net", "time"], capsys).log_dir
+        return found
+
+    assert folder() is None
+    monkeypatch.setenv("GLOG_log_dir", "here")
+    monkeypatch.setenv("GLOG_minloglevel", "0")
+    assert (folder(), folder("-log_dir=there"), folder("--logtostderr")) == ("here", "there", None)
+    assert folder("--minloglevel", "2", "--v=1", "--nolog_prefix") == "here"
+    assert log.least_level() == logging.ERROR
+    monkeypatch.setenv("GLOG_logtostderr", "1")
+    assert folder("-log_dir=there") is None
 
 
 def test_nothing_changes_behind_two_dashes_alone() -> None:
