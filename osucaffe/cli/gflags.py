@@ -6,7 +6,7 @@ import argparse
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from .arguments.options import files, names, stages
 
@@ -91,7 +91,7 @@ def action_first(
 def accept_unused(command: str, parser: argparse.ArgumentParser, declared: Actions) -> None:
     """Take the flags that all programs with glog have, and those of `caffe` that this action does
     not use: but for GLOG_ as in `set_log`, they change nothing."""
-    hidden = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
+    hidden: dict[str, Any] = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
     for name in (*_GLOG, *(_CAFFE if command in TOOLS else ())):
         if f"--{name}" not in declared:
             parser.add_argument(f"--{name}", dest=f"unused_{name}", **hidden)
