@@ -14,10 +14,10 @@ import itertools
 import os
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, TextIO
 
-from .. import __version__, messages
+from .. import __version__, as_caffe, messages
 from ..errors import listed, nearest
 from . import gflags
 from .arguments.options import Options
@@ -32,6 +32,7 @@ FOLDERS = {
         *("upgrade", "export", "snapshot"),
     ),
     "reports": ("parse_log", "report", "profile"),
+    "scripts": ("run",),
     "machine": ("device_query", "tune", "bench", "predict", "study", "version", "completion"),
 }
 """The folders, and those of their modules that are commands."""
@@ -40,6 +41,7 @@ GROUPS = {
     "data": FOLDERS["data"],
     "nets and model files": FOLDERS["nets"],
     "logs and reports": FOLDERS["reports"],
+    "scripts": FOLDERS["scripts"],
     "this machine": FOLDERS["machine"],
 }
 COMMANDS = {name: folder for folder, names in FOLDERS.items() for name in names}
@@ -50,9 +52,6 @@ _WITH_NETS = (
     *("report", "study"),
 )
 """The commands that instantiate the layers of a net."""
-
-_AS_CAFFE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "pycaffe", "as_caffe")
-"""The folder in which modules of Python layers find pycaffe's interface by `import caffe`."""
 
 _EPILOG = """\
 Options are Caffe's; one dash or two, "-" or "_" are alike: -log_dir D, --log-dir=D.
@@ -69,6 +68,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as error:  # of a wrong command line
         _leave(error.code)
         raise
+    if not isinstance(code, int):
+        code()  # a script: what it writes, and how it ends, is its own
+        return 0
     _leave(code)
     return code
 
@@ -104,14 +106,16 @@ def _leave(code: Any) -> None:
         leave(code if isinstance(code, int) else 1)
 
 
-def _run(arguments: Sequence[str] | None) -> int:
-    if _AS_CAFFE not in sys.path:
-        sys.path.append(_AS_CAFFE)
-    words = gflags.normalize(sys.argv[1:] if arguments is None else arguments)
+def _run(arguments: Sequence[str] | None) -> int | Callable[[], None]:
+    """Returns the exit code, or what remains to be called."""
+    as_caffe.offer()
+    given, rest = gflags.script_last(sys.argv[1:] if arguments is None else arguments)
+    words = gflags.normalize(given)
     try:
         words = gflags.as_command(words, COMMANDS)
         words = gflags.action_first(words, COMMANDS, _options_of)
         args = _parser(_command(words)).parse_args(words or ["--help"])
+        args.script_arguments = rest
         if getattr(args, "no_python_layers", False):
             os.environ["OSUCAFFE_NO_PYTHON_LAYERS"] = "1"
         if getattr(args, "ignore_exif", False):
@@ -124,7 +128,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         with report_early_exit():
             if getattr(args, "starts_ranks", False):  # before all that they import, too
                 importlib.import_module(".launch.start", __name__).launch(args)
-            code = int(importlib.import_module(args.run, __name__).run(args) or 0)
+            code: int | Callable[[], None]
+            code = importlib.import_module(args.run, __name__).run(args) or 0
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
         if messages.debugging() or messages.is_users(error):

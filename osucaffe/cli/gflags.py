@@ -67,6 +67,14 @@ def as_command(words: Sequence[str], commands: Collection[str]) -> list[str]:
     return list(words)
 
 
+def script_last(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """Divide a command line after the script, or the module, that `run` runs: what follows is the
+    script's own."""
+    names = [place for place, word in enumerate(arguments) if not word.startswith("-")]
+    end = names[1] + 1 if names[1:] and arguments[names[0]] == "run" else len(arguments)
+    return arguments[:end], arguments[end:]
+
+
 def action_first(
     words: Sequence[str], commands: Collection[str], options_of: Callable[[str], Actions]
 ) -> list[str]:

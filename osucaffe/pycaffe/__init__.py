@@ -12,11 +12,11 @@ import os
 import sys
 from typing import Any
 
-from .. import __version__
+from .. import __version__, as_caffe
 from ..layer import layer_types
 from ..layers.core.python import PythonLayer as Layer
 from ..proto.caffe_pb2 import TEST, TRAIN, LayerParameter
-from . import _caffe, as_caffe, coord_map, draw, io, net_spec, proto
+from . import _caffe, coord_map, draw, io, net_spec, proto
 from .classifier import Classifier
 from .detector import Detector
 from .net import Net
@@ -132,6 +132,6 @@ class _OfTheUser(importlib.machinery.PathFinder):
         return super().find_spec(name, folders)
 
 
-sys.path.append(as_caffe.__path__[0])
+as_caffe.offer()
 if not logging.getLogger("osucaffe").handlers:
     init_log()  # scripts expect to see the log

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -33,7 +34,8 @@ def set_mode_cpu() -> None:
 
 
 def set_mode_gpu() -> None:
-    """Build the nets that follow for the GPU. Without one, the first net raises UserError."""
+    """Build the nets that follow for the GPU. Without one, the first net raises UserError, or with
+    the environment variable OSUCAFFE_CPU_FALLBACK=1 uses the CPU, and warns."""
     _Settings.gpu, _Settings.given = True, None
 
 
@@ -96,8 +98,12 @@ def _cuda(device: int, precision: str | None) -> Any:
     try:
         return Cuda(device, precision)
     except UserError as error:
+        if os.environ.get("OSUCAFFE_CPU_FALLBACK", "0") not in ("", "0"):
+            logger.warning("Computing on the CPU, as OSUCAFFE_CPU_FALLBACK allows: %s", error)
+            return _cpu()
         raise UserError(
-            f"after caffe.set_mode_gpu() (set_mode_cpu() is the CPU): {error}"
+            "after caffe.set_mode_gpu() (set_mode_cpu() is the CPU, and so is this with "
+            f"OSUCAFFE_CPU_FALLBACK=1): {error}"
         ) from None
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -77,3 +78,25 @@ def test_what_is_installed_runs(wheel: Path, root: Path, tmp_path: Path) -> None
     run(program, "models", "copy", "lenet", cwd=tmp_path, PYTHONPATH=str(there))
     copied = tmp_path / "models" / "lenet" / "deploy.prototxt"
     assert copied.read_bytes() == Path(model).read_bytes()
+
+
+@pytest.mark.long
+def test_import_caffe_for_a_whole_environment(root: Path, tmp_path: Path) -> None:
+    """Where a script looks for a Caffe of its own, too; and it goes as it came."""
+    source = tmp_path / "source"
+    shutil.copytree(root / "packaging" / "import_caffe", source)
+    options = ("--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(tmp_path))
+    run(*PIP, "wheel", *options, str(source), cwd=tmp_path)
+    (made,) = tmp_path.glob("osucaffe_import_caffe-*-py3-none-any.whl")
+    run(sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv"), cwd=tmp_path)
+    there = str(tmp_path / "venv" / "bin" / "python")
+    pip = (*PIP, "--python", there)
+    script = tmp_path / "script.py"
+    script.write_text("import sys; sys.path.insert(0, 'own'); import caffe; print(caffe.__name__)")
+    (tmp_path / "own" / "caffe").mkdir(parents=True)
+    (tmp_path / "own" / "caffe" / "__init__.py").write_text("print('not compiled')")
+    paths = os.pathsep.join([str(root), sysconfig.get_path("purelib")])  # what it stands on
+    run(*pip, "install", "--no-deps", "--no-index", str(made), cwd=tmp_path)
+    assert run(there, str(script), cwd=tmp_path, PYTHONPATH=paths) == "osucaffe.pycaffe\n"
+    run(*pip, "uninstall", "--yes", "osucaffe-import-caffe", cwd=tmp_path)
+    assert "not compiled" in run(there, str(script), cwd=tmp_path, PYTHONPATH=paths)

@@ -132,7 +132,7 @@ def test_a_mean_of_the_images_size_is_made_to_fit_the_crop(files):
     np.testing.assert_allclose(large.predict([image()]), small.predict([image()]), rtol=1e-6)
 
 
-def test_a_script_without_a_gpu_is_told_in_its_own_words(files, monkeypatch):
+def test_a_script_without_a_gpu_is_told_in_its_own_words(files, monkeypatch, caplog):
     def missing(device, precision):
         raise UserError("no GPU is there")
 
@@ -142,6 +142,9 @@ def test_a_script_without_a_gpu_is_told_in_its_own_words(files, monkeypatch):
     try:
         with pytest.raises(UserError, match=r"set_mode_gpu\(\) \(set_mode_cpu\(\) is .* no GPU is"):
             caffe.Net(files[0], caffe.TEST)
+        monkeypatch.setenv("OSUCAFFE_CPU_FALLBACK", "1")
+        caffe.Net(files[0], caffe.TEST).forward()
+        assert "CPU, as OSUCAFFE_CPU_FALLBACK allows: no GPU is there" in caplog.text
     finally:
         caffe.set_mode_cpu()
         caffe.set_device(0)

@@ -1,0 +1,1 @@
+"""Owns the commands that run programs written for Caffe."""
