@@ -26,7 +26,10 @@ from .early_exit import report_early_exit
 FOLDERS = {
     "train": ("fit", "train"),
     "score": ("test", "time", "classify", "upscale", "extract_features"),
-    "data": ("data", "convert_imageset", "compute_image_mean", "convert_mnist", "convert_cifar"),
+    "data": (
+        *("data", "convert_imageset", "convert_annoset", "get_image_size", "compute_image_mean"),
+        *("convert_mnist", "convert_cifar"),
+    ),
     "nets": (
         *("new", "models", "summary", "draw", "layers", "net_spec"),
         *("upgrade", "export", "snapshot"),

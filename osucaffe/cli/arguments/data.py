@@ -93,8 +93,13 @@ def convert_imageset(add: Options) -> None:
       osucaffe convert_imageset --resize_height 256 --resize_width 256 --shuffle FOLDER/ LIST LMDB
 
     LIST has a line NAME LABEL for each image; each NAME gets the prefix FOLDER/."""
+    _of_list(add, "a text file with lines NAME LABEL")
+
+
+def _of_list(add: Options, what: str) -> None:
+    """A list of images, and how they are stored."""
     add("root", "prefix of each name in the list", "FOLDER/")
-    add("list", "a text file with lines NAME LABEL", "LIST")
+    add("list", what, "LIST")
     add("output", "the LMDB to write; an existing one is replaced", "LMDB")
     add("--gray", "write one channel instead of three")
     add("--shuffle", "write the images in random order")
@@ -106,6 +111,37 @@ def convert_imageset(add: Options) -> None:
     add("--encoded", "store the images compressed")
     add("--encode_type", "how to compress: jpg or png", "TYPE", "")
     add.common("--readers", "--on_bad_record", "--ignore_exif")
+
+
+def convert_annoset(add: Options) -> None:
+    """Make an LMDB of images and their annotations, as SSD does.
+
+      osucaffe convert_annoset --anno_type=detection --label_map_file=labelmap_voc.prototxt \\
+          --encoded --encode_type=jpg FOLDER/ LIST LMDB
+
+    LIST has a line IMAGE ANNOTATION for each image; both get the prefix FOLDER/. An annotation is
+    an XML file as VOC has it, a JSON file with the objects of one image as COCO has them, or a text
+    with lines LABEL XMIN YMIN XMAX YMAX, in pixels."""
+    _of_list(add, "a text file with lines IMAGE ANNOTATION (classification: IMAGE LABEL)")
+    kinds = ("classification", "detection")
+    add("--anno_type", "what the list has besides images", kinds, "classification")
+    add("--label_type", "the form of the annotations", ("xml", "json", "txt"), "xml")
+    add("--label_map_file", "a prototxt with the names of the labels and their numbers", "FILE", "")
+    add("--check_label", "refuse a label map that has a name or a number twice")
+    for name, side in (("--min_dim", "the shorter side to at least"), ("--max_dim", "to at most")):
+        add(name, f"resize {side} this, in proportion; 0: leave it as it is", EXTENT, 0)
+
+
+def get_image_size(add: Options) -> None:
+    """Write the size of each image of a list, as SSD's nets read it to save their detections.
+
+      osucaffe get_image_size FOLDER/ LIST OUT
+
+    LIST has a line IMAGE ANNOTATION for each image, OUT gets a line NAME HEIGHT WIDTH."""
+    add("root", "the folder of the images", "FOLDER/")
+    add("list", "a text file with lines IMAGE ANNOTATION", "LIST")
+    add("output", "the file to write", "OUT")
+    add("--name_id_file", "a file with lines NAME NUMBER: write numbers for names", "FILE", "")
 
 
 def compute_image_mean(add: Options) -> None:

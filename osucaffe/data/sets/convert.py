@@ -90,7 +90,7 @@ def _load(
     extent = (image.shape[0], image.shape[1])
     if encoding is None:
         return make_datum(image.transpose(2, 0, 1), entry.label, encoded=False), extent
-    same = not read and not gray and size is None and _matches(path, encoding)
+    same = not read and not gray and size is None and has_encoding(path, encoding)
     data = content if same else encode_image(image, encoding)
     datum = caffe_pb2.Datum(data=data, label=entry.label, encoded=True)
     return datum.SerializeToString(), extent
@@ -114,7 +114,7 @@ def encode_image(image: np.ndarray, encoding: str) -> bytes:
     return stream.getvalue()
 
 
-def _matches(path: str, encoding: str) -> bool:
+def has_encoding(path: str, encoding: str) -> bool:
     """Whether a file's suffix is that of the encoding."""
     extension = path.rpartition(".")[2].lower().replace("jpeg", "jpg")
     return extension == encoding.replace("jpeg", "jpg")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 import numpy as np
 
+from ...backends.tensor import Shape
 from ...errors import UserError, listed, reason
 from ...files import read_bytes, read_file
 from ...parsing import as_float, as_int, as_name, from_json, lines_of
@@ -19,6 +20,8 @@ from ...proto import caffe_pb2, read_text, write_text
 from ..ahead.parallel_map import BadRecords, map_usable
 from ..databases.database import record_key, write_database
 from ..pictures.image import decode_content, read_content
+from ..pictures.transform import shape_text
+from ..streams.image_list import read_entries, read_list
 
 VOC_CLASSES = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow",
@@ -32,7 +35,8 @@ log = logging.getLogger("osucaffe")
 
 class Entry(NamedTuple):
     """An image file and its objects: labels, boxes in pixels, difficult; the file that says so, and
-    the (height, width) of the image according to it (None: it does not say)."""
+    the (height, width) of the image according to it (None: it does not say; without a source, it
+    never does); the image's name in a list; a label of the image as a whole, instead of objects."""
 
     image: Path
     labels: np.ndarray
@@ -40,6 +44,8 @@ class Entry(NamedTuple):
     difficult: np.ndarray
     source: str
     size: tuple[float, float] | None
+    name: str = ""
+    label: int = -1
 
     def shares(self, size: tuple[int, int]) -> np.ndarray:
         """The boxes (B, 4) in fractions of the image, whose (height, width) this is, cut off at its
@@ -57,10 +63,10 @@ class Entry(NamedTuple):
                 or max(ymin.max(initial=0), ymax.max(initial=0)) > height
             ),
             "a bounding box ends before it begins": (xmin > xmax).any() or (ymin > ymax).any(),
-            f"no size: that of {self.image.name} counts": self.size is None,
+            f"no size: that of {self.image.name} counts": (self.size is None and bool(self.source)),
         }
         for text in (text for text, holds in odd.items() if holds):
-            log.warning("%s: %s", self.source, text)
+            log.warning("%s: %s", self.source or self.image, text)
         shares: np.ndarray = self.boxes / [width, height, width, height]
         return shares.clip(0, 1)
 
@@ -70,21 +76,24 @@ def annotated_record(
     labels: np.ndarray,
     boxes: np.ndarray,
     difficult: np.ndarray | None = None,
-    shape: tuple[int, int, int] | None = None,
+    shape: Shape | None = None,
+    label: int = -1,
 ) -> bytes:
     """A serialized AnnotatedDatum of an image, uint8 (channels, height, width), or a file's bytes.
 
     labels: (B) integers from 1; boxes: (B, 4) in fractions of the image. shape: of an encoded
-    image.
+    image. label: of the image as a whole, if it has one.
     """
-    datum = caffe_pb2.AnnotatedDatum(type=caffe_pb2.AnnotatedDatum.BBOX)
+    datum = caffe_pb2.AnnotatedDatum()
+    if label == -1:
+        datum.type = caffe_pb2.AnnotatedDatum.BBOX
     encoded = isinstance(image, bytes)
     extents = shape if isinstance(image, bytes) else image.shape
     assert extents is not None
     datum.datum.channels, datum.datum.height, datum.datum.width = extents
     datum.datum.encoded = encoded
     datum.datum.data = image if isinstance(image, bytes) else image.tobytes()
-    datum.datum.label = -1
+    datum.datum.label = label
     flags = np.zeros(len(labels), bool) if difficult is None else difficult
     groups: dict[int, Any] = {}
     for label, (xmin, ymin, xmax, ymax), flag in zip(labels, boxes, flags, strict=True):
@@ -98,31 +107,124 @@ def annotated_record(
     return datum.SerializeToString()
 
 
+class Picture(NamedTuple):
+    """What a record stores of an image: pixels or a file's bytes, of a shape (channels, height,
+    width); and the (height, width) of the image itself."""
+
+    data: np.ndarray | bytes
+    shape: Shape
+    size: tuple[int, int]
+
+
+def whole_file(path: Path) -> Picture:
+    """The image file, unchanged."""
+    content = read_content(path)
+    height, width, channels = decode_content(path, content).shape
+    return Picture(content, (channels, height, width), (height, width))
+
+
 def make_database(
     entries: Sequence[Entry],
     output: str | os.PathLike[str],
     *,
+    picture: Callable[[Path], Picture] = whole_file,
+    check_size: bool = False,
     threads: int = 1,
+    bad: BadRecords | None = None,
     advance: Callable[[], object] = lambda: None,
 ) -> int:
-    """Write an LMDB of AnnotatedDatum, with the image files unchanged; return their number.
+    """Write an LMDB of AnnotatedDatum, and return their number.
 
-    advance is called after each. Raises UserError if one cannot be read, or there is none.
+    picture: what is stored of an image. check_size: all must have the first one's shape. bad: what
+    to do about images that cannot be read. advance is called after each. Raises UserError, also
+    if there is no image.
     """
     if not entries:
         raise UserError(f"{output}: there is no image for it")
 
-    def load(numbered: tuple[int, Entry]) -> bytes:
+    def load(numbered: tuple[int, Entry]) -> tuple[bytes, Shape]:
         entry = numbered[1]
-        content = read_content(entry.image)
-        height, width, channels = decode_content(entry.image, content).shape
-        boxes = entry.shares((height, width))
-        shape = (channels, height, width)
-        return annotated_record(content, entry.labels, boxes, entry.difficult, shape)
+        data, shape, size = picture(entry.image)
+        objects = entry.labels, entry.shares(size), entry.difficult
+        return annotated_record(data, *objects, shape, entry.label), shape
 
-    records = map_usable(load, list(enumerate(entries)), threads, BadRecords(), advance)
-    keyed = ((record_key(index, entry.image.name), value) for (index, entry), value in records)
-    return write_database(output, keyed)
+    def records() -> Iterator[tuple[bytes, bytes]]:
+        first: Shape | None = None
+        loaded = map_usable(load, list(enumerate(entries)), threads, bad or BadRecords(), advance)
+        for (index, entry), (value, shape) in loaded:
+            first = first or shape
+            if check_size and shape != first:
+                raise UserError(
+                    f"image {entry.image} is {shape_text(shape)}, but the first one is "
+                    f"{shape_text(first)} (channels x height x width): resize them, or leave out "
+                    "check_size"
+                )
+            yield record_key(index, entry.name or entry.image.name), value
+
+    return write_database(output, records())
+
+
+def read_annotations(root: str, path: str, kind: str, labels: Mapping[str, int]) -> list[Entry]:
+    """The images of a list of lines IMAGE ANNOTATION, as SSD's convert_annoset takes it.
+
+    root: put before both names. kind: of the annotations: xml (VOC's), json (COCO's, a file each)
+    or txt (lines LABEL XMIN YMIN XMAX YMAX, in pixels). labels: the numbers of the names that
+    xml and json have. An image without a file of annotations has no objects. UserError.
+    """
+
+    def parse(line: str) -> list[str]:
+        image, annotation = line.split()
+        return [image, annotation]
+
+    meaning = "the names of an image and of its annotation, without blanks in them"
+    pairs = read_entries(path, "annotated images", "IMAGE ANNOTATION", meaning, parse)
+    return [
+        _annotated(Path(root + image), Path(root + annotation), kind, labels)._replace(name=image)
+        for image, annotation in pairs
+    ]
+
+
+def read_labels(root: str, path: str) -> list[Entry]:
+    """The images of a list of lines IMAGE LABEL. root: put before the names. UserError."""
+    return [
+        _entry(Path(root + name), [], "", None)._replace(name=name, label=label)
+        for name, label in read_list(path)
+    ]
+
+
+def _annotated(image: Path, file: Path, kind: str, labels: Mapping[str, int]) -> Entry:
+    """An image with the objects that a file tells. UserError."""
+    try:
+        content = read_file(file) if file.exists() else b""
+        if not content.strip():
+            return _entry(image, [], "", None)
+        if kind == "xml":
+            return _voc_entry(ElementTree.fromstring(content), image, labels, file)
+        if kind == "json":
+            return _json_entry(from_json(content), image, labels, file)
+        rows = [line.split() for line in lines_of(content) if line.strip()]
+        if wrong := next((row for row in rows if len(row) != 5), None):
+            raise ValueError(f"{' '.join(wrong)!r} is not LABEL XMIN YMIN XMAX YMAX")
+        objects = [(as_int(row[0]), [*map(as_float, row[1:])], False) for row in rows]
+        return _entry(image, objects, "", None)
+    except (OSError, ElementTree.ParseError, ValueError, TypeError, AttributeError) as error:
+        raise UserError(f"cannot read {file}: {error}") from error
+    except KeyError as error:
+        raise UserError(
+            f"{file}: {error.args[0]} is missing, or no name of the label map"
+        ) from error
+
+
+def _json_entry(content: Any, image: Path, labels: Mapping[str, int], file: Path) -> Entry:
+    """The objects of an image in a file of its own, as SSD's scripts split COCO's."""
+    objects = []
+    for item in content["annotation"]:
+        x, y, width, height = map(as_float, item["bbox"])
+        label = labels[str(item["category_id"])]
+        objects.append((label, [x, y, x + width, y + height], bool(item.get("iscrowd"))))
+    told = content.get("image", {})
+    size = (as_float(told["height"]), as_float(told["width"])) if "height" in told else None
+    return _entry(image, objects, str(file), size)
 
 
 def read_voc(folder: Path, split: str, labels: dict[str, int]) -> list[Entry]:
@@ -150,7 +252,9 @@ def read_voc(folder: Path, split: str, labels: dict[str, int]) -> list[Entry]:
     return entries
 
 
-def _voc_entry(tree: ElementTree.Element, image: Path, labels: dict[str, int], file: Path) -> Entry:
+def _voc_entry(
+    tree: ElementTree.Element, image: Path, labels: Mapping[str, int], file: Path
+) -> Entry:
     size = None
     if tree.find("size") is not None:
         size = as_float(_text(tree, "size/height")), as_float(_text(tree, "size/width"))

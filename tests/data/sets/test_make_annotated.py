@@ -15,6 +15,7 @@ from osucaffe.data.databases.datum import pixels
 from osucaffe.data.sets.make_annotated import read_label_map
 from osucaffe.data.streams.annotated import parse_annotated
 from osucaffe.errors import UserError
+from osucaffe.proto import caffe_pb2
 
 OBJECT = (
     "<object><name>{}</name><difficult>{}</difficult><bndbox><xmin>4</xmin><ymin>6</ymin>"
@@ -156,3 +157,107 @@ def test_odd_boxes_are_told_as_ssd_tells_them(
     for message, text in zip(caplog.messages, told, strict=True):
         assert text in message
         assert message.startswith(f"{folder}/Annotations/a.xml: ")
+
+
+SSD = "--anno_type=detection --label_map_file={0}/map --shuffle=False --check_size=False"
+JSON = {
+    "image": {"width": 16, "height": 24},
+    "annotation": [
+        {"category_id": "dog", "bbox": [4, 6, 8, 18], "iscrowd": 0},
+        {"category_id": "dog", "bbox": [0, 0, 16, 12], "iscrowd": 1},
+    ],
+}
+
+
+@pytest.fixture
+def listed(tmp_path: Path) -> Path:
+    """An image with two dogs in three forms of annotation, and one without any; a label map."""
+    folder = tmp_path / "set"
+    for image in "ab":
+        write_image(folder / f"{image}.jpg")
+    second = OBJECT.format("dog", 1).replace("4<", "0<", 1).replace("6<", "0<")
+    second = second.replace("12<", "16<").replace("24<", "12<")
+    size = "<size><width>16</width><height>24</height></size>"
+    text = f"<annotation>{size}{OBJECT.format('dog', 0)}{second}</annotation>"
+    (folder / "a.xml").write_text(text)
+    (folder / "a.json").write_text(json.dumps(JSON))
+    (folder / "a.txt").write_text("3 4 6 12 24\n3 0 0 16 12\n")
+    for kind in "xml", "json", "txt":
+        (tmp_path / kind).write_text(f"a.jpg a.{kind}\nb.jpg b.{kind}\n")
+    names = (("none_of_the_above", 0), ("dog", 3), ("cat", 4))
+    items = (f'item {{ name: "{name}" label: {number} }}\n' for name, number in names)
+    (tmp_path / "map").write_text("".join(items))
+    return tmp_path
+
+
+@pytest.mark.parametrize("kind", ["xml", "json", "txt"])
+def test_lists_as_ssd_converts_them(
+    listed: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = [*SSD.format(listed).split(), f"--label_type={kind}", "--encoded=True"]
+    places = [f"{listed}/set/", f"{listed}/{kind}", f"{listed}/db"]
+    assert main(["convert_annoset", *words, *places]) == 0
+    first, second = open_database(listed / "db").read(0, 2)
+    assert [bytes(key) for key, _ in (first, second)] == [b"00000000_a.jpg", b"00000001_b.jpg"]
+    datum, found = parse_annotated(first[1])
+    assert datum.shape == (3, 24, 16)
+    assert bytes(datum.data) == (listed / "set" / "a.jpg").read_bytes()
+    np.testing.assert_array_equal(found.labels, [[3, 0], [3, 1]])
+    np.testing.assert_allclose(found.boxes, [[0.25, 0.25, 0.75, 1], [0, 0, 1, 0.5]])
+    np.testing.assert_array_equal(found.difficult, [False, kind != "txt"])
+    assert len(parse_annotated(second[1])[1].labels) == 0
+    assert not caplog.messages
+
+
+def test_images_as_ssd_stores_them(listed: Path) -> None:
+    def shape(*words: str) -> tuple[int, ...]:
+        line = ["--gray", *words, f"{listed}/set/", f"{listed}/labels", f"{listed}/db"]
+        assert main(["convert_annoset", *line]) == 0
+        [(key, value)] = open_database(listed / "db").read(0, 1)
+        assert bytes(key) == b"00000000_a.jpg"
+        datum = caffe_pb2.AnnotatedDatum.FromString(bytes(value))
+        assert (datum.datum.label, datum.HasField("type"), datum.datum.encoded) == (7, False, False)
+        image = np.frombuffer(datum.datum.data, np.uint8)
+        extents = datum.datum.channels, datum.datum.height, datum.datum.width
+        assert len(image) == np.prod(extents)
+        assert (abs(image.astype(int) - 90) < 3).all()
+        return extents
+
+    (listed / "labels").write_text("a.jpg 7\n")
+    assert shape() == (1, 24, 16)
+    assert shape("--resize_height=5", "--resize_width=6") == (1, 5, 6)
+    assert shape("--min_dim=8") == (1, 24, 16)
+    assert shape("--min_dim=20") == (1, 30, 20)
+    assert shape("--min_dim=20", "--max_dim=12") == (1, 12, 8)
+
+
+def test_bad_lists_of_annotations(listed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def refused(*words: str) -> str:
+        assert main(["convert_annoset", *words, f"{listed}/set/", f"{listed}/l", "db"]) == 1
+        return capsys.readouterr().err
+
+    def annotated(text: str, kind: str) -> str:
+        (listed / "l").write_text("a.jpg a\n")
+        (listed / "set" / "a").write_text(text)
+        return refused(*SSD.format(listed).split(), f"--label_type={kind}")
+
+    for text, kind in (
+        ("3 4 6 12", "txt"), ("x 4 6 12 24", "txt"), ("{", "json"), ("[]", "json"),
+        ('{"annotation": [{"bbox": [1], "category_id": "dog"}]}', "json"), ("<a>", "xml"),
+    ):  # fmt: skip
+        assert f"cannot read {listed}/set/a: " in annotated(text, kind)
+    assert "is missing, or no name of the label map" in annotated("{}", "json")
+    other = json.dumps(JSON).replace("dog", "cow")
+    assert "'cow' is missing, or no name" in annotated(other, "json").replace("cow is", "'cow' is")
+    (listed / "l").write_text("a.jpg\n")
+    assert "line 1" in refused(*SSD.format(listed).split())
+    assert "give --label_map_file" in refused("--anno_type=detection")
+
+
+def test_sizes_of_a_list(listed: Path) -> None:
+    places = [f"{listed}/set", f"{listed}/xml", f"{listed}/sizes"]
+    assert main(["get_image_size", *places]) == 0
+    assert (listed / "sizes").read_text() == "a 24 16\nb 24 16\n"
+    (listed / "ids").write_text("b 12\na 11\n")
+    assert main(["get_image_size", f"--name_id_file={listed}/ids", *places]) == 0
+    assert (listed / "sizes").read_text() == "11 24 16\n12 24 16\n"
