@@ -138,10 +138,13 @@ def fuse_relu_backward(programs: Programs, fuses: Collection[str]) -> None:
     fuses: the backend's primitives that can do that.
     """
     forward, *backward = programs
+    read = {tensor.owner for call in forward for tensor in call.read_tensors()}  # a mask as a top
     pooled = {
         call.writes["index"]: call
         for call in forward
-        if call.name == "max_pooling" and "index" in call.writes
+        if call.name == "max_pooling"
+        and "index" in call.writes
+        and call.writes["index"].owner not in read
     }
     for calls in backward:
         _fuse_relu_backward(calls, pooled, fuses)

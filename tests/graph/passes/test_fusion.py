@@ -125,15 +125,18 @@ def test_relus_of_parts_that_stay(given: dict[str, Any], fuses: set[str]) -> Non
     assert [names(calls) for calls in programs] == before
 
 
-def test_pooling_notes_positive_maxima_only() -> None:
-    x, y, index, dy, dx = tensors(5)
+@pytest.mark.parametrize("masked", [False, True])
+def test_pooling_notes_positive_maxima_only_where_nothing_else_reads_them(masked: bool) -> None:
+    x, y, index, dy, dx, mask = tensors(6)
     forward, backward = Program(), Program()
     forward.max_pooling(x, y, index, **POOLING)
+    if masked:
+        forward.copy(index, mask)
     backward.max_pooling_backward(dy, index, dx, **POOLING)
     backward.relu_backward(x, dx, dx, slope=0.0)
     first, second = fuse([forward.calls, backward.calls], FUSES)
-    assert names(second) == ["max_pooling_backward"]
-    assert first[0].settings["behind_relu"]
+    assert names(second) == ["max_pooling_backward", "relu_backward"][: 1 + masked]
+    assert first[0].settings.get("behind_relu", False) is not masked
 
 
 def test_normalization_joins_only_the_relu_that_made_its_input() -> None:
