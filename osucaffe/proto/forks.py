@@ -183,6 +183,7 @@ _IDLE_ROWS: tuple[tuple[str, str, str, str], ...] = (
         "normalization normalize pre_fixed_normalizer",
         "the mean over what counts is taken",
     ),
+    ("PriorBoxClustered", "PriorBoxParameter", "flip", "all sizes are listed"),
     ("", "ProposalTargetParameter", "bbox_mean bbox_std", "give bbox_reg_param this field"),
     (
         "Pooling3D",

@@ -178,7 +178,7 @@ ROWS = [
     row("DetectionEvaluate", "detection_evaluate_param { num_classes: 3 background_label_id: 0 overlap_threshold: 0.5 }",
         {"d": np.array([[0, 1, 0.9, *CORNERS[0]], [0, 2, 0.8, *(CORNERS[1] + 0.05)], [1, 1, 0.7, *CORNERS[1]]])[None, None], "t": TRUE_BOXES}, phase="TEST"),
     *(row("DetectionOutput", f"detection_output_param {{ num_classes: 3 confidence_threshold: 0.2 {text} }}", DETECTED, phase="TEST")
-      for text in ("", "nms_param { nms_threshold: 0.3 top_k: 3 } keep_top_k: 5", "code_type: CENTER_SIZE")),
+      for text in ("", "nms_param { nms_threshold: 0.3 top_k: 3 } keep_top_k: 5", "nms_param { nms_threshold: 0.95 }", "code_type: CENTER_SIZE")),
     row("DummyData", "dummy_data_param { shape { dim: 2 dim: 3 } }"),
     row("DummyData", "dummy_data_param { num: 2 channels: 3 height: 4 width: 5 }"),
     row("EvalData", f"eval_data_param {{ {OBJECTS} short_size: 64 long_size: 96 }}", tops=3, phase="TEST"),
@@ -193,6 +193,7 @@ ROWS = [
     row("HardMining", "hard_mining_param { num_roi_per_image: 2 num_image: 2 }", {"x": random.random(8), "r": regions(8)}),
     row("ImageData", f"{PICTURES} transform_param {{ {MEANS} }}", tops=2),
     row("ImageFloatData", f"{PICTURES.replace('list', 'floats')} image_float_data_param {{ label_dim: 3 }}", tops=2),
+    row("ImageFloatData", f"{PICTURES.replace('list', 'floats')} image_float_data_param {{ label_dim: 3 with_heatmap: true heatmap_dir: 'FOLDER/heat/' }}", tops=2),
     row("ImageGtData", "image_gt_data_param { " + OBJECTS.replace("objects", "easy") + " crop_width: 64 crop_height: 48 downsample_rate: 8 field_w: 40 field_h: 32 do_multiple_scale: true min_scale: 20 max_scale: 60 output_gt_boxes: true }", tops=3),
     row("ImageGtData", "image_gt_data_param { " + OBJECTS.replace("objects", "easy") + " crop_width: 64 crop_height: 48 resize_width: 90 resize_height: 80 downsample_rate: 8 field_w: 40 field_h: 32 } transform_param { mirror: true mean_value: 4 }", tops=2),
     row("ImageLabelmapData", f'image_data_param {{ source: "FOLDER/pairs/edges.txt" {PAIRS} }} transform_param {{ {MEANS} }}', tops=2),
@@ -210,7 +211,7 @@ ROWS = [
     row("PatchData", 'patch_data_param { source: "FOLDER/high" batch_size: 3 patch_size: 3 } transform_param { mean_value: 3 }', tops=2),
     *(row("PriorBox", f"prior_box_param {{ {text} }}", {"x": (1, 4, 2, 3), "d": (1, 3, 40, 60)})
       for text in ("min_size: 12 max_size: 20 aspect_ratio: 2 flip: false", "width: 9 height: 5")),
-    row("PriorBoxClustered", "prior_box_param { width: [9, 20] height: [5, 12] }", {"x": (1, 4, 2, 3), "d": (1, 3, 40, 60)}),
+    row("PriorBoxClustered", "prior_box_param { width: [9, 70] height: [5, 12] }", {"x": (1, 4, 2, 3), "d": (1, 3, 40, 60)}),
     row("Proposal", "proposal_param { ratio: [0.5, 1, 2] scale: [1, 2, 3] min_size: 4 pre_nms_topn: 50 post_nms_topn: 30 nms_thresh: 0.3 }",
         {"s": random.random((1, 18, 4, 5)), "d": 0.3 * random.standard_normal((1, 36, 4, 5)), "i": [[60, 70, 1.5]]}, tops=2),
     *(row("ProposalTarget", f"{NORMALIZED} proposal_target_param {{ cls_num: 3 num_img_per_batch: 2 bg_thr_lw: 0.1 {text} }}",

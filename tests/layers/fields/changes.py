@@ -135,7 +135,7 @@ def seen(param: Any, row: Row, heard: Heard) -> dict[Any, bytes] | None:
     net = None
     found: dict[Any, Any] = {}
     try:
-        net = Net(param, phase=row.phase, backend=Cpu(), seed=1)
+        net = Net(param, phase=row.phase, backend=Cpu(), seed=1, inspectable=True)
         _run(net, row, found)
     except UserError as error:
         heard.lines.append(str(error))
@@ -192,7 +192,8 @@ def _give_images(net: Net) -> None:
 def outcome(bases: list[tuple[Row, dict[Any, bytes]]], path: str, folder: str, heard: Heard) -> str:
     """What a field of the layer `op` does: "" if it acts (by another result, or as something else
     does not fit it) or is told, else what shows that it is dropped."""
-    word = re.compile(rf"\b{path.rpartition('.')[2]}\b")
+    names = path.split(".")[1:]  # or it is told of the whole message within the settings
+    word = re.compile(rf"\b({'|'.join(names)})\b")
     silent: dict[str, str] = {}
     told = set()
     for row, base in bases:
