@@ -118,7 +118,8 @@ def _mixed(text: str, told: str) -> str:
     """A hint where what the parser told is of a net that has layers of both forms, or types of the
     other one."""
     new, old = (
-        re.search(rf"^\s*{word}\s*:?\s*{{", text, re.MULTILINE) for word in ("layer", "layers")
+        re.search(rf"^[ \t]*{word}[ \t]*:?\s*+{{", text, re.MULTILINE)
+        for word in ("layer", "layers")
     )
     if new and old:
         return ' (the net has both "layer" and old "layers" fields: use one form for all)'

@@ -95,6 +95,7 @@ LONG = {  # each took minutes, or gigabytes
     ),
     "a name": ("layer { " + "x" * _LONG + ": 1 }", 'unknown field "x'),
     "blank lines": ("\n" * _LONG + "x", f'{_LONG + 1}:1: unknown field "x"'),
+    "lines after a mistake": ("x:" + "\n" * _LONG, '1:1: unknown field "x"'),
     "a device": ("device_id: [" + "1" * _LONG, "1:1: unknown field"),
     "escaped quotes": ("layer {\n x" + ' \\"' * (_LONG // 3), '2:2: unknown field "x"'),
     "backslashes": ('name: "' + "\\" * _LONG + '"', "1: 200,000 backslashes in a row"),

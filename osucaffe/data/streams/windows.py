@@ -64,6 +64,8 @@ def read_windows(path: str) -> WindowFile:
                 if len(words) != 6:
                     raise ValueError(f'"{" ".join(words)}" is not CLASS OVERLAP X1 Y1 X2 Y2')
                 x1, y1, x2, y2 = map(as_int, words[2:])
+                if x2 < x1 or y2 < y1:
+                    raise ValueError(f"the window {x1} {y1} {x2} {y2} ends before it begins")
                 box = (x1, y1, x2, y2)
                 # In float32, as the thresholds are that it is held to.
                 overlap = float(np.float32(as_float(words[1])))

@@ -44,10 +44,18 @@ class Window:
         return tuple((x - 1) * stride + reach - 2 * pad for x, reach, stride, pad in axes)
 
 
+_MOST_TAPS = 1 << 20
+"""Of a kernel: an image bounds that of a convolution, but nothing that of its transpose."""
+
+
 def read_window(layer: Layer, field: str, axes: int) -> Window:
     """Read `kernel_size`, `stride`, `pad`, `dilation` (or `kernel_h`, ...) of layer.param.field."""
+    kernel = _by_axis(layer, field, "kernel_size", axes, None, least=1)
+    if math.prod(kernel) > _MOST_TAPS:
+        text = f"is {' x '.join(map(str, kernel))}: more than {_MOST_TAPS:,} elements"
+        layer.fail(f"{field}.kernel_size", text)
     return Window(
-        kernel=_by_axis(layer, field, "kernel_size", axes, None, least=1),
+        kernel=kernel,
         stride=_by_axis(layer, field, "stride", axes, 1, least=1),
         pad=_by_axis(layer, field, "pad", axes, 0, least=0),
         dilation=_by_axis(layer, field, "dilation", axes, 1, least=1),

@@ -101,6 +101,8 @@ class BatchReindex(Layer):
     def setup(self, bottom: Shapes) -> Shapes:
         if len(bottom[1]) != 1:
             self.fail("bottom[1]", f"has shape {bottom[1]}, but must have one axis")
+        if not bottom[0]:
+            self.fail("bottom[0]", "has no axis: there is nothing to take items of")
         return [(*bottom[1], *bottom[0][1:])]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:

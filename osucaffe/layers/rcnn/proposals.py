@@ -131,6 +131,7 @@ class Proposal(HostRows):
 _LEAST = {"rng_seed": 0} | dict.fromkeys(
     ("base_size", "feat_stride", "num_classes", "rpn_batchsize"), 1
 )
+_MOST = {"num_classes": 1 << 16}
 _POSITIVE = ("ratios", "scales")
 _MOST_SHAPES = 100
 """Ratios, and scales, of anchors."""
@@ -149,7 +150,7 @@ def _like(default: Any, given: Any, name: str) -> Any:
         if isinstance(default, bool):
             return bool(as_int(int(given) if isinstance(given, bool) else given, 0, 1))
         if isinstance(default, int):
-            return as_int(given, _LEAST.get(name, INT32[0]))
+            return as_int(given, _LEAST.get(name, INT32[0]), _MOST.get(name, INT32[1]))
         return as_float(given)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None

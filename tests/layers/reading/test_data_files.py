@@ -208,6 +208,8 @@ def test_bad_window_files_name_the_line(tmp_path, windows):
     refuse(window_data(tmp_path, "fg_threshold: 0.95"), "has no foreground windows")
     path.write_text(good.replace("1 0.2 0 0 7 7", "1 0.2 0 0 7"))
     refuse(window_data(tmp_path), "windows.txt, line 8:")
+    path.write_text(good.replace("1 0.2 0 0 7 7", "1 0.2 0 8 7 7"))
+    refuse(window_data(tmp_path), "windows.txt, line 8: the window 0 8 7 7 ends before it begins")
     path.write_text(good.replace("0 0 16 0 31 15\n", ""))
     refuse(window_data(tmp_path), "the file ends where a window should stand")
     path.write_text(good.replace("picture 1", "picture 9"))
