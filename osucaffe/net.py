@@ -13,8 +13,9 @@ import numpy as np
 
 from .arena import Arena, Parameter
 from .backends.backend import Backend
+from .backends.primitives.recording import Primitive
 from .backends.random import RandomState, new_seed
-from .backends.tensor import Call, Shape, Step, Tensor
+from .backends.tensor import Run, Shape, Tensor
 from .blob import Blob
 from .data.config import DataConfig
 from .errors import UserError, listed, naming
@@ -450,13 +451,13 @@ class Net:
         *,
         backward: bool = True,
         accumulate: bool = False,
-        before: Mapping[int, Step] = MappingProxyType({}),
-        after: Mapping[int, Step] = MappingProxyType({}),
-        beside: Iterable[Step] = (),
-        then: Iterable[Step] = (),
-        instead: Mapping[Call, Step] = MappingProxyType({}),
+        before: Mapping[int, Run] = MappingProxyType({}),
+        after: Mapping[int, Run] = MappingProxyType({}),
+        beside: Iterable[Run] = (),
+        then: Iterable[Run] = (),
+        instead: Mapping[Primitive, Run] = MappingProxyType({}),
         enqueues: bool = True,
-    ) -> Step:
+    ) -> Run:
         """A step for all of forward (and backward, as in `backward`), and what is to follow.
 
         before: what to run ahead of the forward of some layers, by index. after: behind the
@@ -484,7 +485,7 @@ class Net:
 
             return plain
         prepared, moves = self._build.steps, -1
-        captured: Step
+        captured: Run
 
         def step() -> None:
             nonlocal prepared, moves, captured

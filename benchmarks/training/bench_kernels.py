@@ -17,7 +17,7 @@ from typing import Any
 
 from osucaffe.backends.cuda.autotune.choices import Choices
 from osucaffe.backends.cuda.autotune.tuner import Timed, Tuner, signature
-from osucaffe.backends.cuda.call import Candidate, CudaCall, Provider
+from osucaffe.backends.cuda.call import Candidate, Context, Provider
 from osucaffe.errors import UserError
 
 from .. import nets, results
@@ -66,38 +66,38 @@ class Census(Tuner):
         self.calls: list[Timings] = []
         """Of each call of the nets that was prepared, in order."""
 
-    def begin(self, call: CudaCall, providers: Sequence[Provider]) -> Any:
-        if signature(call) not in self._begun:
+    def begin(self, ctx: Context, providers: Sequence[Provider]) -> Any:
+        if signature(ctx) not in self._begun:
             for provider in providers:
                 if not provider.eager:
-                    provider.build(call)
-        return super().begin(call, providers)
+                    provider.build(ctx)
+        return super().begin(ctx, providers)
 
-    def fastest(self, call: CudaCall, providers: Sequence[Provider]) -> Candidate:
-        chosen = super().fastest(call, providers)
-        if call.trial is None:  # not a part of what another provider tries
-            self.calls.append(self._timings[signature(call)])
+    def fastest(self, ctx: Context, providers: Sequence[Provider]) -> Candidate:
+        chosen = super().fastest(ctx, providers)
+        if ctx.trial is None:  # not a part of what another provider tries
+            self.calls.append(self._timings[signature(ctx)])
         return chosen
 
-    def _time(self, call: CudaCall, providers: Sequence[Provider]) -> list[Timed]:
+    def _time(self, ctx: Context, providers: Sequence[Provider]) -> list[Timed]:
         timed: list[Timed] = []
         failures: list[UserError] = []
         for provider in providers:
             try:
-                timed += super()._time(call, [provider])
+                timed += super()._time(ctx, [provider])
             except UserError as error:
                 failures.append(error)
         if not timed:
             raise failures[-1]
         return timed
 
-    def _agreeing(self, call: CudaCall, timed: list[Timed]) -> list[Timed]:
-        found = super()._agreeing(call, timed)
+    def _agreeing(self, ctx: Context, timed: list[Timed]) -> list[Timed]:
+        found = super()._agreeing(ctx, timed)
         best: dict[str, float] = {}
         for each in found:
             name = each.provider.name
             best[name] = min(best.get(name, each.milliseconds), each.milliseconds)
-        self._timings[signature(call)] = best
+        self._timings[signature(ctx)] = best
         return found
 
 

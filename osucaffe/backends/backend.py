@@ -14,13 +14,16 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
+from .primitives.recording import Primitive
 from .random import RandomState
 from .records import ImageDecoder, PhotoScaler, RecordCopier, ScaledCrops
-from .tensor import Call, Shape, Step, Tensor, sequence
+from .tensor import Run, Shape, Step, Tensor, sequence
 from .uploads import Uploads
 
 Memory = Any
 """A flat uint8 array of the backend's kind: NumPy's or CuPy's."""
+Prepared = tuple[Primitive, Run]
+"""A call, and what runs it."""
 Stream = Any
 """What work is enqueued on (CuPy's); None on the host."""
 
@@ -66,25 +69,25 @@ class Backend(Protocol):
 
     # -- what a net may offer it, beyond the calls as they are recorded --------------------------
 
-    fuses_relu_backward: frozenset[str] = frozenset()
+    fuses_relu_backward: tuple[type[Primitive], ...] = ()
     """Primitives that can apply the backward pass of a ReLU to the gradient that they write."""
-    overlaps: frozenset[str] = frozenset()
+    overlaps: tuple[type[Primitive], ...] = ()
     """Primitives that overlap with the calls that follow, none of which waits for their results."""
-    adds: frozenset[str] = frozenset()
+    adds: tuple[type[Primitive], ...] = ()
     """Primitives that can add a tensor to what they compute, in its memory."""
     gains: frozenset[str] = frozenset()
     """Passes by which it gains, of those that are for some backends only
     (`graph/passes/pipeline.py`)."""
     activations: frozenset[str] = frozenset()
     """Formulas that a convolution or inner product may end with, where nothing runs backward: its
-    setting `activation` is the call that would apply it."""
+    `activation` is the call that would apply it."""
     moves: int = 0
     """How often memory of nets was given up for other: what was captured before holds addresses
     that are not theirs any more."""
     raw_records: bool = False
     """Whether it wants records as they are stored, and transforms them itself."""
 
-    def adds_gradient(self, call: Call) -> bool:
+    def adds_gradient(self, call: Primitive) -> bool:
         """Whether a call can add another gradient to the one that it writes, and mask the sum."""
         return False
 
@@ -194,10 +197,10 @@ class Backend(Protocol):
     # -- steps -----------------------------------------------------------------------------------
 
     @abstractmethod
-    def prepare(self, calls: Iterable[Call]) -> list[Step]:
+    def prepare(self, calls: Iterable[Primitive]) -> list[Step]:
         """The steps that run calls. Layouts of their flexible tensors are chosen from here on."""
 
-    def prepare_if_fast(self, call: Call) -> Step | None:
+    def prepare_if_fast(self, call: Primitive) -> Step | None:
         """The step that runs a call, if this backend has fast code for it."""
         return None
 
@@ -205,15 +208,15 @@ class Backend(Protocol):
     def begin_forward(self, random: RandomState) -> None:
         """Let a forward pass draw its random numbers."""
 
-    def arrange(self, calls: Sequence[tuple[Call, Step]]) -> list[Step]:
+    def arrange(self, calls: Sequence[Prepared]) -> list[Run]:
         """The steps of the calls in their order, where those that may overlap others do."""
         return [step for _, step in calls]
 
-    def capture(self, steps: Sequence[Step]) -> Step:
+    def capture(self, steps: Sequence[Run]) -> Run:
         """One step that runs these, and may be replayed as a whole."""
         return sequence(steps)
 
-    def low_priority(self, step: Step) -> Step:
+    def low_priority(self, step: Run) -> Run:
         """A step that runs another behind what is enqueued so far, in the room that what follows
         leaves on the device; `join_low_priority` waits for it."""
         return step

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .tensor import Shape, Step, Tensor
+from .tensor import Run, Shape, Tensor
 from .uploads import Uploads
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class RowsAhead:
         self._memory = [uploads.memory(self.table.shape, dtype) for _ in range(2)]
         self._first = uploads.memory((1,), "int32")
         self._first[0] = 0
-        self._sent: list[Step] = []
+        self._sent: list[Run] = []
         self.left = 0
 
     @property

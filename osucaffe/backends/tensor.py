@@ -1,4 +1,4 @@
-"""Owns tensors that get their memory late, the calls that read and write them, and their list.
+"""Tensors, which get their memory late, and steps, which work on it.
 
 A layer runs once, when the net is built: it *records* calls of primitives (`Program`). A backend
 then prepares each call (it picks memory layouts and asks for scratch), the memory plan places the
@@ -9,23 +9,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 Shape = tuple[int, ...]
-Step = Callable[[], None]
+Run = Callable[[], None]
+"""What is done in an iteration, without arguments: they were known before."""
 
 
-def sequence(steps: Sequence[Step]) -> Step:
-    """One step that runs these."""
-    if len(steps) == 1:
-        return steps[0]
+@dataclass(eq=False, slots=True)
+class Step:
+    """What a backend has prepared: calling it does the work.
 
-    def step() -> None:
-        for each in steps:
+    implementation: the library's code that it executes ("": none of a library's).
+    call: the call that it computes, where that may be on one thread or on all of them.
+    alone: the step inside, where that runs on one thread.
+    """
+
+    run: Run
+    implementation: str = ""
+    call: Any = None
+    alone: Step | None = None
+
+    def __call__(self) -> None:
+        self.run()
+
+
+def sequence(steps: Sequence[Run]) -> Run:
+    """What runs these, one after the other."""
+    runs = [step.run if isinstance(step, Step) else step for step in steps]
+    if len(runs) == 1:
+        return runs[0]
+
+    def run() -> None:
+        for each in runs:
             each()
 
-    return step
+    return run
 
 
 class Tensor:
@@ -168,58 +188,6 @@ def join(parts: Sequence[Tensor]) -> Tensor:
         for part in parts:
             part.whole, part.flexible = whole, False
     return whole
-
-
-@dataclass(eq=False)
-class Call:
-    """One call of a primitive: its tensors by argument name, its settings, and whose it is.
-
-    layer: what messages call the layer that recorded it; others may be called the same.
-    position: that layer's place in its net (-1: it is no layer's call).
-    overlap: how many of the following calls this one may overlap with (0: it runs in its turn).
-    held: whether such a call begins only when the next of them that is not held does.
-    fused: calls that went in fusion: it does their work besides.
-    trades: calls that stay, but with which it has exchanged work, or its turn.
-    implementation: what computes it, as its backend calls it, once that has prepared it ("": there
-    was no choice).
-    accumulates: names of the outputs to add to instead of overwriting. The recorder sets it
-    for parameter gradients that an earlier call (or sub-iteration) has already written.
-    """
-
-    name: str
-    reads: dict[str, Any]
-    writes: dict[str, Any]
-    settings: dict[str, Any]
-    layer: str = ""
-    accumulates: frozenset[str] = frozenset()
-    scratch: list[Tensor] = field(default_factory=list)
-    overlap: int = 0
-    held: bool = False
-    fused: list[Call] = field(default_factory=list)
-    trades: list[Call] = field(default_factory=list)
-    position: int = -1
-    implementation: str = ""
-
-    def fuse(self, other: Call) -> None:
-        """Note that it does what another call did, which goes."""
-        self.fused += [other, *other.fused]
-        self.trades += other.trades
-
-    def trade(self, *others: Call) -> None:
-        """Note that it does a part of what others did, or that they have changed turns."""
-        self.trades += others
-
-    def read_tensors(self) -> Iterator[Tensor]:
-        return tensors_in(self.reads.values())
-
-    def written_tensors(self) -> Iterator[Tensor]:
-        return tensors_in(self.writes.values())
-
-    def temporary(self, shape: Shape, dtype: str = "float32") -> Tensor:
-        """Scratch memory that lives only while this call runs."""
-        tensor = Tensor(shape, dtype, f"{self.layer}.{self.name}.scratch")
-        self.scratch.append(tensor)
-        return tensor
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .tensor import Shape, Step, Tensor
+from .tensor import Run, Shape, Tensor
 
 Mark = Any
 """What was enqueued when it was made, for `Uploads.send`."""
@@ -38,7 +38,7 @@ class Uploads:
         """What has been enqueued by now."""
         return None
 
-    def send(self, rows: np.ndarray, tensor: Tensor, first: int = 0, behind: Mark = None) -> Step:
+    def send(self, rows: np.ndarray, tensor: Tensor, first: int = 0, behind: Mark = None) -> Run:
         """Begin to copy rows (each row-major, of the tensor's type) to tensor[first:], after what
         is behind it, and after what was sent before. Returns what waits until rows may change."""
         tensor.array[first : first + len(rows)] = rows

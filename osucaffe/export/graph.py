@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..backends.tensor import Call, Shape, Tensor
+from ..backends.primitives.recording import Primitive
+from ..backends.tensor import Shape, Tensor
 from ..errors import UserError
 
 KNOWN: dict[str, Any] = {
@@ -103,7 +104,7 @@ class Graph:
         self._values[root] = value
         self._reasons.pop(root, None)
 
-    def give_up(self, call: Call, reason: str) -> None:
+    def give_up(self, call: Primitive, reason: str) -> None:
         """What the call writes has no value that can be exported."""
         for tensor in call.written_tensors():
             self._reasons[tensor.owner] = reason

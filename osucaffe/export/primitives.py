@@ -9,23 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from ..backends import primitives as ops
 from ..backends.formula import Expression, Name, Number, parse
-from ..backends.tensor import Call, Tensor
+from ..backends.primitives.recording import Primitive
+from ..backends.tensor import Tensor
 from .graph import Graph
 
-
-class Arguments:
-    """A call's tensors and settings by the names that the primitive declares; None for those that
-    the call leaves out."""
-
-    def __init__(self, call: Call) -> None:
-        self._given: dict[str, Any] = call.reads | call.writes | call.settings
-
-    def __getattr__(self, name: str) -> Any:
-        return self._given.get(name)
-
-
-Translator = Callable[[Graph, Arguments], None]
+Translator = Callable[[Graph, Any], None]
 TRANSLATORS: dict[str, Translator] = {}
 
 
@@ -35,9 +25,9 @@ def translator(function: Translator) -> Translator:
     return function
 
 
-def translate(graph: Graph, call: Call) -> None:
+def translate(graph: Graph, call: Primitive) -> None:
     """Add the nodes of a call. KeyError where there is no translator; Missing passes through."""
-    TRANSLATORS[call.name](graph, Arguments(call))
+    TRANSLATORS[call.name](graph, call)
 
 
 def put(graph: Graph, y: Tensor, operation: str, *inputs: str, **attributes: Any) -> None:
@@ -56,23 +46,23 @@ def activated(graph: Graph, value: str, slope: float | None) -> str:
 
 
 @translator
-def fill(graph: Graph, a: Arguments) -> None:
+def fill(graph: Graph, a: ops.Fill) -> None:
     graph.write(a.y, graph.constant(np.full(a.y.shape, a.value, np.float32)))
 
 
 @translator
-def positions(graph: Graph, a: Arguments) -> None:
+def positions(graph: Graph, a: ops.Positions) -> None:
     values = np.arange(a.y.count, dtype=np.float32).reshape(a.y.shape)
     graph.write(a.y, graph.constant(values))
 
 
 @translator
-def copy(graph: Graph, a: Arguments) -> None:
+def copy(graph: Graph, a: ops.Copy) -> None:
     graph.write(a.y, graph.read(a.x))
 
 
 @translator
-def concat(graph: Graph, a: Arguments) -> None:
+def concat(graph: Graph, a: ops.Concat) -> None:
     put(graph, a.y, "Concat", *map(graph.read, a.xs), axis=a.axis)
 
 
@@ -88,7 +78,7 @@ def _shape(graph: Graph, x: str, axes: int, rest: Sequence[int]) -> str:
 
 
 @translator
-def split(graph: Graph, a: Arguments) -> None:
+def split(graph: Graph, a: ops.Split) -> None:
     known = sum(y.shape[a.axis] for y in a.ys if y is not None)
     start = 0
     for y in a.ys:
@@ -99,15 +89,16 @@ def split(graph: Graph, a: Arguments) -> None:
 
 
 @translator
-def permute(graph: Graph, a: Arguments) -> None:
-    value, own = graph.read(a.x), a.shape is None or tuple(a.shape) == a.x.shape
-    value = value if own else graph.reshape(value, a.shape)
+def permute(graph: Graph, a: ops.Permute) -> None:
+    seen, _ = a.seen
+    value, own = graph.read(a.x), seen == a.x.shape
+    value = value if own else graph.reshape(value, seen)
     value = graph.node("Transpose", value, perm=list(a.axes), hint=graph.hint(a.y))
     graph.write(a.y, value if own else graph.reshape(value, a.y.shape))
 
 
 @translator
-def crop(graph: Graph, a: Arguments) -> None:
+def crop(graph: Graph, a: ops.Crop) -> None:
     bounds = zip(a.offsets, a.y.shape, a.x.shape, strict=True)
     cuts = [(start, start + y, axis) for axis, (start, y, x) in enumerate(bounds) if y != x]
     value = graph.read(a.x)
@@ -115,7 +106,7 @@ def crop(graph: Graph, a: Arguments) -> None:
 
 
 @translator
-def gather(graph: Graph, a: Arguments) -> None:
+def gather(graph: Graph, a: ops.Gather) -> None:
     rows = graph.node("Cast", graph.read(a.index), to=7)
     put(graph, a.y, "Gather", graph.read(a.x), rows, axis=0)
 
@@ -158,13 +149,13 @@ def _value(graph: Graph, expression: Expression, values: Mapping[str, str]) -> s
     return graph.node(OPERATIONS[expression.function], *inputs)
 
 
-def _formula(graph: Graph, a: Arguments) -> dict[str, str]:
+def _formula(graph: Graph, a: ops.Elementwise | ops.Reduce) -> dict[str, str]:
     operands = dict(zip(ascii_lowercase, map(graph.read, a.inputs), strict=False))
     return evaluate(graph, a.formula, operands, a.constants)
 
 
 @translator
-def broadcast(graph: Graph, a: Arguments) -> None:
+def broadcast(graph: Graph, a: ops.Elementwise) -> None:
     values, made = _formula(graph, a), np.broadcast_shapes(*(x.shape for x in a.inputs))
     for tensor, name in zip(a.outputs, "yz", strict=False):
         value = values[name]
@@ -179,7 +170,7 @@ TRANSLATORS["elementwise"] = broadcast
 
 
 @translator
-def reduce(graph: Graph, a: Arguments) -> None:
+def reduce(graph: Graph, a: ops.Reduce) -> None:
     value = _formula(graph, a)["y"]
     if a.axes:
         value = graph.node("ReduceSum", value, graph.constant(np.array(a.axes, int)), keepdims=1)
@@ -187,7 +178,7 @@ def reduce(graph: Graph, a: Arguments) -> None:
 
 
 @translator
-def sum_(graph: Graph, a: Arguments) -> None:
+def sum_(graph: Graph, a: ops.Sum) -> None:
     terms = list(map(graph.read, a.xs))
     for i, factor in enumerate(a.coefficients or ()):
         if factor != 1:
@@ -196,7 +187,7 @@ def sum_(graph: Graph, a: Arguments) -> None:
 
 
 @translator
-def relu(graph: Graph, a: Arguments) -> None:
+def relu(graph: Graph, a: ops.Relu) -> None:
     graph.write(a.y, activated(graph, graph.read(a.x), a.slope))
 
 
@@ -207,7 +198,7 @@ def _operands(graph: Graph, *tensors: Tensor | None) -> list[str]:
     return [graph.read(tensor) for tensor in tensors if tensor is not None]
 
 
-def _convolution(a: Arguments) -> dict[str, Any]:
+def _convolution(a: ops.Convolution | ops.ConvolutionBackwardData) -> dict[str, Any]:
     return {
         "kernel_shape": list(a.w.shape[2:]), "strides": list(a.stride), "pads": [*a.pad, *a.pad],
         "dilations": list(a.dilation), "group": a.group,
@@ -215,20 +206,20 @@ def _convolution(a: Arguments) -> dict[str, Any]:
 
 
 @translator
-def convolution(graph: Graph, a: Arguments) -> None:
+def convolution(graph: Graph, a: ops.Convolution) -> None:
     inputs = _operands(graph, a.x, a.w, a.b)
     value = graph.node("Conv", *inputs, hint=graph.hint(a.y), **_convolution(a))
     graph.write(a.y, activated(graph, value, a.relu))
 
 
 @translator
-def convolution_backward_data(graph: Graph, a: Arguments) -> None:
+def convolution_backward_data(graph: Graph, a: ops.ConvolutionBackwardData) -> None:
     """Deconvolution."""
     put(graph, a.dx, "ConvTranspose", *_operands(graph, a.dy, a.w), **_convolution(a))
 
 
 @translator
-def inner_product(graph: Graph, a: Arguments) -> None:
+def inner_product(graph: Graph, a: ops.InnerProduct) -> None:
     rows = (math.prod(a.x.shape[: a.axis]), math.prod(a.x.shape[a.axis :]))
     value = graph.read(a.x)
     value = value if a.x.shape == rows else graph.reshape(value, rows)
@@ -239,7 +230,7 @@ def inner_product(graph: Graph, a: Arguments) -> None:
     graph.write(a.y, activated(graph, value, a.relu))
 
 
-def _pooling(a: Arguments) -> dict[str, Any]:
+def _pooling(a: ops.MaxPooling | ops.AveragePooling) -> dict[str, Any]:
     """Attributes of a pooling with y's extents: its padding ends where the last window does."""
     spans = zip(a.x.shape[2:], a.y.shape[2:], a.kernel, a.stride, a.pad, strict=True)
     ends = [max((out - 1) * s + k - extent - p, 0) for extent, out, k, s, p in spans]
@@ -247,7 +238,7 @@ def _pooling(a: Arguments) -> dict[str, Any]:
 
 
 @translator
-def max_pooling(graph: Graph, a: Arguments) -> None:
+def max_pooling(graph: Graph, a: ops.MaxPooling) -> None:
     inputs, hint = [graph.read(a.x)], graph.hint(a.y)
     value, places = graph.nodes_of("MaxPool", inputs, 2, hint=hint, **_pooling(a))
     graph.write(a.y, value)
@@ -257,7 +248,7 @@ def max_pooling(graph: Graph, a: Arguments) -> None:
 
 
 @translator
-def average_pooling(graph: Graph, a: Arguments) -> None:
+def average_pooling(graph: Graph, a: ops.AveragePooling) -> None:
     value = graph.node(
         "AveragePool", graph.read(a.x), hint=graph.hint(a.y), count_include_pad=1, **_pooling(a)
     )
@@ -272,7 +263,7 @@ def average_pooling(graph: Graph, a: Arguments) -> None:
 
 
 @translator
-def unpooling(graph: Graph, a: Arguments) -> None:
+def unpooling(graph: Graph, a: ops.Unpooling) -> None:
     small = (*a.x.shape[:2], math.prod(a.x.shape[2:]))
     places = graph.node("Cast", graph.reshape(graph.read(a.index), small), to=7)
     values = graph.reshape(graph.read(a.x), small)
@@ -283,7 +274,7 @@ def unpooling(graph: Graph, a: Arguments) -> None:
 
 
 @translator
-def interpolation(graph: Graph, a: Arguments) -> None:
+def interpolation(graph: Graph, a: ops.Interpolation) -> None:
     value = graph.read(a.x)
     put(
         graph, a.y, "Resize", value, "", "", _shape(graph, value, 1, a.y.shape[1:]), mode="linear",
@@ -295,7 +286,7 @@ def interpolation(graph: Graph, a: Arguments) -> None:
 
 
 @translator
-def lrn(graph: Graph, a: Arguments) -> None:
+def lrn(graph: Graph, a: ops.Lrn) -> None:
     value = graph.read(a.x)
     if not a.within_channel:
         put(graph, a.y, "LRN", value, size=a.size, alpha=a.alpha, beta=a.beta, bias=a.k)
@@ -310,7 +301,7 @@ def lrn(graph: Graph, a: Arguments) -> None:
 
 
 @translator
-def batch_norm_statistics(graph: Graph, a: Arguments) -> None:
+def batch_norm_statistics(graph: Graph, a: ops.BatchNormStatistics) -> None:
     value, axes = graph.read(a.x), [axis for axis in range(len(a.x.shape)) if axis != 1]
     mean = graph.node("ReduceMean", value, axes=axes)
     centred = graph.node("Sub", value, mean)
@@ -321,7 +312,7 @@ def batch_norm_statistics(graph: Graph, a: Arguments) -> None:
 
 
 @translator
-def batch_norm(graph: Graph, a: Arguments) -> None:
+def batch_norm(graph: Graph, a: ops.BatchNorm) -> None:
     value = graph.read(a.x)
     row = (1, a.x.shape[1], *(1,) * (len(a.x.shape) - 2))
     factors = _operands(graph, a.rate, a.scale)
@@ -340,12 +331,12 @@ def batch_norm(graph: Graph, a: Arguments) -> None:
 
 
 @translator
-def softmax(graph: Graph, a: Arguments) -> None:
+def softmax(graph: Graph, a: ops.Softmax) -> None:
     put(graph, a.y, "Softmax", graph.read(a.x), axis=a.axis)
 
 
 @translator
-def top_k(graph: Graph, a: Arguments) -> None:
+def top_k(graph: Graph, a: ops.TopK) -> None:
     count = next(tensor.shape[a.axis] for tensor in (a.index, a.value) if tensor is not None)
     inputs = [graph.read(a.x), graph.constant(np.array([count]))]
     largest, indices = graph.nodes_of("TopK", inputs, 2, axis=a.axis)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 
+from ..backends.primitives.movement import Host
 from ..backends.tensor import Shape, Tensor
 from ..layers.base import Layer
 from .passes.memory import Pool
@@ -81,7 +82,7 @@ def _key(shapes: Mapping[str, Shape]) -> tuple[tuple[str, Shape], ...]:
 def is_repeatable(build: Build) -> bool:
     """Whether all that a net does depends on its inputs and parameters, and on nothing that its
     layers remember themselves."""
-    hosts = {call.position for call in build.programs[0] if call.name == "host"}
+    hosts = {call.position for call in build.programs[0] if isinstance(call, Host)}
     return all(
         (node.bottom or node.layer.type == "Input")
         and not node.layer.reshapes

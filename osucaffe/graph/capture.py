@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
-from ..backends.backend import Backend
-from ..backends.tensor import Call, Step, sequence
+from ..backends import primitives as ops
+from ..backends.backend import Backend, Prepared
+from ..backends.primitives.recording import Primitive
+from ..backends.tensor import Run, sequence
 
-Prepared = tuple[Call, Step]
+
+class Mark(Primitive, abstract=True):
+    """A place among the calls where something else runs."""
 
 
-def by_layer(calls: Iterable[Prepared], layers: int) -> list[list[Step]]:
+def by_layer(calls: Iterable[Prepared], layers: int) -> list[list[Run]]:
     """The steps of each of so many layers, by its position; at the end those of no layer."""
-    steps: list[list[Step]] = [[] for _ in range(layers + 1)]
+    steps: list[list[Run]] = [[] for _ in range(layers + 1)]
     for call, step in calls:
         steps[call.position].append(step)
     return steps
 
 
-def run_at(steps: Mapping[int, Step], position: int) -> None:
+def run_at(steps: Mapping[int, Run], position: int) -> None:
     """Run the step of a layer, by its position, if there is one."""
     if position in steps:
         steps[position]()
@@ -27,17 +32,17 @@ def run_at(steps: Mapping[int, Step], position: int) -> None:
 
 def as_one(
     backend: Backend,
-    begin: Step,
+    begin: Run,
     forward: Sequence[Prepared],
     backward: Sequence[Prepared],
     layers: int,
     *,
-    before: Mapping[int, Step],
-    after: Mapping[int, Step],
-    beside: Sequence[Step],
-    then: Sequence[Step],
+    before: Mapping[int, Run],
+    after: Mapping[int, Run],
+    beside: Sequence[Run],
+    then: Sequence[Run],
     enqueues: bool,
-) -> Step:
+) -> Run:
     """A step that runs `begin` and all calls, which the backend may replay: see `Net.whole`.
 
     layers: how many the net has.
@@ -48,12 +53,12 @@ def as_one(
         backward = _mark_backward(backward, layers, after)
     # Not ahead of forward: the first kernels of a graph wait for their launch as it is.
     calls = [*forward, *(_mark(step, overlap=True) for step in beside), *backward]
+    feeds = [step for call, step in calls if ops.is_feed(call)]
+    calls = [(call, step) for call, step in calls if not ops.is_feed(call)]
     hosted = any(
-        (call.name == "host" and not call.settings["feed"]) or call.settings.get("blocks")
+        isinstance(call, ops.Host) or (isinstance(call, ops.Collective) and call.blocks)
         for call, _ in calls
     )
-    feeds = [step for call, step in calls if call.settings.get("feed")]
-    calls = [(call, step) for call, step in calls if not call.settings.get("feed")]
     arrange, capture = backend.arrange, backend.capture
     if enqueues or hosted:
         steps = [*arrange(calls), *then]
@@ -64,7 +69,7 @@ def as_one(
     return sequence([begin, *feeds, run])
 
 
-def _mark_forward(calls: Sequence[Prepared], before: Mapping[int, Step]) -> list[Prepared]:
+def _mark_forward(calls: Sequence[Prepared], before: Mapping[int, Run]) -> list[Prepared]:
     """The calls of forward, with the steps of `before` (by position) ahead of their layers'; a
     call of no layer comes behind all of them."""
     due = sorted(before)
@@ -77,7 +82,7 @@ def _mark_forward(calls: Sequence[Prepared], before: Mapping[int, Step]) -> list
 
 
 def _mark_backward(
-    calls: Sequence[Prepared], layers: int, after: Mapping[int, Step]
+    calls: Sequence[Prepared], layers: int, after: Mapping[int, Run]
 ) -> list[Prepared]:
     """The calls of backward, with the steps of `after` (by position) behind their layers', and
     behind what runs concurrently with these."""
@@ -89,15 +94,17 @@ def _mark_backward(
     return marked
 
 
-def _mark(step: Step, *, overlap: bool = False) -> Prepared:
+def _mark(step: Run, *, overlap: bool = False) -> Prepared:
     """A step among the calls. overlap: it runs behind all calls so far, those that overlap others
     too, and nothing waits for it."""
-    return Call("mark", {}, {}, {"overlap": overlap}), step
+    mark = Mark()
+    mark.overlap = sys.maxsize if overlap else 0
+    return mark, step
 
 
-def _split(calls: Sequence[Prepared]) -> Iterator[list[Prepared] | Step]:
+def _split(calls: Sequence[Prepared]) -> Iterator[list[Prepared] | Run]:
     """The calls between the marks, and the marks' steps."""
-    for is_mark, group in groupby(calls, lambda prepared: prepared[0].name == "mark"):
+    for is_mark, group in groupby(calls, lambda prepared: isinstance(prepared[0], Mark)):
         if is_mark:
             yield from (step for _, step in group)
         else:

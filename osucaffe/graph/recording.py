@@ -7,15 +7,17 @@ import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from ..backends import primitives as ops
 from ..backends.primitives import Program
-from ..backends.tensor import Call, Tensor
+from ..backends.primitives.recording import Primitive
+from ..backends.tensor import Tensor
 from ..blob import Blob
 from .assembly import Assembly
 
 log = logging.getLogger("osucaffe")
 
 
-def record_forward(parts: Assembly, total: Tensor) -> list[Call]:
+def record_forward(parts: Assembly, total: Tensor) -> list[Primitive]:
     """The calls of all layers' forward, and of the sum of the weighted losses, in total."""
     program = Program()
     for position, node in enumerate(parts.nodes):
@@ -35,7 +37,7 @@ def record_backward(
     seeds: Mapping[str, Tensor],
     scale: Tensor | None,
     seedable: Iterable[Blob],
-) -> list[Call]:
+) -> list[Primitive]:
     """The calls of backward, from the last layer that `find_gradients` lets run to the first.
 
     accumulate: add to the parameters' gradients. seeds, scale: see `_scale_losses`; without a
@@ -81,19 +83,21 @@ def _scale_losses(
 # -- what Caffe computes wrongly, too --------------------------------------------------------------
 
 
-def _keeps_signs(call: Call) -> bool:
+def _keeps_signs(call: Primitive) -> bool:
     """Of elements that are not 0 after it: a ReLU's gradient looks at signs only."""
-    if call.name == "elementwise":  # times a constant, as of dropout that does not scale
-        constants = dict(call.settings["constants"])
-        factor = re.fullmatch(r"y = (\w+) \* a", call.settings["formula"])
-        return factor is not None and constants.get(factor[1], 0) > 0
-    return call.name == "dropout" or (call.name == "relu" and call.settings["slope"] >= 0)
+    match call:
+        case ops.Elementwise():  # times a constant, as of dropout that does not scale
+            factor = re.fullmatch(r"y = (\w+) \* a", call.formula)
+            return factor is not None and (call.constants or {}).get(factor[1], 0) > 0
+        case ops.Relu():
+            return call.slope >= 0
+    return isinstance(call, ops.Dropout)
 
 
-def warn_of_overwriters(forward: Sequence[Call], backward: Sequence[Call]) -> int:
+def warn_of_overwriters(forward: Sequence[Primitive], backward: Sequence[Primitive]) -> int:
     """Log a line for each pair of layers of which the second overwrites, in place, data that the
     backward pass of the first reads; returns how many."""
-    writers: dict[Tensor, list[Call]] = {}
+    writers: dict[Tensor, list[Primitive]] = {}
     for call in forward:
         for tensor in call.written_tensors():
             writers.setdefault(tensor.owner, []).append(call)
@@ -102,7 +106,7 @@ def warn_of_overwriters(forward: Sequence[Call], backward: Sequence[Call]) -> in
         for tensor in call.read_tensors():
             known = writers.get(tensor.owner, ())
             later = [writer for writer in known if writer.position > call.position]
-            if call.name == "relu_backward" and all(map(_keeps_signs, later)):
+            if isinstance(call, ops.ReluBackward) and all(map(_keeps_signs, later)):
                 continue
             for writer in later:
                 pairs[call.position, writer.position] = writer.layer, call.layer

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ..backends.tensor import Step
+from ..backends.tensor import Run
 from ..comm.communicator import Wrapper
 from ..comm.create import CommConfig, make_communicator
 from ..comm.job.job import Job
@@ -215,7 +215,7 @@ class DataParallel(ProcessGroup):
     def accumulates(self) -> bool:  # type: ignore[override]
         return self._exchange.accumulates
 
-    def step(self, solver: Trained, *, accumulate: bool, update: bool) -> Step:
+    def step(self, solver: Trained, *, accumulate: bool, update: bool) -> Run:
         """One pass, and with `update` the exchange of gradients, overlapped with it or after it."""
         net = solver.net
         before, after = self.overlap_hooks(accumulate=accumulate, update=update)
@@ -243,7 +243,7 @@ class DataParallel(ProcessGroup):
     def overlap_hooks(self, *, accumulate: bool, update: bool) -> tuple[Hooks, Hooks]:
         return self._exchange.hooks(accumulate=accumulate, update=update)
 
-    def _finish(self, after: Hooks) -> list[Step]:
+    def _finish(self, after: Hooks) -> list[Run]:
         """Behind backward, in the last pass of an iteration."""
         return self._exchange.finish(after)
 

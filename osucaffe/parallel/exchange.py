@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from ..arena import Buffer
-from ..backends.tensor import Step, Tensor, sequence
+from ..backends.tensor import Run, Tensor, sequence
 from ..comm.communicator import Communicator, Handle
 from ..comm.gpu.on_stream import OnStream
 from .buckets import ITEM, Bucket, NetLayout, align, find_buckets
@@ -26,11 +26,11 @@ UNDIVIDED = 1 << 20
 """With sharded propagation, the bytes of the largest last bucket that every rank updates in full:
 nothing overlaps with it, and its weights need not be sent then. Larger ones are faster sharded."""
 
-Hooks = dict[int, Step]
+Hooks = dict[int, Run]
 """By layer, what to run before its forward, or after its backward."""
 
 
-def add_hook(hooks: Hooks, layer: int, step: Step, *, first: bool = False) -> None:
+def add_hook(hooks: Hooks, layer: int, step: Run, *, first: bool = False) -> None:
     """Add a step to a layer's hook: after the steps it has, or (first) before them."""
     there = hooks.get(layer)
     if there is not None:
@@ -41,7 +41,7 @@ def add_hook(hooks: Hooks, layer: int, step: Step, *, first: bool = False) -> No
 class Update(Protocol):
     """What an exchange needs of an optimizer (see `solvers.update.optimizer`)."""
 
-    steps: list[Step]
+    steps: list[Run]
 
     @property
     def separable(self) -> bool: ...
@@ -49,7 +49,7 @@ class Update(Protocol):
     def rate(self) -> float: ...
     @property
     def flats(self) -> Sequence[Tensor]: ...
-    def part(self, start: int, stop: int) -> Step: ...
+    def part(self, start: int, stop: int) -> Run: ...
 
 
 class Exchange(ABC):
@@ -92,7 +92,7 @@ class Exchange(ABC):
         """For one pass, what to run before layers in forward, and after them in backward."""
 
     @abstractmethod
-    def finish(self, after: Hooks) -> list[Step]:
+    def finish(self, after: Hooks) -> list[Run]:
         """After the backward of a pass with an update: the rest of the exchange, and the update.
         after: from `hooks`; parts of the update may be added."""
 
@@ -171,7 +171,7 @@ class Collectives(Exchange):
             self.accumulates = self.divides = False
             self._take = partial(comm.start, partial(hook.take, gradients[: arena.learned]))
         self._sums: list[Handle] = []
-        self._updates: list[tuple[int, Step]] = []
+        self._updates: list[tuple[int, Run]] = []
         """By bucket the layer that completes it, and the step that awaits its sums and updates."""
         divided: list[Bucket] = []
         for index, (bucket, operation) in enumerate(zip(buckets, operations, strict=True)):
@@ -187,7 +187,7 @@ class Collectives(Exchange):
         travelling: Sequence[Bucket] = divided
         self._propagate: Callable[..., Handle] = comm.all_gather
         self._some_differ = config.propagation != "none" or arena.is_split
-        self._update_own: list[Step] = []
+        self._update_own: list[Run] = []
         """Where inner products are split: the update of this rank's parts."""
         if arena.is_split:
             travelling = [
@@ -220,7 +220,7 @@ class Collectives(Exchange):
             after = {layer: partial(self.send, layer) for layer in self._layers}
         return before, after
 
-    def finish(self, after: Hooks) -> list[Step]:
+    def finish(self, after: Hooks) -> list[Run]:
         """The update goes bucket by bucket if it is separable. Where gradients are sent during
         backward, and a stream waits for them, not the host, so does the update."""
         if not self._updates:

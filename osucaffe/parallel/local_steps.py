@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from ..arena import Buffer
 from ..backends.primitives import Program
-from ..backends.tensor import Step, Tensor
+from ..backends.tensor import Run, Tensor
 from ..comm.communicator import Communicator
 from ..solvers.update.optimizer import Optimizer
 from .buckets import Bucket, NetLayout
@@ -65,7 +65,7 @@ class LocalSteps(Exchange):
         net.backend.give_memory(scalars)
         net.backend.write(scalars, [comm.size, config.outer_lr, config.outer_momentum])
 
-        def formula(text: str, weights: Tensor, gradients: Tensor, *history: Tensor) -> Step:
+        def formula(text: str, weights: Tensor, gradients: Tensor, *history: Tensor) -> Run:
             program = Program()
             program.update(
                 weights,
@@ -96,7 +96,7 @@ class LocalSteps(Exchange):
     def hooks(self, *, accumulate: bool, update: bool) -> tuple[Hooks, Hooks]:
         return {}, {}
 
-    def finish(self, after: Hooks) -> list[Step]:
+    def finish(self, after: Hooks) -> list[Run]:
         return list(self._optimizer.steps)
 
     def exchange(self) -> None:

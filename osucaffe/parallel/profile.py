@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backends.tensor import Step
+from ..backends.tensor import Run
 from ..comm.profile import Mark, Message, Operation, Profile, Recorder, address
 from ..solvers.process_group import Trained
 from .buckets import ITEM, lowest_layers
@@ -96,7 +96,7 @@ class Profiled(DataParallel):
     def _make_profile(self) -> Recorder:
         return Profile(self.comm)
 
-    def step(self, solver: Trained, *, accumulate: bool, update: bool) -> Step:
+    def step(self, solver: Trained, *, accumulate: bool, update: bool) -> Run:
         """Notes when the pass begins and ends."""
         run = super().step(solver, accumulate=accumulate, update=update)
 
@@ -121,7 +121,7 @@ class Profiled(DataParallel):
             add_hook(after, layer, partial(self._note_ready, layer), first=True)
         return before, after
 
-    def _finish(self, after: dict[int, Step]) -> list[Step]:
+    def _finish(self, after: dict[int, Run]) -> list[Run]:
         return [partial(self._note, "backward"), *super()._finish(after)]
 
     def _mark(self) -> Mark:

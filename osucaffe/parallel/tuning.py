@@ -19,7 +19,7 @@ from functools import partial
 from typing import NamedTuple
 
 from ..backends.backend import Backend
-from ..backends.tensor import Step
+from ..backends.tensor import Run
 from ..comm.channels.create import make_channel
 from ..comm.create import CommConfig
 from ..comm.job.job import Job, MpiJob
@@ -62,7 +62,7 @@ class Tuned(DataParallel):
     ) -> None:
         super().__init__(job, topology, comm_config, config)
         self._default, self._clock = config.bucket, clock
-        self._made: dict[tuple[bool, bool], Step] = {}
+        self._made: dict[tuple[bool, bool], Run] = {}
         self._turns: list[int] = []
         self._begun = 0.0
         self._times: list[float] = []
@@ -81,7 +81,7 @@ class Tuned(DataParallel):
         self._turns = sizes * TURNS
         self._use(self._turns[0] if sizes else self._default)
 
-    def step(self, solver: Trained, *, accumulate: bool, update: bool) -> Step:
+    def step(self, solver: Trained, *, accumulate: bool, update: bool) -> Run:
         """One pass, with buckets of the size whose turn it is."""
         make = partial(super().step, solver, accumulate=accumulate, update=update)
         key = accumulate, update

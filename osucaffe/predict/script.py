@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ..arena import Arena
-from ..backends.tensor import Step, Tensor, sequence
+from ..backends.tensor import Run, Tensor, sequence
 from ..comm.communicator import Communicator, Handle
 from ..comm.job.job import Job
 from ..parallel.config import ParallelConfig
@@ -111,9 +111,9 @@ class NotedUpdate:
 
     def __init__(self, arena: Arena, script: Script, *, separable: bool) -> None:
         self._arena, self._script, self.separable = arena, script, separable
-        self.steps: list[Step] = [self.part(0, len(arena))]
+        self.steps: list[Run] = [self.part(0, len(arena))]
 
-    def part(self, start: int, stop: int) -> Step:
+    def part(self, start: int, stop: int) -> Run:
         elements = sum(last - first for first, last, _ in self._arena.owned(start, stop))
         return lambda: self._script.append(Update(elements))
 
@@ -137,7 +137,7 @@ def play(
 
     def turn(direction: str, layer: int) -> None:
         asked = sketch.collectives.get((direction, layer), ())
-        events: list[Step] = [partial(ask, *each) for each in asked]
+        events: list[Run] = [partial(ask, *each) for each in asked]
         events.insert(1, partial(script.append, Compute(direction, layer)))
         sequence(events)()
 

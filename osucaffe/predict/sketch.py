@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 
 from ..arena import Arena
 from ..backends.cpu import Cpu
-from ..backends.tensor import Call, Tensor
+from ..backends.primitives.movement import Collective, is_feed
+from ..backends.primitives.recording import Primitive
+from ..backends.tensor import Tensor
 from ..data.config import DataConfig
 from ..errors import UserError
 from ..graph.assembly import assemble
@@ -77,8 +79,8 @@ class Sketch:
         self.collectives: dict[tuple[str, int], list[tuple[str, int]]] = {}
         for direction, calls in zip(("forward", "backward"), programs, strict=True):
             for call in calls:
-                if call.name == "collective":
-                    operation = call.settings["operation"].__name__, call.writes["x"].count
+                if isinstance(call, Collective):
+                    operation = call.operation.__name__, call.x.count
                     self.collectives.setdefault((direction, call.position), []).append(operation)
         for parameter in self.parameters:
             data = parameter.blob.data
@@ -111,10 +113,10 @@ class Nowhere(Cpu):
         tensor.array = Extent(tensor.size)
 
 
-def _work(calls: list[Call], layers: int) -> list[Work]:
+def _work(calls: list[Primitive], layers: int) -> list[Work]:
     works = [Work() for _ in range(layers)]
     for call in calls:
-        if 0 <= call.position < layers and not call.settings.get("feed"):
+        if 0 <= call.position < layers and not is_feed(call):
             work = works[call.position]
             work.flops += flops(call)
             work.nbytes += bytes_moved([call], lambda tensor: tensor.size * ITEM)

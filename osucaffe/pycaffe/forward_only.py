@@ -67,7 +67,7 @@ class ForwardOnly:
             and bool(net.inputs)
             and net.is_repeatable
             and not any(any(node.loss_weight) for node in net.nodes)
-            and not any("key" in call.settings for call in net.programs[0])
+            and not any(hasattr(call, "key") for call in net.programs[0])
             and not overwritten(net, parameters)
         )
 

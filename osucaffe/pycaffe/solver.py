@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import solvers as engine
-from ..backends.tensor import Step
+from ..backends.tensor import Run
 from ..proto import SolverParameter, read_solver
 from ..solvers.process_group import ProcessGroup
 from . import settings
@@ -122,7 +122,7 @@ class _Hooks(ProcessGroup):
         self.gradients: list[Hook] = []
         self.net: Net | None = None
 
-    def step(self, solver: Any, *, accumulate: bool, update: bool) -> Step:
+    def step(self, solver: Any, *, accumulate: bool, update: bool) -> Run:
         passes = solver.net.whole(accumulate=accumulate)
 
         def step() -> None:

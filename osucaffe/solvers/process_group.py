@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from ..backends.backend import Backend
-from ..backends.tensor import Step
+from ..backends.tensor import Run
 from ..layers.base import Splitter
 from ..net import Net
 from ..proto import caffe_pb2
@@ -66,7 +66,7 @@ class ProcessGroup:
     def begin(self) -> None:
         """Iterations follow."""
 
-    def step(self, solver: Trained, *, accumulate: bool, update: bool) -> Step:
+    def step(self, solver: Trained, *, accumulate: bool, update: bool) -> Run:
         """One forward and backward pass as a step; update: also the update from the mean gradient.
 
         accumulate: the gradients are added to those of the pass before.
@@ -81,7 +81,7 @@ class ProcessGroup:
 
     def overlap_hooks(
         self, *, accumulate: bool, update: bool
-    ) -> tuple[dict[int, Step], dict[int, Step]]:
+    ) -> tuple[dict[int, Run], dict[int, Run]]:
         """By layer: what to run before its forward, and after its backward (`step` includes it)."""
         return {}, {}
 

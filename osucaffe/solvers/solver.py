@@ -14,7 +14,7 @@ import numpy as np
 
 from ..backends.backend import Backend
 from ..backends.random import new_seed
-from ..backends.tensor import Step
+from ..backends.tensor import Run
 from ..data.config import DataConfig
 from ..errors import UserError
 from ..files import remove_leftovers
@@ -136,7 +136,7 @@ class Solver:
         ]
         self.epochs = epochs_of(self.net, self.param.iter_size * self.group.size)
         self.optimizer = Optimizer(self.net, self._update, self.backend, self.loss_scale)
-        self._steps: dict[tuple[bool, bool], Step] = {}
+        self._steps: dict[tuple[bool, bool], Run] = {}
         """The replayed steps, by (pass accumulates, pass is followed by the update)."""
         check_evaluation(self.param, self.test_nets)
         self._testers = [

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ..backends.backend import Backend
-from ..backends.tensor import Step
+from ..backends.tensor import Run
 from ..graph.capture import run_at
 from ..net import Net
 from ..trace import Trace
@@ -77,7 +77,7 @@ class Tracer:
             self._done = []
 
     def forward_and_backward(
-        self, net: Net, before: Mapping[int, Step], after: Mapping[int, Step], *, accumulate: bool
+        self, net: Net, before: Mapping[int, Run], after: Mapping[int, Run], *, accumulate: bool
     ) -> None:
         """Run both passes; a span for each, and within it for each layer.
 

@@ -75,7 +75,7 @@ def _matching() -> None:
     case("no truth", "match_boxes",
          {"priors": priors_of(4), "truth": np.full((1, 8), -1.0), "location": None},
          usual | {"inside": True},
-         {"match": np.full((2, 1, 4), -2), "overlap": np.zeros((2, 1, 4))})  # fmt: skip
+         {"match": np.full((2, 1, 4), -2), "iou": np.zeros((2, 1, 4))})  # fmt: skip
 
 
 def _losses() -> None:
@@ -150,7 +150,7 @@ def _mining() -> None:
         if own is not None:
             own[:, ::5, 2:] = own[:, ::5, :2]  # too small
         read = {"loss": np.abs(eighths(*shape)), "match": np.maximum(labels(12, *shape) - 9, -2),
-                "overlap": labels(9, *shape) / 8, "boxes": own}  # fmt: skip
+                "iou": labels(9, *shape) / 8, "boxes": own}  # fmt: skip
         case(label, "mine_boxes", read, settings, reference_boxes.mine(**read, **settings))
 
 

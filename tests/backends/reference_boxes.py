@@ -86,7 +86,7 @@ def match(priors, truth, location, *, coding, scaled, background, difficult, thr
             most = shared[p].max(initial=0)
             if found[n, k, p] == -1 and most and threshold is not None and most >= threshold:
                 found[n, k, p] = rows[int(shared[p].argmax())]
-    return {"match": found, "overlap": best}
+    return {"match": found, "iou": best}
 
 
 def losses(location, confidence, priors, truth, match, *, coding, scaled, smooth, softmax,
@@ -128,12 +128,12 @@ def losses(location, confidence, priors, truth, match, *, coding, scaled, smooth
     return {"location_loss": boxes, "confidence_loss": scores}
 
 
-def mine(loss, match, overlap, boxes, *, hard, ratio, most_overlap, size, threshold, top_k):
+def mine(loss, match, iou, boxes, *, hard, ratio, most_overlap, size, threshold, top_k):
     negative, after = np.zeros(loss.shape), match.copy()
     for n in range(len(loss)):
         able = [
             p for p in range(loss.shape[1])
-            if hard or (match[n, p] == -1 and overlap[n, p] < most_overlap)
+            if hard or (match[n, p] == -1 and iou[n, p] < most_overlap)
         ]  # fmt: skip
         order = sorted(able, key=lambda p: -loss[n, p])
         if hard and boxes is not None:

@@ -10,8 +10,8 @@ import numpy as np
 
 from osucaffe.backends.cpu.onednn.pooling import Note
 from osucaffe.backends.primitives import Program
-from osucaffe.backends.primitives.recording import PRIMITIVES
-from osucaffe.backends.tensor import Call, Tensor
+from osucaffe.backends.primitives.recording import PRIMITIVES, Primitive
+from osucaffe.backends.tensor import Tensor
 
 
 @dataclass(eq=False)
@@ -41,7 +41,7 @@ class Runner:
     def __init__(self, backend: Any, *, flexible: bool = True, convolved: bool = False) -> None:
         self.backend, self.flexible, self.convolved = backend, flexible, convolved
         self.program = Program()
-        self.calls: list[Call] = self.program.calls
+        self.calls: list[Primitive] = self.program.calls
         self.tensors: dict[int, tuple[Spec, Tensor]] = {}
 
     def tensor(self, spec: Spec) -> Any:
@@ -76,9 +76,7 @@ class Runner:
     def record(self, name: str, tensors: dict[str, Spec], settings: dict[str, Any]) -> None:
         """Record a call of a primitive. It gets what only passes give, too."""
         given = {argument: self.tensor(spec) for argument, spec in tensors.items()}
-        fused = {key: settings[key] for key in settings.keys() & PRIMITIVES[name].fused}
-        getattr(self.program, name)(**given, **{n: settings[n] for n in settings.keys() - fused})
-        self.calls[-1].settings |= fused
+        self.program.add(PRIMITIVES[name](**given, **settings))
 
     def prepare(self) -> Callable[[], None]:
         """Everything prepared and placed; the function returned sets the inputs and runs."""
@@ -141,11 +139,12 @@ def run_call(
     call = runner.calls[-1]
     call.accumulates = frozenset(accumulates)
     if relu_output is not None:
-        call.reads["relu_output"] = runner.tensor(relu_output)
+        call.relu_output = runner.tensor(relu_output)
     run = runner.prepare()
     results = []
     for _ in range(2):
         run()
-        results.append({argument: runner.read(tensors[argument]) for argument in call.writes})
+        written = [name for name in call.written_fields if tensors.get(name) is not None]
+        results.append({name: runner.read(tensors[name]) for name in written})
     np.testing.assert_equal(results[1], results[0])
     return results[0]

@@ -11,7 +11,7 @@ from random import Random
 
 from osucaffe.backends.cuda.autotune.trial import Trial
 from osucaffe.backends.cuda.autotune.tuner import Tuner, signature
-from osucaffe.backends.cuda.call import Candidate, CudaCall, Pending, Provider
+from osucaffe.backends.cuda.call import Candidate, Context, Pending, Provider
 from osucaffe.errors import UserError
 from tests.backends.cuda.convolution.layers import OF_ANY_SIZE
 
@@ -25,22 +25,22 @@ def try_all() -> None:
 class UntimedTuner(Tuner):
     """The same choice for the same call, in every process."""
 
-    def begin(self, call: CudaCall, providers: Sequence[Provider]) -> Pending:
-        return Pending(self.fastest, call, providers)
+    def begin(self, ctx: Context, providers: Sequence[Provider]) -> Pending:
+        return Pending(self.fastest, ctx, providers)
 
-    def fastest(self, call: CudaCall, providers: Sequence[Provider]) -> Candidate:
-        random = Random(signature(call))
+    def fastest(self, ctx: Context, providers: Sequence[Provider]) -> Candidate:
+        random = Random(signature(ctx))
         asked = [provider for provider in providers if provider.worthwhile(math.inf)]
-        with Trial(call) as trial:
+        with Trial(ctx) as trial:
             for provider in random.sample(asked, len(asked)):
                 candidates = list(provider.candidates())
                 for candidate in random.sample(candidates, len(candidates)):
                     try:
                         trial.step(candidate)()
-                        call.backend.synchronize()
+                        ctx.backend.synchronize()
                     except (RuntimeError, UserError):  # it does not offer this one to users either
                         continue
                     provider.chosen(candidate.name)
-                    call.implementation = f"{provider.name}: {candidate.name}"
+                    ctx.call.implementation = f"{provider.name}: {candidate.name}"
                     return candidate
-        raise UserError(f'layer "{call.layer}": nothing computes its {call.name}')
+        raise UserError(f'layer "{ctx.call.layer}": nothing computes its {ctx.call.name}')

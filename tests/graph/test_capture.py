@@ -7,11 +7,18 @@ from functools import partial
 
 import pytest
 
-from osucaffe.backends.tensor import Call, Step, sequence
-from osucaffe.graph.capture import Prepared, as_one, by_layer
+from osucaffe.backends.backend import Prepared
+from osucaffe.backends.primitives.movement import Host
+from osucaffe.backends.primitives.recording import Primitive
+from osucaffe.backends.tensor import Run, sequence
+from osucaffe.graph.capture import as_one, by_layer
 
 LAYERS = ["data", "ip", "loss"]
 """By position. In the calls all have one name, which tells nobody anything."""
+
+
+class Work(Primitive, abstract=True):
+    """A call that does anything."""
 
 
 class Replaying:
@@ -20,18 +27,18 @@ class Replaying:
     def __init__(self, ran: list[str]) -> None:
         self.ran = ran
 
-    def arrange(self, calls: Sequence[Prepared]) -> list[Step]:
+    def arrange(self, calls: Sequence[Prepared]) -> list[Run]:
         return [step for _, step in calls]
 
-    def capture(self, steps: Sequence[Step]) -> Step:
+    def capture(self, steps: Sequence[Run]) -> Run:
         return sequence([self.note("("), *steps, self.note(")")])
 
-    def note(self, name: str) -> Step:
+    def note(self, name: str) -> Run:
         return partial(self.ran.append, name)
 
     def call(self, layer: str, name: str, **settings: bool) -> Prepared:
-        position = LAYERS.index(layer) if layer else -1
-        call = Call(name, {}, {}, settings, layer="same", position=position)
+        call = Host([], [], print, **settings) if name == "host" else Work()
+        call.layer, call.position = "same", LAYERS.index(layer) if layer else -1
         return call, self.note(f"{layer} {name}")
 
 

@@ -94,9 +94,9 @@ def test_bytes_of_parts() -> None:
     program.concat([x, wide], y, axis=1)
     program.batch_norm(x, c, c, None, None, None, small)
     concat, norm = program.calls
-    concat.settings["cuts"] = [None, (3, 2)]
+    concat.cuts = [None, (3, 2)]
     assert bytes_moved([concat], size) == 4 * (COUNT + 100 + 300)
-    norm.settings["every"] = (2, 2)
+    norm.every = (2, 2)
     assert bytes_moved([norm], size) == 4 * (72 + 4 + 72)
     program = Program()
     for start in (0, 50, 50):

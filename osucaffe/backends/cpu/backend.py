@@ -5,16 +5,16 @@ from __future__ import annotations
 import functools
 import mmap
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from .. import primitives as ops
 from ..cores import computing_threads
-from ..primitives.recording import arguments
+from ..primitives.recording import Primitive
 from ..random import RandomState
-from ..tensor import Call, Step, Tensor, map_tensors, sequence
+from ..tensor import Run, Step, Tensor, sequence
 from .host import Host
 from .primitives import (  # noqa: F401 (importing them registers the primitives)
     detection,
@@ -29,7 +29,7 @@ from .primitives import (  # noqa: F401 (importing them registers the primitives
     regions,
     solvers,
 )
-from .registry import IMPLEMENTATIONS, CpuCall
+from .registry import IMPLEMENTATIONS, Context
 
 
 class Cpu(Host):
@@ -44,7 +44,7 @@ class Cpu(Host):
     """
 
     name = "cpu"
-    adds = frozenset(("convolution",))
+    adds = (ops.Convolution,)
 
     def __init__(
         self, dtype: str = "float32", threads: int | None = None, onednn: bool = True
@@ -89,78 +89,67 @@ class Cpu(Host):
     def begin_forward(self, random: RandomState) -> None:
         """Let a forward pass draw its random numbers: here, calls look at `random` themselves."""
 
-    def capture(self, steps: Sequence[Step]) -> Step:
+    def capture(self, steps: Sequence[Run]) -> Run:
         return sequence(steps if self.onednn is None else self.onednn.joined(self, steps))
 
     # -- steps ---------------------------------------------------------------------------------
 
-    def prepare(self, calls: Iterable[Call]) -> list[Step]:
+    def prepare(self, calls: Iterable[Primitive]) -> list[Step]:
         calls = list(calls)
         if self.onednn is not None:
             self.onednn.look_at(calls)
         return [self._prepare(call) for call in calls]
 
-    def prepare_if_fast(self, call: Call) -> Step | None:
+    def prepare_if_fast(self, call: Primitive) -> Step | None:
         if self.onednn is None:
             return None
         self.onednn.look_at([call])
         return self.onednn.prepare(self, call)
 
-    def _prepare(self, call: Call) -> Step:
+    def _prepare(self, call: Primitive) -> Step:
         if self.onednn is not None:
             served = self.onednn.prepare(self, call)
             if served is not None:
                 return served
-        if call.settings.get("activation"):
-            return self._prepare_apart(call)
-        if call.name == "copy" and (step := self._prepare_reorder(call)) is not None:
-            return step
+        match call:
+            case ops.Convolution() | ops.InnerProduct() if call.activation is not None:
+                return self._prepare_apart(call, call.activation)
+            case ops.Copy() if (step := self._prepare_reorder(call)) is not None:
+                return step
         return self._prepare_numpy(call)
 
-    def _prepare_apart(self, call: Call) -> Step:
+    def _prepare_apart(
+        self, call: ops.Convolution | ops.InnerProduct, activation: ops.Evaluation
+    ) -> Step:
         """A call, and behind it the activation that it should end with."""
-        settings = dict(call.settings)
-        then = replace(settings.pop("activation"), scratch=call.scratch)
-        plain = replace(call, settings=settings)  # its scratch is the call's, too
-        step = sequence([self._prepare(plain), self._prepare(then)])
+        plain, then = call.changed(activation=None), activation.changed(scratch=call.scratch)
+        run = sequence([self._prepare(plain), self._prepare(then)])
         call.implementation = f"{plain.implementation}, {then.implementation}"
-        vars(step)["implementation"] = call.implementation  # the library's: threads are its own
-        return step
+        return Step(run, call.implementation)  # the library's: threads are its own
 
-    def _prepare_numpy(self, call: Call) -> Step:
+    def _prepare_numpy(self, call: Primitive) -> Step:
         """NumPy's implementation, on row-major stand-ins for tensors of another layout."""
         implementation = IMPLEMENTATIONS[call.name]
         call.implementation = "NumPy"
         tensors = [*call.read_tensors(), *call.written_tensors()]
         stand_ins = _StandIns(self, call)
-        if implementation.agnostic(call.settings) and _share_layout(tensors):
+        if implementation.agnostic(call) and _share_layout(tensors):
             stand_ins.not_for(tensors)
         added = frozenset() if implementation.accumulates else call.accumulates
-        reads = {name: map_tensors(stand_ins.get, value) for name, value in call.reads.items()}
-        writes = {
-            name: stand_ins.addend(value) if name in added else map_tensors(stand_ins.get, value)
-            for name, value in call.writes.items()
-        }
-        inner = CpuCall(
-            call.name,
-            reads,
-            writes,
-            call.settings,
-            call.layer,
-            call.accumulates - added,
-            call.scratch,
-            backend=self,
-        )
-        step = implementation.function(inner, arguments(call.name, reads, writes, call.settings))
-        return sequence([*stand_ins.before, step, *stand_ins.after])
 
-    def _prepare_reorder(self, call: Call) -> Step | None:
+        def stand_in(field: str, tensor: Tensor) -> Tensor:
+            return stand_ins.addend(tensor) if field in added else stand_ins.get(tensor)
+
+        inner = call.on(stand_in).changed(accumulates=call.accumulates - added)
+        run = implementation.function(Context(self, inner), inner)
+        return Step(sequence([*stand_ins.before, run, *stand_ins.after]))
+
+    def _prepare_reorder(self, call: ops.Copy) -> Step | None:
         """A copy between two layouts is a reorder; None when it is not that."""
-        x, y = call.reads["x"], call.writes["y"]
-        if y.is_open or x.layout == y.layout:
+        if call.y.is_open or call.x.layout == call.y.layout:
             return None
-        _make_row_major(x)
-        return self.reorder(x, y)
+        _make_row_major(call.x)
+        return self.reorder(call.x, call.y)
 
     def reorder(self, source: Tensor, target: Tensor) -> Step:
         """The step that copies source into target, of the same shape in another layout."""
@@ -187,25 +176,25 @@ def _take_memory_of_products() -> None:
 class _StandIns:
     """Row-major scratch in the place of a call's tensors, and the steps that keep both alike."""
 
-    def __init__(self, backend: Cpu, call: Call) -> None:
-        self.before: list[Step] = []
-        self.after: list[Step] = []
+    def __init__(self, backend: Cpu, call: Primitive) -> None:
+        self.before: list[Run] = []
+        self.after: list[Run] = []
         self._backend, self._call = backend, call
-        added = [tensor for name, tensor in call.writes.items() if name in call.accumulates]
-        if call.name == "host":  # its function changes what it is given
-            added = list(call.written_tensors())
-        self._read = {id(tensor) for tensor in [*call.read_tensors(), *added]}
-        self._known: dict[int, Tensor] = {}
+        added: list[Tensor] = [getattr(call, name) for name in call.accumulates]
+        if isinstance(call, ops.Host):  # its function changes what it is given
+            added = call.writes
+        self._read = {*call.read_tensors(), *added}
+        self._known: dict[Tensor, Tensor] = {}
 
     def not_for(self, tensors: list[Tensor]) -> None:
         """Leave these as they are."""
-        self._known |= {id(tensor): tensor for tensor in tensors}
+        self._known |= {tensor: tensor for tensor in tensors}
 
     def get(self, tensor: Tensor) -> Tensor:
         """The tensor itself if it is row-major, or still open: then it becomes so."""
-        if id(tensor) not in self._known:
-            self._known[id(tensor)] = self._make(tensor, read=id(tensor) in self._read)
-        return self._known[id(tensor)]
+        if tensor not in self._known:
+            self._known[tensor] = self._make(tensor, read=tensor in self._read)
+        return self._known[tensor]
 
     def addend(self, tensor: Tensor) -> Tensor:
         """Scratch to write: afterwards it is added to the tensor."""

@@ -7,28 +7,35 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..tensor import Call, Step
+from ..primitives.recording import Primitive
+from ..tensor import Run, Shape, Tensor
 from .host import Host
 
 
-@dataclass(eq=False)
-class CpuCall(Call):
-    """A call with the backend that prepares it: its random state, workers and float type."""
+@dataclass(frozen=True)
+class Context:
+    """What NumPy prepares a call with: the backend's random state, workers and float type, and the
+    call's scratch memory."""
 
-    backend: Host = None  # type: ignore[assignment]
+    backend: Host
+    call: Primitive
+
+    def temporary(self, shape: Shape, dtype: str = "float32") -> Tensor:
+        """Scratch memory that lives only while the call runs."""
+        return self.call.temporary(shape, dtype)
 
 
 @dataclass(frozen=True)
 class Implementation:
-    """A function `(call, a) -> Step`, a: its arguments as declared, and what it copes with.
+    """A function `(ctx, a) -> Step` of a call `a`, and what it copes with.
 
-    agnostic: whether, with these settings, it treats all elements alike and keeps zeros (the
-    padding of blocked layouts) zero. It then runs on flat arrays of any one layout.
-    accumulates: it honours `call.accumulates` itself.
+    agnostic: whether, for this call, it treats all elements alike and keeps zeros (the padding of
+    blocked layouts) zero. It then runs on flat arrays of any one layout.
+    accumulates: it honours `a.accumulates` itself.
     """
 
-    function: Callable[..., Step]
-    agnostic: Callable[[dict[str, Any]], bool]
+    function: Callable[..., Run]
+    agnostic: Callable[[Any], bool]
     accumulates: bool
 
 
@@ -37,13 +44,13 @@ IMPLEMENTATIONS: dict[str, Implementation] = {}
 
 def primitive(
     *,
-    agnostic: bool | Callable[[dict[str, Any]], bool] = False,
+    agnostic: bool | Callable[[Any], bool] = False,
     accumulates: bool = False,
-) -> Callable[[Callable[..., Step]], Callable[..., Step]]:
+) -> Callable[[Callable[..., Run]], Callable[..., Run]]:
     """Register the decorated function under its name (without a trailing underscore)."""
 
-    def register(function: Callable[..., Step]) -> Callable[..., Step]:
-        condition = agnostic if callable(agnostic) else lambda settings: bool(agnostic)
+    def register(function: Callable[..., Run]) -> Callable[..., Run]:
+        condition = agnostic if callable(agnostic) else lambda a: bool(agnostic)
         name = function.__name__.rstrip("_")
         if name in IMPLEMENTATIONS:
             raise ValueError(f"primitive {name!r} is implemented twice")
@@ -54,14 +61,14 @@ def primitive(
 
 
 def direct(
-    *, agnostic: bool | Callable[[dict[str, Any]], bool] = False
-) -> Callable[[Callable[[CpuCall, Any], None]], Callable[..., Step]]:
+    *, agnostic: bool | Callable[[Any], bool] = False
+) -> Callable[[Callable[[Context, Any], None]], Callable[..., Run]]:
     """Register the decorated function, which does the work itself: the step of a call runs it."""
 
-    def register(work: Callable[[CpuCall, Any], None]) -> Callable[..., Step]:
+    def register(work: Callable[[Context, Any], None]) -> Callable[..., Run]:
         @functools.wraps(work)
-        def prepare(call: CpuCall, a: Any) -> Step:
-            return functools.partial(work, call, a)
+        def prepare(ctx: Context, a: Any) -> Run:
+            return functools.partial(work, ctx, a)
 
         return primitive(agnostic=agnostic)(prepare)
 

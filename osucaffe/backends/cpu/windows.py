@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..tensor import Call, Shape, Tensor
+from ..tensor import Shape, Tensor
+from .registry import Context
 
 
 class Windows:
@@ -96,11 +97,11 @@ class PaddedImages(Windows):
     """Windows over images (channels, *extents), one after another: scratch holds the image whose
     windows are read, or added to, where that has padding."""
 
-    def __init__(self, call: Call, x: Tensor, y: Tensor, *window: Sequence[int]) -> None:
+    def __init__(self, ctx: Context, x: Tensor, y: Tensor, *window: Sequence[int]) -> None:
         """window: kernel, stride, pad, and dilation if there is one."""
         super().__init__(x.shape[2:], y.shape[2:], *window)
         self.channels = x.shape[1]
-        self._scratch = None if self.plain else call.temporary((self.channels, *self.padded))
+        self._scratch = None if self.plain else ctx.temporary((self.channels, *self.padded))
 
     def fill_padding(self, value: float) -> None:
         """Fill the padding: before the first image of a step (scratch holds anything then)."""

@@ -7,12 +7,15 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import BinaryIO
 
+from .. import primitives as ops
+from ..backend import Prepared
+from ..primitives.recording import Primitive
 from ..records import ScaledCrops
-from ..tensor import Call, Shape, Step, Tensor, sequence
+from ..tensor import Run, Shape, Step, Tensor, sequence
 from . import registry
 from .autotune.trial import trial_numbers
 from .autotune.tuner import Tuner
-from .call import CudaCall, Pending, Provider, TuningGpu
+from .call import Context, Pending, Provider, TuningGpu
 from .convolution.implicit_gemm import adds_gradient
 from .libraries import cudnn
 from .libraries.jpegs import Decoder, find_decoder
@@ -35,12 +38,12 @@ class Cuda(TuningGpu):
     """
 
     name = "cuda"
-    fuses_relu_backward = frozenset((
-        "average_pooling_backward", "convolution_backward_data", "dropout_backward",
-        "inner_product_backward_data", "lrn_backward", "max_pooling_backward", "split", "sum",
-    ))  # fmt: skip
+    fuses_relu_backward = (
+        ops.AveragePoolingBackward, ops.ConvolutionBackwardData, ops.DropoutBackward,
+        ops.InnerProductBackwardData, ops.LrnBackward, ops.MaxPoolingBackward, ops.Split, ops.Sum,
+    )  # fmt: skip
     gains = frozenset(("skip pixels", "normalize in pooling", "copy parts once", "sum outputs"))
-    overlaps = frozenset(("convolution_backward_filter", "inner_product_backward_filter", "total"))
+    overlaps = (ops.ConvolutionBackwardFilter, ops.InnerProductBackwardFilter, ops.Total)
     raw_records = True
     """A byte a pixel is quicker to upload than a float, and `transform` takes no time here."""
 
@@ -65,14 +68,14 @@ class Cuda(TuningGpu):
         """Where memory to try candidates on is copied from."""
         return self.upload(trial_numbers())
 
-    def tune(self, call: CudaCall, providers: Sequence[Provider]) -> Pending:
+    def tune(self, ctx: Context, providers: Sequence[Provider]) -> Pending:
         """Begin to choose among what these offer."""
-        return self.tuner.begin(call, providers)
+        return self.tuner.begin(ctx, providers)
 
-    def adds_gradient(self, call: Call) -> bool:
-        if call.name == "convolution_backward_data":
+    def adds_gradient(self, call: Primitive) -> bool:
+        if isinstance(call, ops.ConvolutionBackwardData):
             return adds_gradient(self, call)
-        return call.name in ("average_pooling_backward", "max_pooling_backward")
+        return isinstance(call, ops.AveragePoolingBackward | ops.MaxPoolingBackward)
 
     def image_decoder(self, *, always: bool) -> Decoder | None:
         """The device's JPEG engines, if it has any; always: else its multiprocessors."""
@@ -108,19 +111,19 @@ class Cuda(TuningGpu):
     # -- steps -----------------------------------------------------------------------------------
 
     @translate_oom
-    def prepare(self, calls: Iterable[Call]) -> list[Step]:
+    def prepare(self, calls: Iterable[Primitive]) -> list[Step]:
         """The steps that run calls. Layouts of their flexible tensors are chosen from here on."""
         with shared_interpreter():
-            steps = [translate_oom(step) for step in registry.prepare(self, calls)]
+            steps = [Step(translate_oom(run)) for run in registry.prepare(self, calls)]
         if "cudnn" in self.__dict__:  # made when it is first needed
             self.cudnn.forget()
         return steps
 
-    def arrange(self, calls: Sequence[tuple[Call, Step]]) -> list[Step]:
+    def arrange(self, calls: Sequence[Prepared]) -> list[Run]:
         """The steps of the calls in their order; some that may overlap others on another stream."""
         return arrange(self, calls)
 
-    def low_priority(self, step: Step) -> Step:
+    def low_priority(self, step: Run) -> Run:
         """A step that runs another behind what is enqueued so far, in the room that what follows
         leaves on the device; `join_low_priority` waits for it."""
         return on_other_stream(self, self.low_priority_stream, step)
@@ -131,6 +134,6 @@ class Cuda(TuningGpu):
         done.record(self.low_priority_stream)
         self.current.wait_event(done)
 
-    def capture(self, steps: Sequence[Step]) -> Step:
+    def capture(self, steps: Sequence[Run]) -> Run:
         """One step that runs these: as they are at first, then as one CUDA graph."""
         return translate_oom(capture(self, steps) if self.graphs else sequence(steps))

@@ -1,15 +1,18 @@
-"""Owns calls on a GPU; the candidates that compute one; and the providers that know these."""
+"""What calls are prepared with on a GPU; the candidates that compute one; and the providers that
+know these."""
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from ..tensor import Call, Step, Tensor, sequence
+from ..primitives.recording import Primitive
+from ..tensor import Run, Shape, Tensor, sequence
 from .gpu import Gpu
 from .layout import Layout, dtype_of, is_nhwc, is_row_major, with_layout
 from .passes.convert import convert
@@ -30,23 +33,45 @@ class TuningGpu(Gpu):
         """Where memory to try candidates on is copied from."""
 
     @abstractmethod
-    def tune(self, call: CudaCall, providers: Sequence[Provider]) -> Pending:
+    def tune(self, ctx: Context, providers: Sequence[Provider]) -> Pending:
         """Begin to choose among what these offer."""
 
 
-@dataclass(eq=False)
-class CudaCall(Call):
-    """A call with the backend that prepares it and the conversions around its step."""
+class Context:
+    """What a call is prepared with: the backend, scratch memory, and conversions around its step.
 
-    backend: TuningGpu = None  # type: ignore[assignment]
-    before: list[Step] = field(default_factory=list)
-    after: list[Step] = field(default_factory=list)
-    trial: LowPrecision | None = None
-    _substitutes: dict[tuple[int, bool, str], Tensor] = field(default_factory=dict)
+    trial: where the call is on stand-ins, what has the 16-bit copies of theirs.
+    """
 
-    def __getitem__(self, name: str) -> Any:
-        """One of its tensors (or lists of them) by name, or None."""
-        return self.reads.get(name, self.writes.get(name))
+    def __init__(
+        self, backend: TuningGpu, call: Primitive, trial: LowPrecision | None = None
+    ) -> None:
+        self.backend = backend
+        self.call: Any = call
+        self.before: list[Run] = []
+        self.after: list[Run] = []
+        self.trial = trial
+        self._substitutes: dict[tuple[Tensor, bool, str], Tensor] = {}
+
+    def copy(self) -> Context:
+        """The same, with scratch memory and conversions of its own."""
+        return self.of(self.call.changed(scratch=[]))
+
+    def of(self, call: Primitive) -> Context:
+        """A context for another call."""
+        return Context(self.backend, call, self.trial)
+
+    def replaced(self, **fields: Any) -> Context:
+        """The same for a call with other values in some fields: scratch memory and conversions are
+        one with these."""
+        ctx = copy.copy(self)
+        ctx.call = self.call.changed(**fields)
+        return ctx
+
+    def temporary(self, shape: Shape, dtype: str = "float32") -> Tensor:
+        """Scratch memory that lives only while the call runs."""
+        made: Tensor = self.call.temporary(shape, dtype)
+        return made
 
     def choose_layouts(self, *tensors: Tensor | None) -> None:
         """Choose the layouts of tensors that are still open."""
@@ -57,25 +82,6 @@ class CudaCall(Call):
     def tune(self, providers: Sequence[Provider]) -> Pending:
         """Let the tuner choose among what these offer."""
         return self.backend.tune(self, providers)
-
-    def inner(
-        self, name: str, reads: dict[str, Any], writes: dict[str, Any], settings: dict[str, Any]
-    ) -> CudaCall:
-        """A call that is a part of this one."""
-        return CudaCall(
-            f"{self.name} {name}", reads, writes, settings, self.layer, frozenset(), self.scratch,
-            backend=self.backend, trial=self.trial,
-        )  # fmt: skip
-
-    def copy(self) -> CudaCall:
-        """The same call, with scratch memory and conversions of its own."""
-        return replace(self, scratch=[], before=[], after=[], _substitutes={})
-
-    def needed(self, name: str) -> Tensor:
-        """One of its tensors, which it must have."""
-        tensor: Tensor = self[name]
-        assert tensor is not None, name
-        return tensor
 
     def low_precision(self, parameter: Tensor) -> Tensor:
         """A parameter in the precision's type: see `Cuda.low_precision`."""
@@ -95,16 +101,15 @@ class CudaCall(Call):
         dtype = dtype or dtype_of(tensor)
         if (is_nhwc if nhwc else is_row_major)(tensor) and dtype == dtype_of(tensor):
             return tensor
-        key = (id(tensor), nhwc, dtype)
+        key = (tensor, nhwc, dtype)
         if key not in self._substitutes:
-            layout = Layout(tensor.shape, dtype, nhwc and len(tensor.shape) > 2)
-            substitute = with_layout(self.temporary(tensor.shape, tensor.dtype), layout)
-            if any(tensor is each for each in self.read_tensors()):
+            call, layout = self.call, Layout(tensor.shape, dtype, nhwc and len(tensor.shape) > 2)
+            substitute = with_layout(call.temporary(tensor.shape, tensor.dtype), layout)
+            if tensor in call.read_tensors():
                 self.before.append(convert(tensor, substitute))
-            for name, value in self.writes.items():
-                if any(tensor is each for each in (value if isinstance(value, list) else [value])):
-                    added = name in self.accumulates
-                    self.after.append(convert(substitute, tensor, accumulate=added))
+            if tensor in call.written_tensors():
+                added = any(getattr(call, name) is tensor for name in call.accumulates)
+                self.after.append(convert(substitute, tensor, accumulate=added))
             self._substitutes[key] = substitute
         return self._substitutes[key]
 
@@ -119,7 +124,7 @@ class Candidate:
     """
 
     name: str
-    make: Callable[[CudaCall], Step]
+    make: Callable[[Context], Run]
     estimate: float = 0.0
 
 
@@ -149,16 +154,16 @@ class Provider:
         """Those that this device can run, the most promising first."""
         raise NotImplementedError
 
-    def build(self, call: CudaCall) -> None:
+    def build(self, ctx: Context) -> None:
         """Begin to build what the candidates need, in the background: kernels begin to be compiled
         when a step is made that launches them."""
         for candidate in self.candidates():
-            candidate.make(call.copy())
+            candidate.make(ctx.copy())
 
-    def build_named(self, call: CudaCall, name: str) -> None:
+    def build_named(self, ctx: Context, name: str) -> None:
         """Begin to build what the candidate of this name needs."""
         if found := self.named(name):
-            found.make(call.copy())
+            found.make(ctx.copy())
 
     def chosen(self, name: str) -> None:
         """What to do when the candidate of this name was chosen, and others may go."""
@@ -182,7 +187,7 @@ class Kernels(Provider):
         self,
         name: str,
         configs: Callable[[], Sequence[Any]],
-        make: Callable[[Any, CudaCall], Step],
+        make: Callable[[Any, Context], Run],
         estimate: Callable[[Any], float] = lambda config: 0.0,
     ) -> None:
         self.name, self.make, self._estimate = name, make, estimate
@@ -197,16 +202,16 @@ class Kernels(Provider):
 class Followed(Provider):
     """Another's candidates, each with a step of the call behind it."""
 
-    def __init__(self, provider: Provider, step: Callable[[CudaCall], Step]) -> None:
+    def __init__(self, provider: Provider, step: Callable[[Context], Run]) -> None:
         self.name, self.eager, self.unless = provider.name, provider.eager, provider.unless
         self.of_library = provider.of_library
         self._provider, self._step = provider, step
 
-    def build(self, call: CudaCall) -> None:
-        self._provider.build(call)
+    def build(self, ctx: Context) -> None:
+        self._provider.build(ctx)
 
-    def build_named(self, call: CudaCall, name: str) -> None:
-        self._provider.build_named(call, name)
+    def build_named(self, ctx: Context, name: str) -> None:
+        self._provider.build_named(ctx, name)
 
     def chosen(self, name: str) -> None:
         self._provider.chosen(name)
@@ -223,8 +228,8 @@ class Followed(Provider):
         return found and self._followed(found)
 
     def _followed(self, candidate: Candidate) -> Candidate:
-        def make(call: CudaCall) -> Step:
-            return sequence([candidate.make(call), self._step(call)])
+        def make(ctx: Context) -> Run:
+            return sequence([candidate.make(ctx), self._step(ctx)])
 
         return replace(candidate, make=make)
 
@@ -246,10 +251,10 @@ def spares(providers: list[Provider]) -> list[Provider]:
 class Pending:
     """A call whose candidates are being built. choose: chooses among them."""
 
-    choose: Callable[[CudaCall, Sequence[Provider]], Candidate]
-    call: CudaCall
+    choose: Callable[[Context, Sequence[Provider]], Candidate]
+    ctx: Context
     providers: Sequence[Provider]
 
-    def step(self) -> Step:
+    def step(self) -> Run:
         """The step of the fastest candidate."""
-        return self.choose(self.call, self.providers).make(self.call)
+        return self.choose(self.ctx, self.providers).make(self.ctx)

@@ -1,9 +1,9 @@
 """Owns the table of the primitives on the GPU, and the memory orders that each may be given.
 
-An implementation is a function `(call, a) -> Step`, given the arguments `a` as the primitive
-declares them. What it registers with says how their tensors lie in memory:
+An implementation is a function `(ctx, a) -> Step` of a call `a`. What it registers with says how
+the call's tensors lie in memory:
 
-    "own"   as they lie: it looks at the layouts itself (and may call `call.in_layout`)
+    "own"   as they lie: it looks at the layouts itself (and may call `ctx.in_layout`)
     "flat"  all in one memory order, of any element types
     "row"   row-major
     "plain" row-major, of the element types that they declare: for kernels that know no other
@@ -17,12 +17,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable
 
-from ..primitives.recording import arguments
-from ..tensor import Call, Step, map_tensors, sequence
-from .call import CudaCall, Pending, TuningGpu
+from ..primitives.recording import Primitive
+from ..tensor import Run, Tensor, sequence
+from .call import Context, Pending, TuningGpu
 from .layout import Layout, is_nhwc, is_row_major
 
-__all__ = ["CudaCall", "primitive"]
+__all__ = ["Context", "primitive"]
 
 MODULES = (
     "detection", "formulas", "losses", "movement", "normalization", "pooling", "products",
@@ -32,7 +32,7 @@ MODULES = (
 
 
 Order = str
-Function = Callable[..., "Step | Pending"]
+Function = Callable[..., "Run | Pending"]
 IMPLEMENTATIONS: dict[str, tuple[Function, Order]] = {}
 
 
@@ -57,20 +57,16 @@ def load() -> None:
         importlib.import_module(f".primitives.{module}", __package__)
 
 
-def prepare(backend: TuningGpu, calls: Iterable[Call]) -> list[Step]:
-    """The steps that run these calls on this backend: first the layouts of all are chosen, and what
-    is to be timed begins to be built; then each gets its step."""
+def prepare(backend: TuningGpu, calls: Iterable[Primitive]) -> list[Run]:
+    """What runs these calls on this backend: first the layouts of all are chosen, and what is to be
+    timed begins to be built; then each gets its step."""
     return [finish() for finish in [_begin(backend, call) for call in calls]]
 
 
-def _begin(backend: TuningGpu, call: Call) -> Callable[[], Step]:
+def _begin(backend: TuningGpu, call: Primitive) -> Callable[[], Run]:
     """Choose the layouts of a call's tensors. Returns what gives its step."""
     function, order = IMPLEMENTATIONS[call.name]
-    inner = CudaCall(
-        call.name, call.reads, call.writes, call.settings, call.layer, call.accumulates,
-        call.scratch, backend=backend,
-    )  # fmt: skip
-    given = call.reads | call.writes
+    ctx, given = Context(backend, call), call
     tensors = [*call.written_tensors(), *call.read_tensors()]
     if not call.name.startswith(("copy", "inner_product")):  # `convert` looks at the layout
         for tensor in tensors:
@@ -82,20 +78,16 @@ def _begin(backend: TuningGpu, call: Call) -> Callable[[], Step]:
         # In one order: that of the first tensor in which there is a difference, an output's first.
         deep = [tensor for tensor in tensors if not (is_nhwc(tensor) and is_row_major(tensor))]
         nhwc = order == "nhwc" or (order == "flat" and bool(deep) and is_nhwc(deep[0]))
-        given = {
-            name: map_tensors(
-                lambda tensor: inner.in_layout(
-                    tensor, nhwc=nhwc, dtype=tensor.dtype if order == "plain" else None
-                ),
-                value,
-            )
-            for name, value in given.items()
-        }
-    found = function(inner, arguments(call.name, given, call.settings))
 
-    def finish() -> Step:
+        def in_order(field: str, tensor: Tensor) -> Tensor:
+            dtype = tensor.dtype if order == "plain" else None
+            return ctx.in_layout(tensor, nhwc=nhwc, dtype=dtype)
+
+        given = call.on(in_order)
+    found = function(ctx, given)
+
+    def finish() -> Run:
         step = found.step() if isinstance(found, Pending) else found
-        call.implementation = inner.implementation
-        return sequence([*inner.before, step, *inner.after])
+        return sequence([*ctx.before, step, *ctx.after])
 
     return finish

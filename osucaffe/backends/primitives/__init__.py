@@ -1,122 +1,120 @@
-"""Owns the list of primitives: the name, tensors and settings of each, the same on every backend.
+"""All primitives: the name, tensors and settings of each, the same on every backend.
 
-A layer calls them on a `Program`, which records the call instead of running it. A backend has, for
-each name, a function `name(call, args) -> Step` that prepares the call, given the arguments as an
-object of the class that declares them: it may choose the layout of flexible tensors and ask for
-scratch; the step it returns reads `tensor.array` (or `.address`) only when it runs, because memory
-is placed in between.
+A layer calls them on a `Program`, which records the call, an object of the primitive's class,
+instead of running it. A backend has, for each name, a function that prepares such a call: it may
+choose the layout of flexible tensors and ask for scratch; what it returns reads `tensor.array` (or
+`.address`) only when it runs, because memory is placed in between.
 
 Each family has a file; `recording.py` says how a declaration is read.
 """
 
-from . import (
-    detection,
-    formulas,
-    losses,
-    movement,
-    normalization,
-    pooling,
-    products,
-    records,
-    recurrence,
-    regions,
-    solvers,
-)
-from .recording import PRIMITIVES, Recorder, recorded
+# ruff: noqa: F403, F405 (it has all that its modules declare)
 
-__all__ = ["NAMES", "Program"]
+from .detection import *
+from .formulas import *
+from .losses import *
+from .movement import *
+from .normalization import *
+from .pooling import *
+from .products import *
+from .recording import PRIMITIVES, Recorder, recorded
+from .recording import Primitive as Primitive
+from .records import *
+from .recurrence import *
+from .regions import *
+from .solvers import *
 
 
 class Program(Recorder):
     """A list of calls in the making, with a method for each primitive."""
 
-    fill = recorded(movement.Fill)
-    copy = recorded(movement.Copy)
-    concat = recorded(movement.Concat)
-    split = recorded(movement.Split)
-    permute = recorded(movement.Permute)
-    crop = recorded(movement.Crop)
-    crop_backward = recorded(movement.CropBackward)
-    gather = recorded(movement.Gather)
-    gather_backward = recorded(movement.GatherBackward)
-    gather_gradient = recorded(movement.GatherGradient)
-    positions = recorded(movement.Positions)
-    top_k = recorded(movement.TopK)
-    collective = recorded(movement.Collective)
-    host = recorded(movement.Host)
+    fill = recorded(Fill)
+    copy = recorded(Copy)
+    concat = recorded(Concat)
+    split = recorded(Split)
+    permute = recorded(Permute)
+    crop = recorded(Crop)
+    crop_backward = recorded(CropBackward)
+    gather = recorded(Gather)
+    gather_backward = recorded(GatherBackward)
+    gather_gradient = recorded(GatherGradient)
+    positions = recorded(Positions)
+    top_k = recorded(TopK)
+    collective = recorded(Collective)
+    host = recorded(Host)
 
-    transform = recorded(records.Transform)
-    next_row = recorded(records.NextRow)
-    cached_batch = recorded(records.CachedBatch)
-    cached_rows = recorded(records.CachedRows)
+    transform = recorded(Transform)
+    next_row = recorded(NextRow)
+    cached_batch = recorded(CachedBatch)
+    cached_rows = recorded(CachedRows)
 
-    elementwise = recorded(formulas.Elementwise)
-    broadcast = recorded(formulas.Broadcast)
-    reduce = recorded(formulas.Reduce)
-    reduce_gradient = recorded(formulas.ReduceGradient)
-    sum = recorded(formulas.Sum)
-    dropout = recorded(formulas.Dropout)
-    dropout_backward = recorded(formulas.DropoutBackward)
-    relu = recorded(formulas.Relu)
-    relu_backward = recorded(formulas.ReluBackward)
+    elementwise = recorded(Elementwise)
+    broadcast = recorded(Broadcast)
+    reduce = recorded(Reduce)
+    reduce_gradient = recorded(ReduceGradient)
+    sum = recorded(Sum)
+    dropout = recorded(Dropout)
+    dropout_backward = recorded(DropoutBackward)
+    relu = recorded(Relu)
+    relu_backward = recorded(ReluBackward)
 
-    convolution = recorded(products.Convolution)
-    convolution_backward_data = recorded(products.ConvolutionBackwardData)
-    convolution_backward_filter = recorded(products.ConvolutionBackwardFilter)
-    inner_product = recorded(products.InnerProduct)
-    inner_product_backward_data = recorded(products.InnerProductBackwardData)
-    inner_product_backward_filter = recorded(products.InnerProductBackwardFilter)
-    im2col = recorded(products.Im2col)
-    im2col_backward = recorded(products.Im2colBackward)
+    convolution = recorded(Convolution)
+    convolution_backward_data = recorded(ConvolutionBackwardData)
+    convolution_backward_filter = recorded(ConvolutionBackwardFilter)
+    inner_product = recorded(InnerProduct)
+    inner_product_backward_data = recorded(InnerProductBackwardData)
+    inner_product_backward_filter = recorded(InnerProductBackwardFilter)
+    im2col = recorded(Im2col)
+    im2col_backward = recorded(Im2colBackward)
 
-    max_pooling = recorded(pooling.MaxPooling)
-    max_pooling_backward = recorded(pooling.MaxPoolingBackward)
-    unpooling = recorded(pooling.Unpooling)
-    unpooling_backward = recorded(pooling.UnpoolingBackward)
-    interpolation = recorded(pooling.Interpolation)
-    interpolation_backward = recorded(pooling.InterpolationBackward)
-    average_pooling = recorded(pooling.AveragePooling)
-    average_pooling_backward = recorded(pooling.AveragePoolingBackward)
-    stochastic_pooling = recorded(pooling.StochasticPooling)
+    max_pooling = recorded(MaxPooling)
+    max_pooling_backward = recorded(MaxPoolingBackward)
+    unpooling = recorded(Unpooling)
+    unpooling_backward = recorded(UnpoolingBackward)
+    interpolation = recorded(Interpolation)
+    interpolation_backward = recorded(InterpolationBackward)
+    average_pooling = recorded(AveragePooling)
+    average_pooling_backward = recorded(AveragePoolingBackward)
+    stochastic_pooling = recorded(StochasticPooling)
 
-    roi_max_pooling = recorded(regions.RoiMaxPooling)
-    roi_max_pooling_backward = recorded(regions.RoiMaxPoolingBackward)
-    roi_average_pooling = recorded(regions.RoiAveragePooling)
-    roi_average_pooling_backward = recorded(regions.RoiAveragePoolingBackward)
-    roi_sampling = recorded(regions.RoiSampling)
-    roi_sampling_backward = recorded(regions.RoiSamplingBackward)
-    roi_warping_rois_backward = recorded(regions.RoiWarpingRoisBackward)
-    hardest = recorded(regions.Hardest)
+    roi_max_pooling = recorded(RoiMaxPooling)
+    roi_max_pooling_backward = recorded(RoiMaxPoolingBackward)
+    roi_average_pooling = recorded(RoiAveragePooling)
+    roi_average_pooling_backward = recorded(RoiAveragePoolingBackward)
+    roi_sampling = recorded(RoiSampling)
+    roi_sampling_backward = recorded(RoiSamplingBackward)
+    roi_warping_rois_backward = recorded(RoiWarpingRoisBackward)
+    hardest = recorded(Hardest)
 
-    lrn = recorded(normalization.Lrn)
-    lrn_backward = recorded(normalization.LrnBackward)
-    batch_norm_statistics = recorded(normalization.BatchNormStatistics)
-    batch_norm = recorded(normalization.BatchNorm)
-    batch_norm_backward = recorded(normalization.BatchNormBackward)
-    batch_norm_pooling = recorded(normalization.BatchNormPooling)
-    batch_norm_pooling_backward = recorded(normalization.BatchNormPoolingBackward)
-    softmax = recorded(normalization.Softmax)
-    softmax_backward = recorded(normalization.SoftmaxBackward)
+    lrn = recorded(Lrn)
+    lrn_backward = recorded(LrnBackward)
+    batch_norm_statistics = recorded(BatchNormStatistics)
+    batch_norm = recorded(BatchNorm)
+    batch_norm_backward = recorded(BatchNormBackward)
+    batch_norm_pooling = recorded(BatchNormPooling)
+    batch_norm_pooling_backward = recorded(BatchNormPoolingBackward)
+    softmax = recorded(Softmax)
+    softmax_backward = recorded(SoftmaxBackward)
 
-    recurrent = recorded(recurrence.Recurrent)
-    recurrent_backward = recorded(recurrence.RecurrentBackward)
+    recurrent = recorded(Recurrent)
+    recurrent_backward = recorded(RecurrentBackward)
 
-    softmax_loss = recorded(losses.SoftmaxLoss)
-    softmax_loss_backward = recorded(losses.SoftmaxLossBackward)
-    accuracy = recorded(losses.Accuracy)
-    total = recorded(losses.Total)
+    softmax_loss = recorded(SoftmaxLoss)
+    softmax_loss_backward = recorded(SoftmaxLossBackward)
+    accuracy = recorded(Accuracy)
+    total = recorded(Total)
 
-    match_boxes = recorded(detection.MatchBoxes)
-    multibox_losses = recorded(detection.MultiboxLosses)
-    multibox_losses_backward = recorded(detection.MultiboxLossesBackward)
-    mine_boxes = recorded(detection.MineBoxes)
-    decode_boxes = recorded(detection.DecodeBoxes)
-    detect_boxes = recorded(detection.DetectBoxes)
-    evaluate_boxes = recorded(detection.EvaluateBoxes)
+    match_boxes = recorded(MatchBoxes)
+    multibox_losses = recorded(MultiboxLosses)
+    multibox_losses_backward = recorded(MultiboxLossesBackward)
+    mine_boxes = recorded(MineBoxes)
+    decode_boxes = recorded(DecodeBoxes)
+    detect_boxes = recorded(DetectBoxes)
+    evaluate_boxes = recorded(EvaluateBoxes)
 
-    sum_of_squares = recorded(solvers.SumOfSquares)
-    segment_sums = recorded(solvers.SegmentSums)
-    update = recorded(solvers.Update)
+    sum_of_squares = recorded(SumOfSquares)
+    segment_sums = recorded(SegmentSums)
+    update = recorded(Update)
 
 
 NAMES = list(PRIMITIVES)

@@ -27,9 +27,9 @@ class MatchBoxes(Coded):
 
     The boxes are the priors (location None, L = 1), or what location says. Of several to a
     prior, box l takes truth of label l only (background: none). First the pair of the greatest
-    overlap (intersection over union, above 1e-6) is matched, and so on while there is truth
-    left; then, with a threshold, each box that is left takes the truth that it overlaps most,
-    if that is enough. overlap (N, L, P): with the match, or else the greatest.
+    iou (intersection over union, above 1e-6) is matched, and so on while there is truth left; then,
+    with a threshold, each box that is left takes the truth that it overlaps most, if that is
+    enough. iou (N, L, P): with the match, or else the greatest.
     difficult: whether difficult truth counts. inside: ignore boxes that reach beyond the image.
     """
 
@@ -37,7 +37,7 @@ class MatchBoxes(Coded):
     truth: Read
     location: Read | None
     match: Write
-    overlap: Write
+    iou: Write
     background: int
     difficult: bool
     threshold: float | None
@@ -95,7 +95,7 @@ class MultiboxLossesBackward(Multibox):
 class MineBoxes(Primitive):
     """negative (N, P) = 1 for priors without match whose losses (N, P) are the highest.
 
-    Of each item: as many as int(matches * ratio), among those with an overlap below
+    Of each item: as many as int(matches * ratio), among those with an iou below
     most_overlap. hard: the `size` highest of all priors; matches that are not among them are
     undone. boxes (N or 1, P, 4): before it takes the highest, hard thins these by
     `detect_boxes`' rule (threshold, top_k; those smaller than 1e-5 are left out). Of equals the
@@ -104,7 +104,7 @@ class MineBoxes(Primitive):
 
     loss: Read
     match: ReadWrite
-    overlap: Read
+    iou: Read
     boxes: Read | None
     negative: Write
     hard: bool

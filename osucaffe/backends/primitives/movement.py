@@ -195,3 +195,8 @@ class Host(Primitive):
     function: Callable[..., None]
     feed: bool = False
     uploads: bool = True
+
+
+def is_feed(call: Primitive) -> bool:
+    """Whether it brings input."""
+    return isinstance(call, Host) and call.feed

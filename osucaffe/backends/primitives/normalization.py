@@ -8,7 +8,7 @@ from ..tensor import Tensor
 from .pooling import PoolingWindow
 from .recording import FusedRead, Gradient, Primitive, Read, Reads, ReadWrite, Write
 
-FusedExtents = tuple[int, int]
+FusedExtents = tuple[int, ...]
 
 
 class Neighbourhood(Primitive, abstract=True, kw_only=True):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .recording import FusedCall, FusedRead, FusedWrite, Gradient, Primitive, Read, Write
+from .formulas import Elementwise
+from .recording import FusedRead, FusedWrite, Gradient, Primitive, Read, Write
+
+FusedActivation = Elementwise
 
 
 class ConvolutionWindow(Primitive, abstract=True, kw_only=True):
@@ -30,7 +33,7 @@ class Convolution(ConvolutionWindow):
     y: Write
     addend: FusedRead | None = None
     relu: float | None = None
-    activation: FusedCall | None = None
+    activation: FusedActivation | None = None
     sums: FusedWrite | None = None
 
 
@@ -75,7 +78,7 @@ class InnerProduct(Flattening):
     b: Read | None
     y: Write
     relu: float | None = None
-    activation: FusedCall | None = None
+    activation: FusedActivation | None = None
 
 
 class InnerProductBackwardData(Flattening):

@@ -1,21 +1,23 @@
-"""Owns what a declaration of a primitive is, and the list of calls that layers record.
+"""What a primitive is: a class of calls, whose fields are its arguments; and the list of calls that
+layers record.
 
-A primitive is a class of its arguments, so that its signature stands in one place: layers give
-them to a method of `Program`, and each backend's function gets the object. The annotation of an
-argument is its role: Read, Write, ReadWrite (read, then written in place), or Gradient (a
-parameter's gradient: overwritten, or added to when `call.accumulates` names it). `Reads`, `Writes`
-are lists; `... | None` may be None; all others are settings. Axes count from the first, 0. What
-begins with Fused is given by the fusion pass alone, for backends that say that they fuse; in other
-calls it is not there at all.
+An object of such a class is a call, from the layer that records it through every pass to the
+backend that prepares it. The annotation of a field is its role: Read, Write, ReadWrite (read, then
+written in place), or Gradient (a parameter's gradient: overwritten, or added to when `accumulates`
+names it). `Reads`, `Writes` are lists; `... | None` may be None; all others are settings. Axes
+count from the first, 0. What begins with Fused is given by passes alone, for backends that say that
+they fuse.
 """
 
 from __future__ import annotations
 
+import copy
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Concatenate, ParamSpec, dataclass_transform
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, ClassVar, Concatenate, ParamSpec, Self, dataclass_transform
 
-from ..tensor import Call, Tensor
+from ..tensor import Shape, Tensor, map_tensors, tensors_in
 
 Read = Tensor
 Write = Tensor
@@ -28,7 +30,6 @@ FusedRead = Tensor
 FusedReads = list["Tensor | None"]
 FusedWrite = Tensor
 FusedFlag = bool
-FusedCall = Call
 _READ = ("Read", "ReadWrite", "FusedRead")
 _WRITTEN = ("Write", "ReadWrite", "Gradient", "FusedWrite")
 
@@ -37,53 +38,117 @@ PRIMITIVES: dict[str, type[Primitive]] = {}
 """Every primitive by its name, in the order in which they are declared."""
 
 
-@dataclass_transform()
+@dataclass_transform(eq_default=False)
 class Primitive:
-    """The arguments of one call, declared as the fields of a dataclass are: in their order; those
-    of a class with `kw_only`, or behind `_: KW_ONLY`, are given by name only. (They are no
-    dataclasses because a hundred of these take 20 ms to make, at each start.) An `abstract` class
-    is no primitive, but has the arguments that several share.
+    """A call. Its arguments are declared as the fields of a dataclass are: in their order; those of
+    a class with `kw_only`, or behind `_: KW_ONLY`, are given by name only. (They are no dataclasses
+    because a hundred of these take 20 ms to make, at each start.) An `abstract` class is no
+    primitive, but has the arguments that several share.
 
-    name: of the primitive, which is the class's in other letters (TopK is `top_k`); kinds: what its
-    fields are annotated as (`Read` of `Reads | None`); fused: those that only the fusion pass
-    gives; positional: those that need no name.
+    Of the class: name, which is the class's in other letters (TopK is `top_k`); roles: what each
+    field is annotated as (`Read` of `Reads | None`); read_fields, written_fields: those that are
+    tensors; positional: those that need no name.
+
+    Of a call:
+    layer: what messages call the layer that recorded it; others may be called the same.
+    position: that layer's place in its net (-1: it is no layer's call).
+    accumulates: the fields to add to instead of overwriting. The recorder sets it for parameter
+    gradients that an earlier call (or sub-iteration) has already written.
+    overlap: how many of the following calls this one may overlap with (0: it runs in its turn).
+    held: whether such a call begins only when the next of them that is not held does.
+    fused: calls that went in fusion: it does their work besides.
+    trades: calls that stay, but with which it has exchanged work, or its turn.
+    scratch: memory that lives only while it runs.
+    implementation: what computes it, as its backend calls it, once that has prepared it ("": there
+    was no choice).
     """
 
     name: ClassVar[str]
-    kinds: ClassVar[dict[str, str]] = {}
-    fused: ClassVar[frozenset[str]]
+    roles: ClassVar[dict[str, str]] = {}
+    read_fields: ClassVar[tuple[str, ...]]
+    written_fields: ClassVar[tuple[str, ...]]
     positional: ClassVar[tuple[str, ...]] = ()
 
+    layer = ""
+    position = -1
+    accumulates: frozenset[str] = frozenset()
+    overlap = 0
+    held = False
+    implementation = ""
+
     def __init_subclass__(cls, abstract: bool = False, kw_only: bool = False) -> None:
-        cls.kinds = dict(cls.kinds)
+        cls.roles = dict(cls.roles)
         # Annotations are strings here (`from __future__ import annotations`).
         for name, annotation in vars(cls).get("__annotations__", {}).items():
             if annotation == "KW_ONLY":
                 kw_only = True
                 continue
-            cls.kinds[name] = annotation.split(" ")[0].removesuffix("s")
+            cls.roles[name] = annotation.split(" ")[0].removesuffix("s")
             if not kw_only:
                 cls.positional += (name,)
-        cls.fused = frozenset(name for name, kind in cls.kinds.items() if kind.startswith("Fused"))
+        cls.read_fields = tuple(name for name, role in cls.roles.items() if role in _READ)
+        cls.written_fields = tuple(name for name, role in cls.roles.items() if role in _WRITTEN)
         cls.name = re.sub("(?<=.)(?=[A-Z])", "_", cls.__name__).lower()
         if not abstract:
             PRIMITIVES[cls.name] = cls
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         given = dict(zip(self.positional, args, strict=False))
-        wrong = [name for name in kwargs if name in given or name not in self.kinds]
+        wrong = [name for name in kwargs if name in given or name not in self.roles]
         missing = [
             name
-            for name in self.kinds
+            for name in self.roles
             if name not in given and name not in kwargs and not hasattr(self, name)
         ]
         if wrong or missing or len(args) > len(self.positional):
             raise TypeError(f"{self.name}: wrong arguments {wrong}, missing arguments {missing}")
         vars(self).update(given, **kwargs)
+        self.fused: list[Primitive] = []
+        self.trades: list[Primitive] = []
+        self.scratch: list[Tensor] = []
         self.check()
 
     def check(self) -> None:
         """Raise ValueError where an argument has a value that it cannot have."""
+
+    def __repr__(self) -> str:
+        return f"{self.name} of {self.layer or 'no layer'}"
+
+    def read_tensors(self) -> Iterator[Tensor]:
+        """The tensors that it reads, those in lists, too."""
+        return tensors_in(getattr(self, name) for name in self.read_fields)
+
+    def written_tensors(self) -> Iterator[Tensor]:
+        """The tensors that it writes."""
+        return tensors_in(getattr(self, name) for name in self.written_fields)
+
+    def fuse(self, other: Primitive) -> None:
+        """Note that it does what another call did, which goes."""
+        self.fused += [other, *other.fused]
+        self.trades += other.trades
+
+    def trade(self, *others: Primitive) -> None:
+        """Note that it does a part of what others did, or that they have changed turns."""
+        self.trades += others
+
+    def temporary(self, shape: Shape, dtype: str = "float32") -> Tensor:
+        """Scratch memory that lives only while this call runs."""
+        tensor = Tensor(shape, dtype, f"{self.layer}.{self.name}.scratch")
+        self.scratch.append(tensor)
+        return tensor
+
+    def changed(self, **fields: Any) -> Self:
+        """The same call with other values in some fields; its scratch memory is one with this."""
+        call = copy.copy(self)
+        vars(call).update(fields)
+        return call
+
+    def on(self, function: Callable[[str, Tensor], Tensor]) -> Self:
+        """The same call on what a function gives for the field and the tensor of each."""
+        fields = (*self.read_fields, *self.written_fields)
+        return self.changed(
+            **{name: map_tensors(partial(function, name), getattr(self, name)) for name in fields}
+        )
 
 
 _Arguments = ParamSpec("_Arguments")
@@ -104,54 +169,46 @@ def recorded(
 class Recorder:
     """A list of calls in the making.
 
-    layer, position: of the layer that is being recorded, as a Call has them (see `enter`).
+    layer, position: of the layer that is being recorded, as a call has them (see `enter`).
     accumulate: add to every parameter gradient (a further sub-iteration of `iter_size`).
     """
 
     def __init__(self, *, accumulate: bool = False) -> None:
-        self.calls: list[Call] = []
+        self.calls: list[Primitive] = []
         self.enter()
         self.accumulate = accumulate
-        self._written: set[int] = set()
+        self._written: set[Tensor] = set()
 
     def enter(self, layer: str = "", position: int = -1) -> None:
         """What is recorded from now on is this layer's; by default no layer's."""
         self.layer, self.position = layer, position
 
-    def record(self, arguments: Primitive) -> None:
-        """Append a call of a primitive, unless nothing that it writes has elements. ValueError for
-        an argument that is not a layer's."""
-        given = {name: getattr(arguments, name) for name in arguments.kinds}
-        # A layer may go on with its list: a call keeps what it held.
-        given |= {name: [*value] for name, value in given.items() if isinstance(value, list)}
-        for name in arguments.fused:
-            if given.pop(name):
-                raise ValueError(f"{arguments.name}: only the fusion pass gives {name}")
-        kinds = {
-            name: kind for name, kind in arguments.kinds.items() if given.get(name) is not None
-        }
-        reads = {name: given[name] for name, kind in kinds.items() if kind in _READ}
-        writes = {name: given[name] for name, kind in kinds.items() if kind in _WRITTEN}
-        settings = {name: value for name, value in given.items() if name not in reads | writes}
-        call = Call(arguments.name, reads, writes, settings, self.layer, position=self.position)
+    def record(self, call: Primitive) -> None:
+        """Append a call, unless nothing that it writes has elements. ValueError for an argument
+        that is not a layer's."""
+        call.layer, call.position = self.layer, self.position
+        for name, role in call.roles.items():
+            value = getattr(call, name)
+            if value and role.startswith("Fused"):
+                raise ValueError(f"{call.name}: only the fusion pass gives {name}")
+            if isinstance(value, list):  # which the layer may change: a call keeps what it held
+                setattr(call, name, [*value])
         written = [*call.written_tensors()]
-        if written and call.name != "host" and not any(tensor.count for tensor in written):
-            return
-        self.add(call, [name for name in writes if kinds[name] == "Gradient"])
+        if call.name == "host" or not written or any(tensor.count for tensor in written):
+            self.add(call)
 
-    def add(self, call: Call, gradients: Sequence[str] = ()) -> None:
+    def add(self, call: Primitive) -> None:
         """Append a call. A gradient that was written before (shared parameters) is added to."""
         call.accumulates = frozenset(
-            name for name in gradients if self.accumulate or self.has_written(call.writes[name])
+            name
+            for name, role in call.roles.items()
+            if role == "Gradient"
+            and (gradient := getattr(call, name)) is not None
+            and (self.accumulate or self.has_written(gradient))
         )
-        self._written.update(id(tensor.owner) for tensor in call.written_tensors())
+        self._written.update(tensor.owner for tensor in call.written_tensors())
         self.calls.append(call)
 
     def has_written(self, tensor: Tensor) -> bool:
         """Whether a call recorded so far writes this tensor (or the one that it views)."""
-        return id(tensor.owner) in self._written
-
-
-def arguments(name: str, *given: Mapping[str, Any]) -> Primitive:
-    """The arguments of a primitive as it declares them, from mappings of their names."""
-    return PRIMITIVES[name](**{key: value for each in given for key, value in each.items()})
+        return tensor.owner in self._written

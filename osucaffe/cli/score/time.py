@@ -16,6 +16,7 @@ from typing import Any
 
 from ... import log
 from ...backends.cores import computing_threads
+from ...backends.primitives.movement import is_feed
 from ...errors import UserError
 from ...graph.flops import by_layer, bytes_moved, flops
 from ...graph.passes.verify import SWITCH
@@ -167,7 +168,7 @@ def _count(net: Net, layers: list[Layer]) -> None:
                 for call in calls
                 if call.implementation and flops(call)
             ]
-            computing = (call for call in calls if not call.settings.get("feed"))
+            computing = (call for call in calls if not is_feed(call))
             cost.nbytes = bytes_moved(computing, net.backend.nbytes)
 
 

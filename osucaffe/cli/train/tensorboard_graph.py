@@ -67,7 +67,7 @@ def _settings(layer: Layer) -> dict[str, str]:
             texts = [value] if many else list(value)
             settings[field.name] = ", ".join(" ".join(str(text).split()) for text in texts)
     if layer.parameters:
-        settings["parameters"] = ", ".join(str(blob.shape) for blob in layer.parameters)
+        settings |= {"parameters": ", ".join(str(blob.shape) for blob in layer.parameters)}
     return settings
 
 

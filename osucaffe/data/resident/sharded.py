@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...backends.backend import Backend
-from ...backends.tensor import Step, Tensor
+from ...backends.tensor import Run, Tensor
 from ..streams.order import consecutive
 from .memory_limit import log_refusal, log_stay
 from .slots import SHARE_LEFT, Form, RecordSlots
@@ -56,7 +56,7 @@ class ShardedSlots(RecordSlots):
         self.parts = [self._shards[neighbours.rank]]
         self._batches = [Tensor((2 * batch, *shape), dtype, "cache")]
         self.table = Tensor((ranks,), "int64", "cache.addresses", persistent=True)
-        self._pending: list[tuple[Step, np.ndarray]] = []
+        self._pending: list[tuple[Run, np.ndarray]] = []
         self._addresses: list[int] = []
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...backends.backend import Backend
-from ...backends.tensor import Shape, Step, Tensor
+from ...backends.tensor import Run, Shape, Tensor
 from ...errors import UserError
 from ..streams.order import consecutive
 from .memory_limit import log_refusal, log_stay
@@ -49,7 +49,7 @@ class RecordSlots:
         self.parts = [Tensor((rows, *shape), dtype, "cache") for shape, dtype in forms]
         self.has = np.zeros(count, bool)
         self.labels = np.zeros(count, np.int32) if labelled else None
-        self._sent: Step | None = None
+        self._sent: Run | None = None
 
     @property
     def tensors(self) -> list[Tensor]:

@@ -5,23 +5,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
-from ...backends.primitives.normalization import CHANNELS
-from ...backends.tensor import Call, Tensor
+from ...backends import primitives as ops
+from ...backends.primitives.recording import Primitive
+from ...backends.tensor import Tensor
 from .editing import (
     Programs,
     Users,
     fuse,
-    is_call,
     is_exposed,
     is_handed_over,
     is_plain_sum,
-    neighbours,
     normalization_gradient,
     reads,
     reads_view,
+    replace_call,
     replace_read,
-    set_operand,
+    replace_written,
     writes,
 )
 
@@ -29,7 +30,7 @@ from .editing import (
 def fuse_batch_norm(programs: Programs) -> None:
     """Fuse the calls around each batch normalization in forward and in each form of backward."""
     forward, *backward = programs
-    if not any(call.name == "batch_norm" for call in forward):
+    if not any(isinstance(call, ops.BatchNorm) for call in forward):
         return
     skip_copies(forward)
     join_scale(programs)
@@ -44,20 +45,20 @@ def fuse_batch_norm(programs: Programs) -> None:
 # -- forward ---------------------------------------------------------------------------------------
 
 
-def skip_copies(calls: list[Call]) -> None:
+def skip_copies(calls: list[Primitive]) -> None:
     """Let what is copied, because an in-place layer is about to overwrite it, be written to where
     the copy would be."""
     users = Users([calls])
-    for call in [call for call in calls if call.name == "copy"]:
-        x, copy = call.reads["x"], call.writes["y"]
+    for call in [call for call in calls if isinstance(call, ops.Copy)]:
+        x, copy = call.x, call.y
         there = [user for user in users.of(x) if user in calls]
         index = there.index(call)
         if not 0 < index < len(there) - 1 or copy.persistent or x.base or copy.base:
             continue
         maker, following = there[index - 1], there[index + 1]
-        names = [name for name, tensor in maker.writes.items() if tensor is x]
-        if names and maker.name != "host" and writes(following, x) and not reads(following, x):
-            maker.writes[names[0]] = copy
+        makes = any(getattr(maker, field) is x for field in maker.written_fields)
+        if makes and writes(following, x) and not reads(following, x):
+            replace_written(maker, x, copy)
             calls.remove(call)
 
 
@@ -66,119 +67,117 @@ def join_scale(programs: Programs) -> None:
     (a Scale layer) behind it, in all programs."""
     users = Users(programs)
     forward, *backward = programs
-    for norm, scale in neighbours(forward, {"batch_norm"}):
-        between = norm.writes["y"]
-        if (
-            not is_call(norm, "batch_norm", scale=None, bias=None, addend=None)
-            or "mean" not in norm.reads
-            or norm.settings["relu"]
-            or not is_call(scale, "batch_norm", mean=None, rate=None, x=between)
-        ):
-            continue
-        both = [_backward_pair(calls, norm, scale) for calls in backward]
-        if None in both:
-            continue
-        known = [call for pair in both if pair for call in pair]
-        if not users.only(between, norm, scale, *known):
-            continue
-        for calls, pair in zip(backward, both, strict=True):
-            if pair:
-                _join_backward(calls, norm, *pair)
-        _take_statistics(scale, norm)
-        fuse(forward, scale, norm)
+    for norm, scale in pairwise([*forward]):
+        match norm, scale:
+            case (
+                ops.BatchNorm(
+                    mean=Tensor(), scale=None, bias=None, addend=None, relu=False, y=between
+                ),
+                ops.BatchNorm(mean=None, rate=None, x=x),
+            ) if x is between:
+                both = [_backward_pair(calls, norm, scale) for calls in backward]
+                known = [call for pair in both if pair for call in pair]
+                if None in both or not users.only(between, norm, scale, *known):
+                    continue
+                for calls, pair in zip(backward, both, strict=True):
+                    if pair:
+                        _join_backward(calls, norm, *pair)
+                _take_statistics(scale, norm)
+                fuse(forward, scale, norm)
 
 
-def _take_statistics(scale: Call, norm: Call) -> None:
-    for name in "x", "mean", "rate":
-        set_operand(scale.reads, scale, name, norm.reads[name])
+def _take_statistics(scale: ops.BatchNorm | ops.BatchNormBackward, norm: ops.BatchNorm) -> None:
+    scale.x, scale.mean, scale.rate = norm.x, norm.mean, norm.rate
 
 
-def _backward_pair(calls: Sequence[Call], norm: Call, scale: Call) -> list[Call] | None:
+def _backward_pair(
+    calls: Sequence[Primitive], norm: ops.BatchNorm, scale: ops.BatchNorm
+) -> list[ops.BatchNormBackward] | None:
     """The backward calls of a scale and of the normalization before it, neighbours, that can be
     one: both, the first alone, or none. None: they cannot be."""
-    between = norm.writes["y"]
-    indices = [
-        index
-        for index, call in enumerate(calls)
-        if call.name == "batch_norm_backward" and call.reads["x"] in (between, norm.reads["x"])
+    between = norm.y
+    pair = [
+        call
+        for call in calls
+        if isinstance(call, ops.BatchNormBackward) and call.x in (between, norm.x)
     ]
-    if not indices:
-        return []
-    first = calls[indices[0]]
-    if first.reads["x"] is not between:
-        return None
-    gradient = first.writes.get("dx")
-    if gradient is None:
-        return [first] if len(indices) == 1 else None
-    if len(indices) != 2 or indices[1] != indices[0] + 1:
-        return None
-    second = calls[indices[1]]
-    written = second.writes.get("dx")
-    if written is None or second.reads["dys"] != [gradient]:
-        return None
-    if written is not gradient and not Users([calls]).only(gradient, first, second):
-        return None
-    return [first, second]
+    match pair:
+        case []:
+            return []
+        case [first] if first.x is between and first.dx is None:
+            return pair
+        case [first, second] if (
+            first.x is between
+            and first.dx is not None
+            and calls.index(second) == calls.index(first) + 1
+            and second.dx is not None
+            and second.dys == [first.dx]
+            and (second.dx is first.dx or Users([calls]).only(first.dx, first, second))
+        ):
+            return pair
+    return None
 
 
-def _join_backward(calls: list[Call], norm: Call, scale: Call, inner: Call | None = None) -> None:
+def _join_backward(
+    calls: list[Primitive],
+    norm: ops.BatchNorm,
+    scale: ops.BatchNormBackward,
+    inner: ops.BatchNormBackward | None = None,
+) -> None:
     _take_statistics(scale, norm)
     scale.trade(norm)
     if inner is not None:
-        scale.settings["constant"] = inner.settings["constant"]
-        scale.writes["dx"] = inner.writes["dx"]
+        scale.constant, scale.dx = inner.constant, inner.dx
         fuse(calls, scale, inner)
 
 
 def join_sum(programs: Programs) -> None:
     """Let a batch normalization add what the sum directly behind it adds."""
     users, forward = Users(programs), programs[0]
-    for norm, total in neighbours(forward, {"batch_norm"}):
-        if "addend" in norm.reads or norm.settings["relu"] or not is_plain_sum(total, 2):
-            continue
-        y, terms = norm.writes["y"], total.reads["xs"]
-        others = [term for term in terms if term.owner is not y.owner]
-        if (
-            len(others) == 1
-            and y.shape == total.writes["y"].shape
-            and (total.writes["y"] is y or users.only(y, norm, total))
-        ):
-            set_operand(norm.reads, norm, "addend", others[0])
-            norm.writes["y"] = total.writes["y"]
-            fuse(forward, norm, total)
+    for norm, total in pairwise([*forward]):
+        match norm:
+            case ops.BatchNorm(addend=None, relu=False, y=y) if is_plain_sum(total, 2):
+                others = [term for term in total.xs if term.owner is not y.owner]
+                if (
+                    len(others) == 1
+                    and y.shape == total.y.shape
+                    and (total.y is y or users.only(y, norm, total))
+                ):
+                    norm.addend, norm.y = others[0], total.y
+                    fuse(forward, norm, total)
 
 
-def join_relu(calls: list[Call]) -> None:
+def join_relu(calls: list[Primitive]) -> None:
     """Let a batch normalization apply the in-place ReLU that follows it."""
-    for norm, relu in neighbours(calls, {"batch_norm"}):
-        y = norm.writes["y"]
-        in_place = is_call(relu, "relu", x=y, y=y)
-        if in_place and relu.settings["slope"] == 0 and not norm.settings["relu"]:
-            norm.settings["relu"] = True
-            fuse(calls, norm, relu)
+    for norm, relu in pairwise([*calls]):
+        match norm, relu:
+            case ops.BatchNorm(relu=False), ops.Relu(slope=0, x=x, y=y) if x is y is norm.y:
+                norm.relu = True
+                fuse(calls, norm, relu)
 
 
 def sum_outputs(programs: Programs) -> None:
     """Let a convolution make the sums of its output that the statistics directly behind it want:
     where the output is free to lie as convolutions like it."""
-    for convolution, statistics in neighbours(programs[0], {"convolution"}):
-        y = convolution.writes["y"]
-        if is_call(statistics, "batch_norm_statistics", x=y) and y.flexible and not y.base:
-            sums = Tensor(y.shape[1:2], name=f"{y.name}.sums", flexible=True)
-            set_operand(convolution.writes, convolution, "sums", sums)
-            set_operand(statistics.reads, statistics, "sums", sums)
-            convolution.trade(statistics)
+    for convolution, statistics in pairwise(programs[0]):
+        match convolution, statistics:
+            case ops.Convolution(y=y), ops.BatchNormStatistics(x=x) if (
+                x is y and y.flexible and not y.base
+            ):
+                sums = Tensor(y.shape[1:2], name=f"{y.name}.sums", flexible=True)
+                convolution.sums = statistics.sums = sums
+                convolution.trade(statistics)
 
 
 # -- backward --------------------------------------------------------------------------------------
 
 
-def share_gradients(calls: list[Call]) -> None:
+def share_gradients(calls: list[Primitive]) -> None:
     """Drop copies of gradients (the sum of a residual block makes them), where neither the copy
     nor the original changes while the copy is live: its readers read the original. One that is read
     through a view stays: what is viewed is row-major, the original may not be."""
     for call in [call for call in calls if is_plain_sum(call, 1)]:
-        (x,), y = call.reads["xs"], call.writes["y"]
+        (x,), y = call.xs, call.y
         if x.base or y.base or y.persistent or x is y:
             continue
         readers = _readers_of_copy(calls[calls.index(call) + 1 :], x, y)
@@ -188,10 +187,10 @@ def share_gradients(calls: list[Call]) -> None:
             calls.remove(call)
 
 
-def _readers_of_copy(calls: Sequence[Call], x: Tensor, y: Tensor) -> list[Call] | None:
+def _readers_of_copy(calls: Sequence[Primitive], x: Tensor, y: Tensor) -> list[Primitive] | None:
     """The calls that read y, a copy of x, before it is written anew; None: one comes too late, when
     x has changed, or reads a view of y."""
-    readers, changed = [], False
+    readers, changed = list[Primitive](), False
     for call in calls:
         changed = changed or writes(call, x)
         if reads(call, y):
@@ -203,58 +202,52 @@ def _readers_of_copy(calls: Sequence[Call], x: Tensor, y: Tensor) -> list[Call] 
     return readers
 
 
-def join_relu_backward(calls: list[Call], forward: Sequence[Call]) -> None:
+def join_relu_backward(calls: list[Primitive], forward: Sequence[Primitive]) -> None:
     """Let the backward pass of a batch normalization do that of its ReLU, directly before it."""
-    makers = {call.writes["y"]: call for call in forward if call.name == "batch_norm"}
-    for relu, norm in neighbours(calls, {"relu_backward"}):
-        dy, maker = relu.writes["dx"], makers.get(relu.reads["x"])
-        if (
-            norm.name != "batch_norm_backward"
-            or maker is None
-            or not maker.settings["relu"]
-            or any(maker.reads.get(n) is not norm.reads.get(n) for n in ("x", "mean", "scale"))
-            or relu.reads["dy"] is not dy
-            or norm.reads["dys"] != [dy]
-            or relu.settings["slope"] != 0
-        ):
-            continue
-        overwriting = [
-            call for call in forward[forward.index(maker) + 1 :] if writes(call, relu.reads["x"])
-        ]
-        if any(call.name != "dropout" for call in overwriting):
-            continue
-        norm.trade(*overwriting)  # what it drops has no gradient, the rest keeps its sign
-        norm.settings["relu"] = True
-        if "addend" in maker.reads:
-            set_operand(norm.reads, norm, "relu_output", relu.reads["x"])
-        _keep_gradient(calls, norm, dy)
-        fuse(calls, norm, relu)
+    makers = {call.y: call for call in forward if isinstance(call, ops.BatchNorm)}
+    for relu, norm in pairwise([*calls]):
+        match relu, norm:
+            case ops.ReluBackward(slope=0, dy=dy, dx=dx), ops.BatchNormBackward(dys=[only]) if (
+                dy is dx is only
+                and (maker := makers.get(relu.x))
+                and maker.relu
+                and maker.x is norm.x
+                and maker.mean is norm.mean
+                and maker.scale is norm.scale
+            ):
+                behind = forward[forward.index(maker) + 1 :]
+                overwriting = [call for call in behind if writes(call, relu.x)]
+                if not all(isinstance(call, ops.Dropout) for call in overwriting):
+                    continue
+                # What it drops has no gradient, the rest keeps its sign.
+                norm.trade(*overwriting)
+                norm.relu = True
+                if maker.addend is not None:
+                    norm.relu_output = relu.x
+                _keep_gradient(calls, norm, dy)
+                fuse(calls, norm, relu)
 
 
-def join_sum_backward(calls: list[Call]) -> None:
+def join_sum_backward(calls: list[Primitive]) -> None:
     """Let the backward pass of a batch normalization add the two gradients that are added directly
     before it."""
-    for total, norm in neighbours(calls, {"sum"}):
-        dy = total.writes["y"]
-        if (
-            norm.name == "batch_norm_backward"
-            and is_plain_sum(total, 2)
-            and norm.reads["dys"] == [dy]
-        ):
-            norm.reads["dys"] = total.reads["xs"]
-            _keep_gradient(calls, norm, dy)
-            fuse(calls, norm, total)
+    for total, norm in pairwise([*calls]):
+        match norm:
+            case ops.BatchNormBackward(dys=[dy]) if is_plain_sum(total, 2) and total.y is dy:
+                norm.dys = total.xs
+                _keep_gradient(calls, norm, dy)
+                fuse(calls, norm, total)
 
 
-def _keep_gradient(calls: Sequence[Call], norm: Call, dy: Tensor) -> None:
+def _keep_gradient(calls: Sequence[Primitive], norm: ops.BatchNormBackward, dy: Tensor) -> None:
     """Let norm write dy, which nothing writes before it any more, if it is read later, before it is
     written anew."""
-    if norm.writes.get("dx") is dy:
+    if norm.dx is dy:
         return
     behind = calls[calls.index(norm) + 1 :]
     first = next((call for call in behind if reads(call, dy) or writes(call, dy)), None)
     if first is not None and reads(first, dy):
-        set_operand(norm.writes, norm, "dy", dy)
+        norm.dy = dy
 
 
 # -- both ------------------------------------------------------------------------------------------
@@ -269,14 +262,15 @@ def join_pooling(programs: Programs) -> None:
     forward, *backward = programs
     candidates = [
         (norm, pooling)
-        for norm, pooling in neighbours(forward, {"batch_norm"} if backward else ())
+        for norm, pooling in pairwise(forward if backward else ())
+        if isinstance(norm, ops.BatchNorm) and isinstance(pooling, ops.MaxPooling)
         if _may_pool(norm, pooling)
     ]
     if not candidates:
         return
     users = [Users(each) for each in (programs, *([calls] for calls in backward))]
     for norm, pooling in candidates:
-        if not users[0].only(norm.writes["y"], norm, pooling):
+        if not users[0].only(norm.y, norm, pooling):
             continue
         pairs = [
             _pooled_gradient(calls, users_in_pass, norm, pooling)
@@ -287,61 +281,59 @@ def join_pooling(programs: Programs) -> None:
             _join_pooling(programs, norm, pooling, found)
 
 
-def _may_pool(norm: Call, pooling: Call) -> bool:
+def _may_pool(norm: ops.BatchNorm, pooling: ops.MaxPooling) -> bool:
     """Whether the calls are such as can be one."""
-    y = norm.writes["y"]
     return (
-        pooling.name == "max_pooling"
-        and pooling.reads["x"] is y
-        and "index" in pooling.writes
-        and pooling.writes["index"].is_open  # it is not a mask, which others read
-        and not pooling.settings.get("behind_relu")  # it stops the gradient for another ReLU
-        and math.prod(pooling.settings["kernel"]) <= MOST_NOTED
-        and len(y.shape) == 4
-        and not is_exposed(y)
-        and y not in norm.read_tensors()
-        and "addend" not in norm.reads
+        pooling.x is norm.y
+        and pooling.index is not None
+        and pooling.index.is_open  # it is not a mask, which others read
+        and not pooling.behind_relu  # it stops the gradient for another ReLU
+        and math.prod(pooling.kernel) <= MOST_NOTED
+        and len(norm.y.shape) == 4
+        and not is_exposed(norm.y)
+        and norm.y not in norm.read_tensors()
+        and norm.addend is None
     )
 
 
 def _pooled_gradient(
-    calls: list[Call], users: Users, norm: Call, pooling: Call
-) -> tuple[Call, Call] | None:
+    calls: list[Primitive], users: Users, norm: ops.BatchNorm, pooling: ops.MaxPooling
+) -> tuple[ops.MaxPoolingBackward, ops.BatchNormBackward] | None:
     """The backward calls of a normalization and of the pooling behind it, if they can be one."""
-    index, back = pooling.writes["index"], normalization_gradient(calls, norm)
-    spreads = [call for call in users.of(index) if call.name.endswith("pooling_backward")]
-    if back is None or len(spreads) != 1:
-        return None
-    (spread,) = spreads
-    dy = spread.writes["dx"]
-    if (
-        back.reads["dys"] != [dy]
-        or back.settings["relu"] != norm.settings["relu"]
-        or any(back.reads.get(n) is not norm.reads.get(n) for n in ("mean", "rate", "scale"))
-        or "relu_output" in back.reads
-        or "dy" in back.writes
-        or spread.reads.keys() & {"addend", "relu_output"}
-        or not is_handed_over(calls, users, dy, spread, back)
-    ):
-        return None
-    return spread, back
+    assert pooling.index is not None
+    back = normalization_gradient(calls, norm)
+    spreads = [call for call in users.of(pooling.index) if isinstance(call, ops.MaxPoolingBackward)]
+    match back, spreads:
+        case ops.BatchNormBackward(dys=[dy], relu_output=None, dy=None), [
+            ops.MaxPoolingBackward(addend=None, relu_output=None) as spread
+        ] if (
+            spread.dx is dy
+            and back.relu == norm.relu
+            and all(getattr(back, n) is getattr(norm, n) for n in ("mean", "rate", "scale"))
+            and is_handed_over(calls, users, dy, spread, back)
+        ):
+            return spread, back
+    return None
 
 
 def _join_pooling(
-    programs: Programs, norm: Call, pooling: Call, gradients: list[tuple[Call, Call]]
+    programs: Programs,
+    norm: ops.BatchNorm,
+    pooling: ops.MaxPooling,
+    gradients: list[tuple[ops.MaxPoolingBackward, ops.BatchNormBackward]],
 ) -> None:
-    y, index, x = pooling.writes["y"], pooling.writes["index"], norm.reads["x"]
-    small = {name: norm.reads[name] for name in CHANNELS if name in norm.reads}
-    settings = {name: pooling.settings[name] for name in ("kernel", "stride", "pad")}
-    settings |= {"relu": norm.settings["relu"]}
-    settings |= {name: None for name in CHANNELS if name not in small}
+    y, index = pooling.y, pooling.index
+    assert index is not None
     peaks = Tensor(y.shape, name=f"{y.name}.peaks", like=y)
-    pooling.name, pooling.reads = "batch_norm_pooling", {"x": x, **small}
-    pooling.writes, pooling.settings = {"y": y, "index": index, "peaks": peaks}, dict(settings)
-    fuse(programs[0], pooling, norm)
+    window = {name: getattr(pooling, name) for name in ("kernel", "stride", "pad")}
+    channels = norm.mean, norm.rate, norm.scale, norm.bias
+    joint = ops.BatchNormPooling(norm.x, *channels, y, index, peaks, norm.relu, **window)
+    replace_call(programs[0], pooling, joint)
+    fuse(programs[0], joint, norm)
     for calls, (spread, back) in zip(programs[1:], gradients, strict=True):
-        back.name = "batch_norm_pooling_backward"
-        back.reads = {"x": x, "dy": spread.reads["dy"], "index": index, "peaks": peaks, **small}
-        without = {"dx", "dscale", "dbias"} - back.writes.keys()
-        back.settings = settings | dict.fromkeys(without) | {"constant": back.settings["constant"]}
-        fuse(calls, back, spread)
+        joint_back = ops.BatchNormPoolingBackward(
+            norm.x, spread.dy, index, peaks, *channels, back.dx, back.dscale, back.dbias,
+            back.constant, norm.relu, **window,
+        )  # fmt: skip
+        replace_call(calls, back, joint_back)
+        fuse(calls, joint_back, spread)

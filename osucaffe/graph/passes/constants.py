@@ -6,7 +6,8 @@ from collections.abc import Callable, Hashable, Iterable
 
 from ...backends.backend import Backend
 from ...backends.primitives import Program
-from ...backends.tensor import Call, Step, Tensor
+from ...backends.primitives.recording import Primitive
+from ...backends.tensor import Run, Tensor
 from .editing import operands, owners
 
 
@@ -19,11 +20,11 @@ class Constants:
     def __init__(self, parameters: Iterable[Tensor]) -> None:
         self.stale = False
         """Whether the parameters have changed since the calls ran last."""
-        self.new: list[Call] = []
+        self.new: list[Primitive] = []
         """Calls that have no step yet."""
         self._parameters = owners(parameters)
         self._made: dict[Hashable, tuple[Tensor, ...]] = {}
-        self._prepared: list[tuple[Call, Step]] = []
+        self._prepared: list[tuple[Primitive, Run]] = []
         self._last_use: dict[Tensor, int] = {}
         """Of what is no result: the number of the last call that uses it."""
 
@@ -31,7 +32,7 @@ class Constants:
         return bool(self._prepared or self.new)
 
     @property
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[Primitive]:
         """All calls that make them, in their order."""
         return [*(call for call, _ in self._prepared), *self.new]
 
@@ -40,7 +41,7 @@ class Constants:
         return tensor.owner in self._parameters
 
     def get(
-        self, name: Hashable, record: Callable[[Program], tuple[Tensor, ...]], *first: Call
+        self, name: Hashable, record: Callable[[Program], tuple[Tensor, ...]], *first: Primitive
     ) -> tuple[Tensor, ...]:
         """The tensors of this name, which `record` makes if they are new: it records the calls that
         compute them, behind the calls `first`, which a program would have run."""
@@ -55,7 +56,7 @@ class Constants:
                         tensor.root.flexible = False
         return self._made[name]
 
-    def prepared(self, backend: Backend, steps: Iterable[Step]) -> None:
+    def prepared(self, backend: Backend, steps: Iterable[Run]) -> None:
         """Take the steps of the new calls, and give their results memory."""
         results = owners(tensor for made in self._made.values() for tensor in made)
         for call, step in zip(self.new, steps, strict=True):

@@ -3,13 +3,16 @@ that all passes are made of. Programs are changed in place."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import pairwise
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeGuard
 
-from ...backends.tensor import Call, Tensor
+from ...backends import primitives as ops
+from ...backends.primitives.recording import Primitive
+from ...backends.tensor import Tensor, map_tensors
 
-Programs = list[list[Call]]
+Kinds = tuple[type[Primitive], ...]
+"""Some primitives."""
+Programs = list[list[Primitive]]
 """Forward, and the forms of backward."""
 
 
@@ -21,18 +24,18 @@ def owners(tensors: Iterable[Tensor]) -> set[Tensor]:
     return {owner for tensor in tensors for owner in tensor.owners}
 
 
-def operands(call: Call) -> Iterator[Tensor]:
+def operands(call: Primitive) -> Iterator[Tensor]:
     """All tensors that a call reads and writes."""
     yield from call.read_tensors()
     yield from call.written_tensors()
 
 
-def reads(call: Call, tensor: Tensor) -> bool:
+def reads(call: Primitive, tensor: Tensor) -> bool:
     """Whether a call reads the tensor, or a view of the same memory."""
     return not owners([tensor]).isdisjoint(owners(call.read_tensors()))
 
 
-def writes(call: Call, tensor: Tensor) -> bool:
+def writes(call: Primitive, tensor: Tensor) -> bool:
     """Whether a call writes the tensor, or a view of the same memory."""
     return not owners([tensor]).isdisjoint(owners(call.written_tensors()))
 
@@ -42,7 +45,7 @@ def is_exposed(tensor: Tensor) -> bool:
     return bool(tensor.persistent or tensor.base or tensor.viewed)
 
 
-def reads_view(call: Call, tensor: Tensor) -> bool:
+def reads_view(call: Primitive, tensor: Tensor) -> bool:
     """Whether a call reads the tensor's memory as another tensor: under another shape."""
     return any(read.base is tensor for read in call.read_tensors())
 
@@ -55,32 +58,28 @@ def timelines(programs: Programs) -> Programs:
 class Users:
     """The calls of some programs, as they are now, by the tensors that they use."""
 
-    def __init__(self, programs: Sequence[Sequence[Call]]) -> None:
-        self._calls: dict[Tensor, dict[Call, None]] = {}
+    def __init__(self, programs: Sequence[Sequence[Primitive]]) -> None:
+        self._calls: dict[Tensor, dict[Primitive, None]] = {}
         for call in (call for program in programs for call in program):
             for tensor in owners(operands(call)):
                 self._calls.setdefault(tensor, {})[call] = None
 
-    def of(self, tensor: Tensor) -> list[Call]:
+    def of(self, tensor: Tensor) -> list[Primitive]:
         """Those that use the tensor (or a view of it)."""
         return list(self._calls.get(tensor.owner, ()))
 
-    def only(self, tensor: Tensor, *calls: Call) -> bool:
+    def only(self, tensor: Tensor, *calls: Primitive) -> bool:
         """Whether nothing but these calls uses the tensor, and no user may look at it."""
         return not tensor.persistent and set(self.of(tensor)) <= set(calls)
 
-    def other(
-        self, tensor: Tensor, user: Call, names: Collection[str] | None = None
-    ) -> Call | None:
-        """The only call but `user` that uses a tensor, if it is of one of these primitives, or of
-        any: what makes it, where `user` reads it."""
+    def other(self, tensor: Tensor, user: Primitive) -> Primitive | None:
+        """The only call but `user` that uses a tensor: what makes it, where `user` reads it."""
         others = [call for call in self.of(tensor) if call is not user]
-        found = others[0] if len(others) == 1 else None
-        return found if found and (names is None or found.name in names) else None
+        return others[0] if len(others) == 1 else None
 
 
 def is_handed_over(
-    calls: Sequence[Call], users: Users, term: Tensor, maker: Call, to: Call
+    calls: Sequence[Primitive], users: Users, term: Tensor, maker: Primitive, to: Primitive
 ) -> bool:
     """Whether only one call reads what another makes: others have the memory when the reader has
     written there itself. users: of these calls."""
@@ -89,74 +88,64 @@ def is_handed_over(
     return not is_exposed(term) and (not others or (later and term in to.written_tensors()))
 
 
-def normalization_gradient(calls: Sequence[Call], norm: Call) -> Call | None:
+def normalization_gradient(
+    calls: Sequence[Primitive], norm: ops.BatchNorm
+) -> ops.BatchNormBackward | None:
     """The call that makes the gradient of a batch normalization, if there is one of its x alone."""
-    x = norm.reads["x"]
-    found = [call for call in calls if call.name == "batch_norm_backward" and call.reads["x"] is x]
+    found = [call for call in calls if isinstance(call, ops.BatchNormBackward) and call.x is norm.x]
     return found[0] if len(found) == 1 else None
 
 
 # -- what a call computes --------------------------------------------------------------------------
 
 
-def neighbours(calls: Sequence[Call], first: Collection[str]) -> Iterator[tuple[Call, Call]]:
-    """The calls of some primitives, each with the next call, as the program is now."""
-    return ((call, following) for call, following in pairwise(list(calls)) if call.name in first)
-
-
-def is_plain_sum(call: Call, terms: int) -> bool:
+def is_plain_sum(call: Primitive, terms: int) -> TypeGuard[ops.Sum]:
     """Whether it adds so many terms, and no more."""
-    factors = call.settings.get("coefficients") or []
     return (
-        call.name == "sum"
-        and len(call.reads["xs"]) == terms
-        and all(factor == 1 for factor in factors)
-        and "relu_output" not in call.reads
+        isinstance(call, ops.Sum)
+        and len(call.xs) == terms
+        and all(factor == 1 for factor in call.coefficients or ())
+        and call.relu_output is None
     )
-
-
-def is_call(call: Call, name: str, **arguments: Any) -> bool:
-    """Whether it is a call of this primitive with these tensors (None: without) and settings."""
-    given = call.settings | call.reads | call.writes
-    return call.name == name and all(given.get(n) is value for n, value in arguments.items())
 
 
 # -- changes ---------------------------------------------------------------------------------------
 
 
-def fuse(calls: list[Call], into: Call, *gone: Call) -> None:
+def fuse(calls: list[Primitive], into: Primitive, *gone: Primitive) -> None:
     """Let a call do the work of others, which go."""
     for call in gone:
         into.fuse(call)
         calls.remove(call)
 
 
-def set_operand(side: dict[str, Any], call: Call, name: str, tensor: Tensor | None) -> None:
-    """Set an operand of one side of a call (its reads or writes); None: it goes without."""
-    if tensor is not None:
-        call.settings.pop(name, None)
-        side[name] = tensor
-    else:
-        side.pop(name, None)
-        call.settings[name] = None
+def insert(calls: list[Primitive], at: int, call: Primitive, like: Primitive) -> None:
+    """Insert a call of the same layer as another."""
+    call.layer, call.position = like.layer, like.position
+    calls.insert(at, call)
 
 
-def replace_read(call: Call, old: Tensor, new: Tensor) -> None:
+def replace_call(calls: list[Primitive], old: Primitive, new: Primitive) -> None:
+    """Let another call do a call's work, in its place."""
+    new.layer, new.position, new.accumulates = old.layer, old.position, old.accumulates
+    new.fuse(old)
+    calls[calls.index(old)] = new
+
+
+def replace_read(call: Primitive, old: Tensor, new: Tensor) -> None:
     """Let a call read another tensor. ValueError where it also reads a view of the old one, which
     would be read for ever: ask `reads_view` first."""
     if reads_view(call, old):
-        raise ValueError(f"{call.name} of {call.layer} reads a view of {old}")
-    _replace(call.reads, old, new)
+        raise ValueError(f"{call} reads a view of {old}")
+    _replace(call, call.read_fields, old, new)
 
 
-def replace_written(call: Call, old: Tensor, new: Tensor) -> None:
+def replace_written(call: Primitive, old: Tensor, new: Tensor) -> None:
     """Let a call write another tensor."""
-    _replace(call.writes, old, new)
+    _replace(call, call.written_fields, old, new)
 
 
-def _replace(side: dict[str, Any], old: Tensor, new: Tensor) -> None:
-    for name, value in side.items():
-        if isinstance(value, list):
-            side[name] = [new if tensor is old else tensor for tensor in value]
-        elif value is old:
-            side[name] = new
+def _replace(call: Primitive, fields: Iterable[str], old: Tensor, new: Tensor) -> None:
+    for name in fields:
+        value = getattr(call, name)
+        setattr(call, name, map_tensors(lambda tensor: new if tensor is old else tensor, value))

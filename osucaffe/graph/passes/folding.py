@@ -8,34 +8,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ...backends import primitives as ops
 from ...backends.primitives import Program
-from ...backends.tensor import Call, Tensor
+from ...backends.primitives.recording import Primitive
+from ...backends.tensor import Tensor
 from .constants import Constants
-from .editing import Users, fuse, reads, set_operand, writes
+from .editing import Users, fuse, reads, writes
 
-MADE_OF_WEIGHTS = {"convolution", "inner_product"}
-"""Primitives that are linear in their weights."""
-_PURE = {"broadcast", "copy", "elementwise"}
-"""Primitives of which a constant may be made."""
+Linear = ops.Convolution | ops.InnerProduct
+"""Calls that are linear in their weights."""
+Pure = ops.Copy | ops.Elementwise
+"""Calls of which a constant may be made."""
 
 
-def fold_batch_norm(calls: list[Call], constants: Constants) -> None:
+def fold_batch_norm(calls: list[Primitive], constants: Constants) -> None:
     """Make a scale and a bias of each normalization by what is constant, and let the convolution or
     inner product before it have them in its weights: those are folded, not the net's own."""
     users = Users([calls])
-    for norm in [call for call in calls if call.name == "batch_norm"]:
+    for norm in [call for call in calls if isinstance(call, ops.BatchNorm)]:
         makers = _constant_makers(norm, users, constants)
         if makers is None:
             continue
         maker = _linear_maker(norm, calls, users, constants)
         if maker is not None:
             _fold(maker, norm, makers, constants)
-            if "addend" in norm.reads:
+            if norm.addend is not None:
                 maker.trade(norm)  # it still adds, and may be a ReLU
             else:
-                if norm.settings["relu"]:
-                    maker.settings["relu"] = 0.0
-                maker.writes["y"] = norm.writes["y"]
+                maker.relu = 0.0 if norm.relu else None
+                maker.y = norm.y
                 fuse(calls, maker, norm)
         elif makers:
             _make_affine(norm, makers, constants)
@@ -43,78 +44,71 @@ def fold_batch_norm(calls: list[Call], constants: Constants) -> None:
             calls.remove(call)
 
 
-def _constant_makers(norm: Call, users: Users, constants: Constants) -> list[Call] | None:
+def _constant_makers(
+    norm: ops.BatchNorm, users: Users, constants: Constants
+) -> list[Primitive] | None:
     """The calls that make its mean and rate, of parameters alone and for nobody else. None: it is
     not constant."""
-    makers: dict[int, Call] = {}
-    for name in ("mean", "rate", "scale", "bias"):
-        tensor = norm.reads.get(name)
+    makers: dict[Primitive, None] = {}
+    for tensor in norm.small.values():
         if tensor is None or constants.is_parameter(tensor):
             continue
-        maker = users.other(tensor, norm, _PURE)
-        if maker is None or tensor.persistent:
+        maker = users.other(tensor, norm)
+        if not isinstance(maker, Pure) or tensor.persistent:
             return None
-        makers[id(maker)] = maker
-    known = [norm, *makers.values()]
-    for call in makers.values():
+        makers[maker] = None
+    known = [norm, *makers]
+    for call in makers:
         if not all(constants.is_parameter(tensor) for tensor in call.read_tensors()):
             return None
         if not all(users.only(tensor, *known) for tensor in call.written_tensors()):
             return None
-    return list(makers.values())
+    return list(makers)
 
 
 def _linear_maker(
-    norm: Call, calls: Sequence[Call], users: Users, constants: Constants
-) -> Call | None:
+    norm: ops.BatchNorm, calls: Sequence[Primitive], users: Users, constants: Constants
+) -> Linear | None:
     """The convolution or inner product that makes what it normalizes, for it alone."""
-    x = norm.reads["x"]
-    maker = users.other(x, norm, MADE_OF_WEIGHTS)
+    x = norm.x
+    maker = users.other(x, norm)
     if (
-        maker is None
+        not isinstance(maker, Linear)
         or x.base
         or x.viewed
-        or ("addend" in norm.reads and norm.reads["addend"].owner is x.owner)
-    ):
-        return None
-    weights = [maker.reads[name] for name in ("w", "b") if name in maker.reads]
-    if (
-        maker.settings["relu"] is not None
-        or "addend" in maker.reads
+        or (norm.addend is not None and norm.addend.owner is x.owner)
+        or maker.relu is not None
+        or (isinstance(maker, ops.Convolution) and maker.addend is not None)
         or not users.only(x, maker, norm)
-        or not all(map(constants.is_parameter, weights))
+        or not constants.is_parameter(maker.w)
+        or not (maker.b is None or constants.is_parameter(maker.b))
         or len(x.shape) < 2
-        or (maker.name == "inner_product" and len(x.shape) != 2)
+        or (isinstance(maker, ops.InnerProduct) and len(x.shape) != 2)
     ):
         return None
     between = calls[calls.index(maker) + 1 : calls.index(norm)]
-    if any(writes(call, norm.writes["y"]) or reads(call, norm.writes["y"]) for call in between):
+    if any(writes(call, norm.y) or reads(call, norm.y) for call in between):
         return None
     return maker
 
 
-def _statistics(norm: Call) -> dict[str, Tensor | None]:
-    """What a normalization is made of, by the names of its operands."""
-    return {name: norm.reads.get(name) for name in ("mean", "rate", "scale", "bias")}
-
-
-def _parameters(norm: Call, makers: Sequence[Call]) -> list[Tensor]:
+def _parameters(norm: ops.BatchNorm, makers: Sequence[Primitive]) -> list[Tensor]:
     """The parameters that the constants of a normalization are made of: they name these."""
-    affine = [norm.reads[name] for name in ("scale", "bias") if name in norm.reads]
+    affine = [tensor for tensor in (norm.scale, norm.bias) if tensor is not None]
     return [t.owner for t in (*(t for call in makers for t in call.read_tensors()), *affine)]
 
 
-def _make_affine(norm: Call, makers: Sequence[Call], constants: Constants) -> None:
+def _make_affine(norm: ops.BatchNorm, makers: Sequence[Primitive], constants: Constants) -> None:
     """Let a normalization multiply by one constant and add another."""
+    given, channels = norm.small, norm.x.shape[1]
 
     def record(program: Program) -> tuple[Tensor, ...]:
-        return _affine(program, norm.reads["x"].shape[1], _statistics(norm))
+        return _affine(program, channels, given)
 
     name = (norm.position, *_parameters(norm, makers), "affine")
-    scale, bias = constants.get(name, record, *makers)
+    norm.scale, norm.bias = constants.get(name, record, *makers)
+    norm.mean = norm.rate = None
     norm.trade(*makers)
-    for operand, tensor in (("mean", None), ("rate", None), ("scale", scale), ("bias", bias)):
-        set_operand(norm.reads, norm, operand, tensor)
 
 
 def _affine(
@@ -134,14 +128,15 @@ def _affine(
     return factor, offset
 
 
-def _fold(maker: Call, norm: Call, makers: Sequence[Call], constants: Constants) -> None:
+def _fold(
+    maker: Linear, norm: ops.BatchNorm, makers: Sequence[Primitive], constants: Constants
+) -> None:
     """Let what makes the normalization's input have weights into which it is folded. The
     normalization keeps its addend and its ReLU."""
-    w = maker.reads["w"]
-    channels = -1 if maker.settings.get("transpose", False) else 0
+    w, given = maker.w, norm.small | {"before": maker.b}
+    channels = -1 if isinstance(maker, ops.InnerProduct) and maker.transpose else 0
 
     def record(program: Program) -> tuple[Tensor, ...]:
-        given = _statistics(norm) | {"before": maker.reads.get("b")}
         factor, offset = _affine(program, w.shape[channels], given)
         shape = [1] * len(w.shape)
         shape[channels] = w.shape[channels]
@@ -152,8 +147,6 @@ def _fold(maker: Call, norm: Call, makers: Sequence[Call], constants: Constants)
         return folded, offset
 
     name = (norm.position, w.owner, *_parameters(norm, makers), "folded")
-    folded, offset = constants.get(name, record, *makers)
-    maker.reads["w"] = folded
-    set_operand(maker.reads, maker, "b", offset)
-    for operand in _statistics(norm):
-        set_operand(norm.reads, norm, operand, None)
+    maker.w, maker.b = constants.get(name, record, *makers)
+    for field in ops.CHANNELS:
+        setattr(norm, field, None)

@@ -3,35 +3,33 @@ constants of the parameters once."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import permutations
-from typing import Any
 
+from ...backends import primitives as ops
 from ...backends.formula import PRELU
 from ...backends.primitives import Program
-from ...backends.tensor import Call, Tensor
+from ...backends.primitives.recording import Primitive
+from ...backends.tensor import Tensor
 from .constants import Constants
 from .editing import (
+    Kinds,
     Users,
     fuse,
-    is_call,
     is_exposed,
     is_plain_sum,
     owners,
     reads,
+    replace_call,
     replace_read,
     replace_written,
-    set_operand,
     writes,
 )
-from .folding import MADE_OF_WEIGHTS
-
-_NOTES = {"lrn": "note", "max_pooling": "index"}
-"""What primitives note for their backward pass."""
+from .folding import Linear
 
 
-def make_prelu(calls: list[Call], constants: Constants) -> None:
+def make_prelu(calls: list[Primitive], constants: Constants) -> None:
     """Make a PReLU and a Scale of what nets without such a layer write as two ReLUs, two Scales and
     a sum (s and t: a number for each channel):
 
@@ -41,58 +39,80 @@ def make_prelu(calls: list[Call], constants: Constants) -> None:
     Where s is negative, as it should be, k is 1; else the second term is there where x is positive.
     """
     for total in [call for call in calls if is_plain_sum(call, 2)]:
-        for first, second in permutations(total.reads["xs"]):
-            relu = _chain(calls, total, first, "relu")
-            bent = _chain(calls, total, second, "batch_norm", "relu", "batch_norm")
-            if relu and bent and _is_prelu([*relu, *bent], relu[-1], bent[-1], total, calls):
-                _become_prelu(total, bent[-1], bent[0], calls, constants)
-                fuse(calls, total, *(call for call in (*relu, *bent) if call is not bent[0]))
-                break
+        for first, second in permutations(total.xs):
+            relu = _chain(calls, total, first, ops.Relu)
+            bent = _chain(calls, total, second, ops.BatchNorm, ops.Relu, ops.BatchNorm)
+            match bent:
+                case [ops.BatchNorm() as outer, *between, ops.BatchNorm() as inner] if (
+                    relu and _is_prelu(relu, bent, total, calls)
+                ):
+                    prelu = _become_prelu(total, inner, outer, calls, constants)
+                    fuse(calls, prelu, *relu, *between, inner)
+                    break
 
 
-def _chain(calls: Sequence[Call], user: Call, tensor: Tensor, *names: str) -> list[Call]:
+def _chain(
+    calls: Sequence[Primitive], user: Primitive, tensor: Tensor, *kinds: type[Primitive]
+) -> list[ops.Copy | ops.Relu | ops.BatchNorm]:
     """The calls of these primitives that make, one for the other, what a call reads: the last of
     them first, and the copies between them. Empty: it is made otherwise."""
-    chain: list[Call] = []
-    index, remaining = calls.index(user), list(names)
+    chain: list[ops.Copy | ops.Relu | ops.BatchNorm] = []
+    index, remaining = calls.index(user), list(kinds)
     while remaining:
         makers = [i for i in range(index) if writes(calls[i], tensor)]
-        if not makers or calls[makers[-1]].writes.get("y") is not tensor:
+        if not makers:
             return []
         index = makers[-1]
-        if calls[index].name != "copy" and calls[index].name != remaining.pop(0):
+        maker = calls[index]
+        if not isinstance(maker, ops.Copy | ops.Relu | ops.BatchNorm) or maker.y is not tensor:
             return []
-        chain.append(calls[index])
-        tensor = calls[index].reads["x"]
+        if not isinstance(maker, ops.Copy) and not isinstance(maker, remaining.pop(0)):
+            return []
+        chain.append(maker)
+        tensor = maker.x
     return chain
 
 
 def _is_prelu(
-    terms: Sequence[Call], relu: Call, scale: Call, total: Call, calls: Sequence[Call]
+    relu: Sequence[ops.Copy | ops.Relu | ops.BatchNorm],
+    bent: Sequence[ops.Copy | ops.Relu | ops.BatchNorm],
+    total: ops.Sum,
+    calls: Sequence[Primitive],
 ) -> bool:
     """Whether the terms of a sum are those of `make_prelu`, of one x, and nothing else reads them.
-
-    relu, scale: what reads x.
-    """
-    x, users = relu.reads["x"], Users([calls])
-    plain: dict[str, dict[str, Any]] = {"copy": {}, "relu": {}}
-    plain["batch_norm"] = {"mean": None, "rate": None, "bias": None, "addend": None}
-    start = min(calls.index(relu), calls.index(scale))
+    relu, bent: what makes the terms, the last first."""
+    x, users, terms = relu[-1].x, Users([calls]), [*relu, *bent]
+    start = min(calls.index(relu[-1]), calls.index(bent[-1]))
     return (
-        scale.reads["x"] is x
-        and all(is_call(call, call.name, **plain[call.name]) for call in terms)
-        and not any(call.settings.get("slope") for call in terms)
-        and all(users.only(call.writes["y"], *terms, total) for call in terms)
+        bent[-1].x is x
+        and all(map(_is_plain, terms))
+        and all(users.only(call.y, *terms, total) for call in terms)
         and not any(writes(call, x) for call in calls[start : calls.index(total)])
     )
 
 
+def _is_plain(call: Primitive) -> bool:
+    """Whether it is a copy, a ReLU that makes zeros, or a product by a number for each channel."""
+    match call:
+        case (
+            ops.Copy()
+            | ops.Relu(slope=0)
+            | ops.BatchNorm(mean=None, rate=None, bias=None, addend=None)
+        ):
+            return True
+    return False
+
+
 def _become_prelu(
-    total: Call, inner: Call, outer: Call, calls: list[Call], constants: Constants
-) -> None:
-    """Let the sum of `make_prelu` be the PReLU, and its outer Scale the one behind it."""
-    x, y, scales = inner.reads["x"], total.writes["y"], [inner.reads["scale"], outer.reads["scale"]]
-    channels = x.shape[1]
+    total: ops.Sum,
+    inner: ops.BatchNorm,
+    outer: ops.BatchNorm,
+    calls: list[Primitive],
+    constants: Constants,
+) -> ops.Broadcast:
+    """Let a PReLU take the place of the sum of `make_prelu`, and its outer Scale come behind it."""
+    x, y, channels = inner.x, total.y, inner.x.shape[1]
+    scales = [scale for scale in (inner.scale, outer.scale) if scale is not None]
 
     def record(program: Program) -> tuple[Tensor, ...]:
         made = Tensor((channels,), name="slope"), Tensor((channels,), name="factor")
@@ -103,24 +123,22 @@ def _become_prelu(
     slope, factor = constants.get(
         (total.position, *(scale.owner for scale in scales), "PReLU"), record
     )
-    program = Program()
     slope = slope.view((1, channels, *[1] * (len(x.shape) - 2)))
-    program.broadcast([x, slope], [y], formula=PRELU)
-    for name in "name", "reads", "writes", "settings":
-        setattr(total, name, getattr(program.calls[0], name))
-    outer.reads = {"x": y, "scale": factor}
-    outer.writes["y"] = y
+    prelu = ops.Broadcast([x, slope], [y], formula=PRELU)
+    replace_call(calls, total, prelu)
+    outer.x, outer.scale, outer.y = y, factor, y
     outer.position = total.position
-    total.trade(outer)
+    prelu.trade(outer)
     calls.remove(outer)
-    calls.insert(calls.index(total) + 1, outer)
+    calls.insert(calls.index(prelu) + 1, outer)
+    return prelu
 
 
-def drop_copies(calls: list[Call]) -> None:
+def drop_copies(calls: list[Primitive]) -> None:
     """Let calls that read a copy read the original, where neither changes any more (a Dropout layer
     that does not work in place makes one)."""
-    for call in [call for call in calls if call.name == "copy"]:
-        x, y = call.reads["x"], call.writes["y"]
+    for call in [call for call in calls if isinstance(call, ops.Copy)]:
+        x, y = call.x, call.y
         if is_exposed(y) or x.dtype != y.dtype or x.shape != y.shape:
             continue
         others = [other for other in calls if other is not call]
@@ -132,21 +150,22 @@ def drop_copies(calls: list[Call]) -> None:
         calls.remove(call)
 
 
-def drop_notes(calls: list[Call]) -> None:
+def drop_notes(calls: list[Primitive]) -> None:
     """Leave out what is noted for a backward pass alone."""
     users = Users([calls])
     for call in calls:
-        name = _NOTES.get(call.name, "")
-        note = call.writes.get(name)
-        if note is not None and users.only(note, call):
-            set_operand(call.writes, call, name, None)
+        match call:
+            case ops.Lrn(note=Tensor() as note) if users.only(note, call):
+                call.note = None
+            case ops.MaxPooling(index=Tensor() as index) if users.only(index, call):
+                call.index = None
 
 
-def drop_unread(calls: list[Call], constants: Constants) -> None:
+def drop_unread(calls: list[Primitive], constants: Constants) -> None:
     """Leave out calls whose results nobody reads."""
     read: set[Tensor] = set()
     for call in reversed(list(calls)):
-        if call.name == "host" or any(
+        if isinstance(call, ops.Host) or any(
             tensor in read
             or tensor.persistent
             or tensor.array is not None
@@ -158,16 +177,15 @@ def drop_unread(calls: list[Call], constants: Constants) -> None:
             calls.remove(call)
 
 
-def pack_weights(calls: Sequence[Call], constants: Constants) -> None:
+def pack_weights(calls: Sequence[Primitive], constants: Constants) -> None:
     """Let convolutions and inner products read copies of weights that must be row-major (another
     net's, say): the copies have the layout and the type that the backend wants."""
     for call in calls:
-        w = call.reads.get("w")
-        if call.name not in MADE_OF_WEIGHTS or w is None or w.layout is not None:
-            continue
-        if constants.is_parameter(w) and not w.is_open:
-            name = (call.position, w.owner, w.shape, "packed")
-            (call.reads["w"],) = constants.get(name, partial(_record_packed, w))
+        if isinstance(call, Linear) and call.w.layout is None:
+            w = call.w
+            if constants.is_parameter(w) and not w.is_open:
+                name = (call.position, w.owner, w.shape, "packed")
+                (call.w,) = constants.get(name, partial(_record_packed, w))
 
 
 def _record_packed(w: Tensor, program: Program) -> tuple[Tensor, ...]:
@@ -176,17 +194,16 @@ def _record_packed(w: Tensor, program: Program) -> tuple[Tensor, ...]:
     return (packed,)
 
 
-def add_in_place(calls: list[Call], adds: Collection[str]) -> None:
+def add_in_place(calls: list[Primitive], adds: Kinds) -> None:
     """Let a convolution add the other term of a residual sum, in that term's memory, and apply the
     ReLU behind it, where nothing uses that term any more.
 
     adds: the backend's primitives that can add a tensor to what they compute.
     """
     for total in list(calls):
-        terms = sum_of_two(total)
-        if not terms:
+        if not isinstance(total, ops.Sum | ops.BatchNorm) or not (terms := sum_of_two(total)):
             continue
-        users, index, y = Users([calls]), calls.index(total), total.writes["y"]
+        users, index, y = Users([calls]), calls.index(total), total.y
         later = calls[index + 1 :]
         for term, other in terms:
             maker = _adding_maker(term, other, total, calls[:index], users, adds)
@@ -194,9 +211,8 @@ def add_in_place(calls: list[Call], adds: Collection[str]) -> None:
                 continue
             if y.viewed or y.persistent:
                 continue
-            set_operand(maker.reads, maker, "addend", other)
-            maker.writes["y"] = other
-            maker.settings["relu"] = 0.0 if total.settings.get("relu") else None
+            maker.addend, maker.y = other, other
+            maker.relu = 0.0 if isinstance(total, ops.BatchNorm) and total.relu else None
             maker.position = total.position  # it runs in the sum's turn, also layer by layer
             calls.remove(maker)
             calls.insert(index, maker)  # behind the sum, which goes
@@ -207,35 +223,38 @@ def add_in_place(calls: list[Call], adds: Collection[str]) -> None:
             break
 
 
-def sum_of_two(call: Call) -> list[tuple[Tensor, Tensor]]:
+def sum_of_two(call: Primitive) -> list[tuple[Tensor, Tensor]]:
     """What a call adds, and nothing more but a ReLU; both ways round."""
-    if is_plain_sum(call, 2):
-        first, second = call.reads["xs"]
-    elif call.name == "batch_norm" and set(call.reads) == {"x", "addend"}:
-        first, second = call.reads["x"], call.reads["addend"]
-    else:
-        return []
+    match call:
+        case ops.Sum() if is_plain_sum(call, 2):
+            first, second = call.xs
+        case ops.BatchNorm(
+            x=first, mean=None, rate=None, scale=None, bias=None, addend=Tensor() as second
+        ):
+            pass
+        case _:
+            return []
     return [(first, second), (second, first)] if first is not second else []
 
 
 def _adding_maker(
     term: Tensor,
     other: Tensor,
-    total: Call,
-    before: Sequence[Call],
+    total: Primitive,
+    before: Sequence[Primitive],
     users: Users,
-    adds: Collection[str],
-) -> Call | None:
+    adds: Kinds,
+) -> ops.Convolution | None:
     """The call that makes one term of a sum, for it alone, if it can add the other and be run in
     the sum's place."""
-    maker = users.other(term, total, adds)
-    if maker is None or is_exposed(term):
+    maker = users.other(term, total)
+    if not isinstance(maker, ops.Convolution) or not isinstance(maker, adds) or is_exposed(term):
         return None
-    if maker.settings["relu"] is not None or "addend" in maker.reads or reads(maker, other):
+    if maker.relu is not None or maker.addend is not None or reads(maker, other):
         return None  # what it reads may not change while it writes
     if is_exposed(other) or other.array is not None or not other.flexible:
         return None
     behind = before[before.index(maker) + 1 :]
-    if any(writes(call, maker.reads["x"]) for call in behind):
+    if any(writes(call, maker.x) for call in behind):
         return None
     return maker

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...backends.backend import Backend
-from ...backends.tensor import Call, Tensor
+from ...backends.primitives.movement import is_feed
+from ...backends.primitives.recording import Primitive
+from ...backends.tensor import Tensor
 from .editing import owners
 
 ALIGNMENT = 256
@@ -42,7 +44,7 @@ class LiveRange:
     last: int
 
 
-def live_ranges(timelines: Iterable[Iterable[Call]]) -> dict[Tensor, LiveRange]:
+def live_ranges(timelines: Iterable[Iterable[Primitive]]) -> dict[Tensor, LiveRange]:
     """The live ranges of all tensors that the calls use and that have no memory yet.
 
     timelines: lists of calls that count time alike (call i of each runs "at time i").
@@ -51,7 +53,7 @@ def live_ranges(timelines: Iterable[Iterable[Call]]) -> dict[Tensor, LiveRange]:
     fed: set[Tensor] = set()
     for calls in timelines:
         for time, call in enumerate(calls):
-            if call.settings.get("feed"):
+            if is_feed(call):
                 fed |= owners(call.written_tensors())
             end = time + call.overlap
             for tensor in (*call.written_tensors(), *call.read_tensors(), *call.scratch):
@@ -63,7 +65,7 @@ def live_ranges(timelines: Iterable[Iterable[Call]]) -> dict[Tensor, LiveRange]:
 
 
 def plan_memory(
-    timelines: Iterable[Iterable[Call]], size_of: Callable[[Tensor], int], *, share: bool
+    timelines: Iterable[Iterable[Primitive]], size_of: Callable[[Tensor], int], *, share: bool
 ) -> MemoryPlan:
     """Plan the memory of every tensor that the calls use and that has none yet.
 

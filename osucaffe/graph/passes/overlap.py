@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from itertools import pairwise
 
-from ...backends.tensor import Call, Tensor
-from .editing import operands, owners
+from ...backends.primitives.recording import Primitive
+from ...backends.tensor import Tensor
+from .editing import Kinds, operands, owners
 from .memory import live_ranges
 
 FORKS = 8
@@ -24,16 +25,14 @@ SPARE = 32 << 20
 """Bytes for each call of a group that this may cost beyond what is needed at some time anyway."""
 
 
-def overlap_calls(
-    calls: list[Call], names: Collection[str], size_of: Callable[[Tensor], int]
-) -> None:
-    """Let the calls of these names overlap as many later calls as do not depend on them, and
+def overlap_calls(calls: list[Primitive], kinds: Kinds, size_of: Callable[[Tensor], int]) -> None:
+    """Let the calls of these kinds overlap as many later calls as do not depend on them, and
     as there is memory for.
 
     They are such as nothing waits for, as the gradients of parameters. They stay in order among
     themselves, and begin in groups. size_of gives a tensor's bytes.
     """
-    overlapping = [index for index, call in enumerate(calls) if call.name in names]
+    overlapping = [index for index, call in enumerate(calls) if isinstance(call, kinds)]
     group = math.ceil(len(overlapping) / FORKS) if len(overlapping) > _FEW else 1
     most = MOST * group
     ends = [*overlapping[most:], *[len(calls)] * most]
@@ -44,7 +43,7 @@ def overlap_calls(
     _hold(calls, [index for index in overlapping if calls[index].overlap], group)
 
 
-def _shorten(calls: list[Call], ends: dict[int, int]) -> None:
+def _shorten(calls: list[Primitive], ends: dict[int, int]) -> None:
     """Let calls overlap those behind them, to such an end, or to the first that depends on them
     and runs in its turn: those that overlap others come behind them in any case."""
     for index, end in reversed(ends.items()):
@@ -61,7 +60,7 @@ def _shorten(calls: list[Call], ends: dict[int, int]) -> None:
 
 
 def _fit(
-    calls: list[Call], overlapping: list[int], size_of: Callable[[Tensor], int], spare: int
+    calls: list[Primitive], overlapping: list[int], size_of: Callable[[Tensor], int], spare: int
 ) -> None:
     """Shorten the overlap until memory is alive for no more than if all ran in turn,
     and so many bytes."""
@@ -89,7 +88,7 @@ def _fit(
             call.overlap += 1
 
 
-def _hold(calls: list[Call], overlapping: list[int], group: int) -> None:
+def _hold(calls: list[Primitive], overlapping: list[int], group: int) -> None:
     """Let up to so many begin together, if none of them has to end before the last begins."""
     ends: list[int] = []
     for index, following in pairwise([*overlapping, len(calls)]):

@@ -15,7 +15,8 @@ from typing import Any
 
 from ...backends.backend import Backend
 from ...backends.formula import PRELU
-from ...backends.tensor import Call, Step, Tensor
+from ...backends.primitives.recording import Primitive
+from ...backends.tensor import Run, Tensor
 from ...blob import Blob
 from ...labels import Labels
 from ..assembly import Assembly
@@ -70,10 +71,10 @@ class Build:
     again: bool = False
     constants: Constants | None = None
     programs: Programs = field(default_factory=list)
-    steps: list[list[tuple[Call, Step]]] = field(default_factory=list)
-    by_layer: list[list[list[Step]]] = field(default_factory=list)
+    steps: list[list[tuple[Primitive, Run]]] = field(default_factory=list)
+    by_layer: list[list[list[Run]]] = field(default_factory=list)
     plan: MemoryPlan | None = None
-    replay: Step | None = None
+    replay: Run | None = None
     moves: int = 0
     states: Sequence[dict[str, Any]] = ()
     reports: list[Report] = field(default_factory=list)
@@ -155,7 +156,7 @@ def _gaining(name: str, run: Callable[[Programs], None]) -> Pass:
     return Pass(name, lambda build: run(build.programs), inspectable=False, for_all=False)
 
 
-def _inferring(name: str, run: Callable[[list[Call], Build, Constants], None]) -> Pass:
+def _inferring(name: str, run: Callable[[list[Primitive], Build, Constants], None]) -> Pass:
     """A pass over the forward of nets that only run forward."""
 
     def infer(build: Build) -> None:
@@ -165,7 +166,7 @@ def _inferring(name: str, run: Callable[[list[Call], Build, Constants], None]) -
     return Pass(name, infer, inspectable=False, inference=True)
 
 
-def make_prelu(calls: list[Call], build: Build, constants: Constants) -> None:
+def make_prelu(calls: list[Primitive], build: Build, constants: Constants) -> None:
     """Make PReLUs of what nets write in their place, where one can be part of the call before."""
     if PRELU in build.backend.activations:
         inference.make_prelu(calls, constants)

@@ -10,166 +10,179 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ...backends.primitives import Program
-from ...backends.tensor import Call, Tensor
+from ...backends import primitives as ops
+from ...backends.primitives.recording import Primitive
+from ...backends.tensor import Shape, Tensor
 from .editing import (
     Programs,
     Users,
     fuse,
-    is_call,
+    insert,
     is_exposed,
     is_handed_over,
     normalization_gradient,
     reads_view,
     replace_read,
+    replace_written,
     writes,
 )
 from .inference import sum_of_two
 
 _ALL = (1, 1)
+_Reader = ops.Convolution | ops.MaxPooling
 
 
 class _Backward(NamedTuple):
     """What a backward program does with the blob: the gradients of the filters and of the blob by
     the convolutions, and that of the batch normalization, which reads the latter."""
 
-    filters: list[Call]
-    images: list[Call]
-    norm: Call
+    filters: list[ops.ConvolutionBackwardFilter]
+    images: list[ops.ConvolutionBackwardData]
+    norm: ops.BatchNormBackward
 
 
 def skip_pixels(programs: Programs) -> None:
     """Let batch normalizations make only what convolutions with a stride read, where something runs
     backward: else they are folded."""
-    if len(programs) == 1:
+    forward, *backward = programs
+    if not backward:
         return
     users = Users(programs)
-    for norm in [call for call in programs[0] if call.name == "batch_norm"]:
-        y = norm.writes["y"]
-        readers = [call for call in users.of(y) if call in programs[0] and call is not norm]
-        every = _common_stride(y, readers)
-        if every is None or y in norm.read_tensors():
+    for norm in [call for call in forward if isinstance(call, ops.BatchNorm)]:
+        y = norm.y
+        others = [call for call in users.of(y) if call in forward and call is not norm]
+        readers = _readers(y, others)
+        if not readers or y in norm.read_tensors():
             continue
-        found = [_backward(calls, norm, readers) for calls in programs[1:]]
+        found = [_backward(calls, norm, readers) for calls in backward]
         known = [call for each in found if each for call in (*each.filters, each.norm)]
         if None not in found and users.only(y, norm, *readers, *known):
-            _skip(norm, readers, [each for each in found if each], every)
+            _skip(norm, readers, [each for each in found if each])
 
 
-def _common_stride(y: Tensor, readers: list[Call]) -> tuple[int, ...] | None:
-    """The stride at which all of these read the images y, each output one pixel; None: they want
-    others, too, or the images are not to change."""
+def _readers(y: Tensor, calls: list[Primitive]) -> list[_Reader]:
+    """These calls, if all of them read the images y at the same stride, each output one pixel, and
+    the images may change; else none."""
     if len(y.shape) != 4 or is_exposed(y) or not y.is_open:
-        return None
-    strides = {_stride_of_product(call, y) for call in readers}
-    return strides.pop() if len(strides) == 1 else None
+        return []
+    readers = [call for call in calls if isinstance(call, _Reader) and _skips(call, y)]
+    strides = {tuple(map(int, call.stride)) for call in readers}
+    return readers if len(strides) == 1 and len(readers) == len(calls) else []
 
 
-def _stride_of_product(call: Call, x: Tensor) -> tuple[int, ...] | None:
-    """The stride of a convolution or pooling whose outputs depend on one pixel of x each, but not
-    on all."""
-    if call.name not in ("convolution", "max_pooling") or call.reads["x"] is not x:
-        return None
-    window = call.settings["kernel"] if call.name == "max_pooling" else call.reads["w"].shape[2:]
-    stride = tuple(map(int, call.settings["stride"]))
-    alone = {*window} == {1} and not any(call.settings["pad"])
-    return stride if alone and max(stride) > 1 and "index" not in call.writes else None
+def _skips(call: _Reader, x: Tensor) -> bool:
+    """Whether its outputs depend on one pixel of x each, but not on all."""
+    match call:
+        case ops.Convolution():
+            window = call.w.shape[2:]
+        case ops.MaxPooling(index=None):
+            window = tuple(call.kernel)
+        case _:
+            return False
+    alone = {*window} == {1} and not any(call.pad)
+    return call.x is x and alone and max(call.stride) > 1
 
 
-def _every_pixel(y: Tensor, every: tuple[int, ...]) -> Tensor:
+def _stride(readers: list[_Reader]) -> Shape:
+    """The one that they share."""
+    return tuple(map(int, readers[0].stride))
+
+
+def _every_pixel(y: Tensor, every: Shape) -> Tensor:
     """Images of the pixels alone that these steps reach."""
     extents = zip(y.shape[2:], every, strict=True)
     shape = (*y.shape[:2], *(-(-extent // step) for extent, step in extents))
     return Tensor(shape, name=y.name, flexible=True)
 
 
-def _backward(calls: list[Call], norm: Call, readers: list[Call]) -> _Backward | None:
+def _backward(
+    calls: list[Primitive], norm: ops.BatchNorm, readers: list[_Reader]
+) -> _Backward | None:
     """What a backward program does with the blob that a batch normalization makes, if its gradient
     is what these convolutions write alone, and nobody else reads their terms of it."""
-    y, positions, users = norm.writes["y"], {call.position for call in readers}, Users([calls])
+    positions, users = {call.position for call in readers}, Users([calls])
     backward = normalization_gradient(calls, norm)
     if backward is None:
         return None
-    terms = backward.reads["dys"]
+    terms = backward.dys
     of_readers = [call for call in calls if call.position in positions]
     filters = [
         call
         for call in of_readers
-        if call.name == "convolution_backward_filter" and call.reads["x"] is y
+        if isinstance(call, ops.ConvolutionBackwardFilter) and call.x is norm.y
     ]
     images = [
         call
         for call in of_readers
-        if call.name == "convolution_backward_data" and call.writes["dx"] in terms
+        if isinstance(call, ops.ConvolutionBackwardData) and call.dx in terms
     ]
-    if len(images) != len(readers) or {call.writes["dx"] for call in images} != {*terms}:
+    if len(images) != len(readers) or {call.dx for call in images} != {*terms}:
         return None
     for maker in images:
-        term = maker.writes["dx"]
         if (
-            maker.reads.keys() & {"addend", "relu_output"}
-            or terms.count(term) > 1
-            or not is_handed_over(calls, users, term, maker, backward)
+            maker.addend is not None
+            or maker.relu_output is not None
+            or terms.count(maker.dx) > 1
+            or not is_handed_over(calls, users, maker.dx, maker, backward)
         ):
             return None
     return _Backward(filters, images, backward)
 
 
-def _skip(norm: Call, readers: list[Call], found: list[_Backward], every: tuple[int, ...]) -> None:
-    """Let the blob have the pixels alone that these steps reach, and so its gradient's terms."""
-    norm.writes["y"] = made = _every_pixel(norm.writes["y"], every)
-    norm.settings["every"] = every
+def _skip(norm: ops.BatchNorm, readers: list[_Reader], found: list[_Backward]) -> None:
+    """Let the blob have the pixels alone that its readers reach, and so its gradient's terms."""
+    every = _stride(readers)
+    made = _every_pixel(norm.y, every)
+    norm.y, norm.every = made, every
     for call in [*readers, *(call for each in found for call in each.filters)]:
-        call.reads["x"] = made
-        call.settings["stride"] = _ALL
+        call.x, call.stride = made, _ALL
     terms: dict[Tensor, Tensor] = {}
     for _, images, backward in found:
-        for call in images:
-            term = call.writes["dx"]
-            call.writes["dx"] = terms.setdefault(
-                term, Tensor(made.shape, name=term.name, like=made)
-            )
-            call.settings["stride"] = _ALL
-        backward.reads["dys"] = [terms[term] for term in backward.reads["dys"]]
-        if "relu_output" in backward.reads:
-            backward.reads["relu_output"] = made
-        backward.settings["every"] = every
+        for image in images:
+            like = Tensor(made.shape, name=image.dx.name, like=made)
+            image.dx, image.stride = terms.setdefault(image.dx, like), _ALL
+        backward.dys = [terms[term] for term in backward.dys]
+        if backward.relu_output is not None:
+            backward.relu_output = made
+        backward.every = every
 
 
-def move_strides(calls: list[Call]) -> None:
+def move_strides(calls: list[Primitive]) -> None:
     """Let convolutions and sums of two make only what convolutions with a stride read, where
     nothing runs backward. What a sum adds is picked before it, or made so in turn."""
     users = Users([calls])
     for call in reversed(list(calls)):
-        y, terms = call.writes.get("y"), [term for pair in sum_of_two(call)[:1] for term in pair]
-        makes = call.name == "convolution" or terms
-        if not makes or not isinstance(y, Tensor) or any(reads_view(call, each) for each in terms):
+        if not isinstance(call, ops.Convolution | ops.Sum | ops.BatchNorm):
             continue
-        relus = [other for other in users.of(y) if is_call(other, "relu", x=y, y=y)]
-        readers = [other for other in users.of(y) if other not in (call, *relus)]
-        if (every := _common_stride(y, readers)) is None:
+        y, terms = call.y, [term for pair in sum_of_two(call)[:1] for term in pair]
+        if not (isinstance(call, ops.Convolution) or terms):
             continue
+        if any(reads_view(call, each) for each in terms):
+            continue
+        relus = [
+            each for each in users.of(y) if isinstance(each, ops.Relu) and each.x is each.y is y
+        ]
+        readers = _readers(y, [each for each in users.of(y) if each not in (call, *relus)])
+        if not readers:
+            continue
+        every = _stride(readers)
         made = _every_pixel(y, every)
         for each in (call, *relus):
-            each.writes["y"] = made
+            replace_written(each, y, made)
             replace_read(each, y, made)
-        if call.name == "convolution":
-            strides = zip(call.settings["stride"], every, strict=True)
-            call.settings["stride"] = [int(own) * step for own, step in strides]
+        if isinstance(call, ops.Convolution):
+            call.stride = [int(own) * step for own, step in zip(call.stride, every, strict=True)]
         for term in terms:
             picked = _every_pixel(term, every)
-            program = Program()
-            program.enter(call.layer, call.position)
-            program.max_pooling(term, picked, None, kernel=_ALL, stride=every, pad=(0, 0))
-            calls.insert(calls.index(call), program.calls.pop())
+            pick = ops.MaxPooling(term, picked, None, kernel=_ALL, stride=every, pad=(0, 0))
+            insert(calls, calls.index(call), pick, call)
             replace_read(call, term, picked)
         for reader in readers:
-            reader.reads["x"], reader.settings["stride"] = made, _ALL
-            picked = reader.writes["y"]
-            others = [other for other in users.of(picked) if other is not reader]
-            fixed = is_exposed(picked) or any(writes(other, picked) for other in others)
-            if reader.name == "max_pooling" and not fixed:  # it picks all
+            reader.x, reader.stride = made, _ALL
+            others = [other for other in users.of(reader.y) if other is not reader]
+            fixed = is_exposed(reader.y) or any(writes(other, reader.y) for other in others)
+            if isinstance(reader, ops.MaxPooling) and not fixed:  # it picks all
                 for other in others:
-                    replace_read(other, picked, made)
+                    replace_read(other, reader.y, made)
                 fuse(calls, (call, *relus)[-1], reader)
         users = Users([calls])

@@ -15,14 +15,14 @@ import math
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ...arena import ALIGNMENT
-from ...backends.primitives import Program
-from ...backends.tensor import Call, Tensor, join
+from ...backends import primitives as ops
+from ...backends.primitives.recording import Primitive
+from ...backends.tensor import Tensor, join
 from ..gradients import Node
-from .editing import Programs, Users, fuse, is_exposed, reads, writes
-
-_WINDOW = ("stride", "pad", "dilation")
+from .editing import Programs, Users, fuse, insert, is_exposed, reads, writes
 
 
 @dataclass
@@ -30,28 +30,28 @@ class _Sibling:
     """A convolution, and in each backward program its gradient of the filters, and that of the
     images with the sum that reads it (or no such gradients)."""
 
-    call: Call
-    filters: list[Call]
-    images: list[Call]
-    sums: list[Call]
+    call: ops.Convolution
+    filters: list[ops.ConvolutionBackwardFilter]
+    images: list[ops.ConvolutionBackwardData]
+    sums: list[ops.Sum]
 
     @property
     def outputs(self) -> int:
         """How many channels it makes."""
-        return self.call.writes["y"].shape[1]
+        return self.call.y.shape[1]
 
     @property
     def kind(self) -> Hashable:
         """What siblings have in common."""
-        settings, given = self.call.settings, self.call.reads
+        call = self.call
         return (
-            given["x"],
-            given["w"].shape[1:],
-            "b" in given,
-            settings["relu"],
-            *(tuple(settings[name]) for name in _WINDOW),
-            *(call.accumulates for call in self.filters),
-            *map(id, self.sums),
+            call.x,
+            call.w.shape[1:],
+            call.b is None,
+            call.relu,
+            *map(tuple, (call.stride, call.pad, call.dilation)),
+            *(each.accumulates for each in self.filters),
+            *self.sums,
         )
 
 
@@ -76,45 +76,43 @@ def join_siblings(programs: Programs, nodes: Sequence[Node]) -> None:
 
 
 def _sibling(
-    call: Call, backward: Programs, nodes: Sequence[Node], users: Users, single: Sequence[Users]
+    call: Primitive,
+    backward: Programs,
+    nodes: Sequence[Node],
+    users: Users,
+    single: Sequence[Users],
 ) -> _Sibling | None:
     """What belongs to a call, if it is a convolution of which nothing speaks against joining it."""
-    if (
-        call.name != "convolution"
-        or call.settings["group"] != 1
-        or "addend" in call.reads
-        or call.settings.get("activation")
-    ):
-        return None
-    y, layer = call.writes["y"], nodes[call.position].layer
-    if is_exposed(y) or not y.is_open:
-        return None
-    sibling = _Sibling(call, [], [], [])
+    match call:
+        case ops.Convolution(group=1, addend=None, activation=None) if (
+            not is_exposed(call.y) and call.y.is_open
+        ):
+            sibling = _Sibling(call, [], [], [])
+        case _:
+            return None
     for calls, users_in_pass in zip(backward, single, strict=True):
-        gradients = {
-            each.name: each
-            for each in calls
-            if each.position == call.position and each.name.startswith("convolution_backward")
-        }
-        sibling.filters += [gradients.pop(name) for name in [*gradients] if "filter" in name]
-        for images in gradients.values():
-            total = users_in_pass.other(images.writes["dx"], images, ("sum",))
-            if total is None or any(each != 1 for each in total.settings["coefficients"] or ()):
+        of_layer = [each for each in calls if each.position == call.position]
+        sibling.filters += [e for e in of_layer if isinstance(e, ops.ConvolutionBackwardFilter)]
+        for images in (e for e in of_layer if isinstance(e, ops.ConvolutionBackwardData)):
+            total = users_in_pass.other(images.dx, images)
+            if not isinstance(total, ops.Sum) or any(
+                each != 1 for each in total.coefficients or ()
+            ):
                 return None
-            if images.writes["dx"].persistent or "relu_output" in images.reads:
+            if images.dx.persistent or images.relu_output is not None:
                 return None
             sibling.images.append(images)
             sibling.sums.append(total)
     if len(sibling.filters) < len(backward) or len(sibling.images) not in (0, len(backward)):
         return None
-    calls = [call, *sibling.filters, *sibling.images]
+    layer, mine = nodes[call.position].layer, [call, *sibling.filters, *sibling.images]
     for index, (name, blob) in enumerate(zip("wb", layer.parameters, strict=False)):
         if (
-            call.reads.get(name) is not blob.data
-            or any(each.writes.get(f"d{name}") is not blob.diff for each in sibling.filters)
+            getattr(call, name) is not blob.data
+            or any(getattr(each, f"d{name}") is not blob.diff for each in sibling.filters)
             or not layer.spec(index).lr_mult
             or blob.data.viewed
-            or not {*users.of(blob.data), *users.of(blob.diff)}.issubset(calls)
+            or not {*users.of(blob.data), *users.of(blob.diff)}.issubset(mine)
         ):
             return None
     return sibling
@@ -123,7 +121,7 @@ def _sibling(
 def _pays(members: Sequence[_Sibling]) -> bool:
     """Whether reading the images and writing their gradients once saves more than copies cost."""
     first = members[0]
-    x, y = first.call.reads["x"], first.call.writes["y"]
+    x, y = first.call.x, first.call.y
     pixels = x.shape[0] * math.prod(y.shape[2:])
     times = 4 if first.images else 2  # read for outputs and filters; written, read by the sum
     saved = times * (len(members) - 1) * x.shape[1] * pixels
@@ -132,7 +130,7 @@ def _pays(members: Sequence[_Sibling]) -> bool:
 
 def _fit(members: Sequence[_Sibling]) -> bool:
     """Whether their parameters can lie together: where they have been placed already, they do."""
-    filters = [each.call.reads["w"] for each in members]
+    filters = [each.call.w for each in members]
     joint = filters[0].whole
     if joint is None:
         return all(each.whole is None and each.array is None for each in filters)
@@ -145,14 +143,14 @@ def _may_join(members: Sequence[_Sibling], programs: Programs) -> bool:
     first = min(members, key=lambda each: each.call.position)
     forward, *backward = programs
     last = max(forward.index(each.call) for each in members)
-    x = first.call.reads["x"]
+    x = first.call.x
     if any(writes(call, x) for call in forward[forward.index(first.call) : last]):
         return False
     for number, calls in enumerate(backward):
         end = calls.index(first.filters[number])
         for each in members:
             between = calls[calls.index(each.filters[number]) : end]
-            dy = each.filters[number].reads["dy"]
+            dy = each.filters[number].dy
             if any(writes(call, x) or writes(call, dy) for call in between):
                 return False
     return True
@@ -163,40 +161,38 @@ def _join(members: Sequence[_Sibling], programs: Programs) -> None:
     forward, *backward = programs
     first = min(members, key=lambda each: each.call.position)
     others = [each for each in members if each is not first]
-    call, parts = first.call, [each.call.writes["y"] for each in members]
+    call, parts = first.call, [each.call.y for each in members]
     shape = (parts[0].shape[0], sum(part.shape[1] for part in parts), *parts[0].shape[2:])
     y = Tensor(shape, name=f"{parts[0].name} and others", flexible=True)
     dy = Tensor(shape, name=f"{y.name}.diff", like=y)
 
-    def joined(calls: Sequence[Call], names: Sequence[str], side: str) -> None:
+    def joined(calls: Sequence[Any], *fields: str) -> None:
         """Let the first layer's call have its parameters, or their gradients, with the others'."""
         joint = calls[members.index(first)]
-        tensors = {name: [getattr(each, side)[name] for each in calls] for name in names}
-        getattr(joint, side).update({name: join(each) for name, each in tensors.items()})
+        for field in fields:
+            if getattr(joint, field) is not None:
+                setattr(joint, field, join([getattr(each, field) for each in calls]))
 
-    joined([each.call for each in members], [n for n in "wb" if n in call.reads], "reads")
-    call.writes["y"] = y
-    program = _program(call)
-    program.split(y, parts, axis=1)
-    forward.insert(forward.index(call) + 1, program.calls.pop())
+    joined([each.call for each in members], "w", "b")
+    call.y = y
+    insert(forward, forward.index(call) + 1, ops.Split(y, parts, axis=1), call)
     fuse(forward, call, *(each.call for each in others))
     for number, calls in enumerate(backward):
         filters = [each.filters[number] for each in members]
         joint_filter = first.filters[number]
-        program = _program(joint_filter)
-        program.concat([each.reads["dy"] for each in filters], dy, axis=1)
-        joined(filters, [name for name in ("dw", "db") if name in joint_filter.writes], "writes")
-        joint_filter.reads["dy"] = dy
+        concat = ops.Concat([each.dy for each in filters], dy, axis=1)
+        joined(filters, "dw", "db")
+        joint_filter.dy = dy
         fuse(calls, joint_filter, *(each.filters[number] for each in others))
         at = calls.index(joint_filter)
         if first.images:
             images = first.images[number]
-            joined([each.images[number] for each in members], ["w"], "reads")
-            images.reads["dy"] = dy
+            joined([each.images[number] for each in members], "w")
+            images.dy = dy
             fuse(calls, images, *(each.images[number] for each in others))
             _shorten(first.sums[number], images, [each.images[number] for each in others], calls)
             at = min(calls.index(joint_filter), calls.index(images))
-        calls.insert(at, program.calls.pop())
+        insert(calls, at, concat, joint_filter)
 
 
 def copy_parts_once(programs: Programs) -> None:
@@ -204,69 +200,66 @@ def copy_parts_once(programs: Programs) -> None:
     in Inception modules the outputs of 1 x 1 convolutions, and their gradients, were copied out of
     the joint ones, and then again."""
     for calls in programs:
-        concats = [call for call in calls if call.name == "concat"]
+        concats = [call for call in calls if isinstance(call, ops.Concat)]
         if not concats:
             continue
         # A gradient is another in each form of backward.
         users = Users(programs if calls is programs[0] else [programs[0], calls])
         for concat in concats:
-            for number, x in enumerate(concat.reads["xs"]):
-                split = users.other(x, concat, ("split",))
-                if split in calls and _may_cut(split, concat, x, calls):
+            for number, x in enumerate(concat.xs):
+                split = users.other(x, concat)
+                if isinstance(split, ops.Split) and _may_cut(split, concat, x, calls):
                     _cut(split, concat, number)
-                    for user in users.of(concat.writes["y"]):
+                    for user in users.of(concat.y):
                         user.trade(split)
 
 
-def _may_cut(split: Call, concat: Call, x: Tensor, calls: list[Call]) -> bool:
+def _may_cut(split: ops.Split, concat: ops.Concat, x: Tensor, calls: list[Primitive]) -> bool:
     """Whether the concatenation may read x from the tensor of which it is a part."""
-    ys, whole = split.writes["ys"], split.reads["x"]
+    if split not in calls:
+        return False
+    ys, whole = split.ys, split.x
     between = calls[calls.index(split) + 1 : calls.index(concat)]
-    masks = split.reads.get("relu_output") or [None] * len(ys)
+    masks = split.relu_output or [None] * len(ys)
     return (
         not is_exposed(x)
         and x in ys
         and None not in ys
         and len(ys) > 1
         and masks[ys.index(x)] is None
-        and split.settings["axis"] == concat.settings["axis"]
-        and concat.reads["xs"].count(x) == 1
+        and split.axis == concat.axis
+        and concat.xs.count(x) == 1
         and not is_exposed(whole)
         and concat in calls[calls.index(split) :]
         and not any(writes(call, whole) for call in [*between, concat])
     )
 
 
-def _cut(split: Call, concat: Call, number: int) -> None:
-    ys, axis = split.writes["ys"], split.settings["axis"]
-    at = ys.index(concat.reads["xs"][number])
-    extents = [y.shape[axis] for y in ys]
-    cuts = concat.settings.setdefault("cuts", [None] * len(concat.reads["xs"]))
-    cuts[number] = sum(extents[:at]), extents[at]
-    concat.reads["xs"][number] = split.reads["x"]
-    ys[at] = None
+def _cut(split: ops.Split, concat: ops.Concat, number: int) -> None:
+    at = split.ys.index(concat.xs[number])
+    extents = [y.shape[split.axis] for y in split.ys]
+    concat.cuts = concat.cuts or [None] * len(concat.xs)
+    concat.cuts[number] = sum(extents[:at]), extents[at]
+    concat.xs[number] = split.x
+    split.ys[at] = None  # type: ignore[call-overload]
 
 
-def _program(call: Call) -> Program:
-    """What records calls of the same layer."""
-    program = Program()
-    program.enter(call.layer, call.position)
-    return program
-
-
-def _shorten(total: Call, images: Call, gone: Sequence[Call], calls: list[Call]) -> None:
+def _shorten(
+    total: ops.Sum,
+    images: ops.ConvolutionBackwardData,
+    gone: Sequence[Primitive],
+    calls: list[Primitive],
+) -> None:
     """Take the gradients that are no longer computed from a sum, which the joint call has a part
     of now; if no other is left, it does all of it."""
-    dropped = [call.writes["dx"] for call in gone]
-    terms = [term for term in total.reads["xs"] if term not in dropped]
-    total.reads["xs"] = terms
-    if total.settings["coefficients"]:
-        total.settings["coefficients"] = [1.0] * len(terms)
+    dropped = [tensor for call in gone for tensor in call.written_tensors()]
+    total.xs = [term for term in total.xs if term not in dropped]
+    total.coefficients = None
     images.trade(total)
-    target = total.writes["y"]
+    target = total.y
     between = calls[calls.index(images) + 1 : calls.index(total)]
-    if len(terms) == 1 and not any(reads(call, target) or writes(call, target) for call in between):
-        images.writes["dx"] = target
-        if "relu_output" in total.reads:
-            images.reads["relu_output"] = total.reads["relu_output"]
+    used = any(reads(call, target) or writes(call, target) for call in between)
+    if len(total.xs) == 1 and not used:
+        images.dx = target
+        images.relu_output = total.relu_output
         fuse(calls, images, total)

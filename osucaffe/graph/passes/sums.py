@@ -5,84 +5,98 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...backends.tensor import Call
-from .editing import Programs, Users, fuse, reads, set_operand, writes
+from ...backends import primitives as ops
+from ...backends.primitives.recording import Primitive
+from ...backends.tensor import Tensor
+from .editing import Programs, Users, fuse, reads, writes
 
-_TERMS = {"sum": "xs", "batch_norm_backward": "dys"}
-"""What these calls add."""
+Maker = ops.AveragePoolingBackward | ops.ConvolutionBackwardData | ops.MaxPoolingBackward
+Total = ops.Sum | ops.BatchNormBackward
+"""Calls that add gradients."""
 
 
-def add_gradients(programs: Programs, adds: Callable[[Call], bool]) -> None:
+def add_gradients(programs: Programs, adds: Callable[[Primitive], bool]) -> None:
     """Let calls that make a term of a sum run in its turn, and add another term themselves.
 
     adds: whether a call can (`Backend.adds_gradient`).
     """
     for calls in programs[1:]:
-        for total in [call for call in calls if call.name in _TERMS]:
+        for total in [call for call in calls if isinstance(call, Total)]:
             while total in calls and (maker := _maker(total, calls, adds)):
                 _add(maker, total, calls)
 
 
-def _maker(total: Call, calls: list[Call], adds: Callable[[Call], bool]) -> Call | None:
+def _terms(total: Total) -> list[Tensor]:
+    return total.xs if isinstance(total, ops.Sum) else total.dys
+
+
+def _maker(total: Total, calls: list[Primitive], adds: Callable[[Primitive], bool]) -> Maker | None:
     """A call that makes a term for this sum alone, and can do so in its turn: rather a pooling's
     gradient than a convolution's, which only some kernels add to."""
-    terms = total.reads[_TERMS[total.name]]
-    if len(terms) < 2 or any(factor != 1 for factor in total.settings.get("coefficients") or ()):
+    terms = _terms(total)
+    if len(terms) < 2:
         return None
-    users, makers = Users([calls]), []
+    if isinstance(total, ops.Sum):
+        if any(factor != 1 for factor in total.coefficients or ()):
+            return None
+        target: Tensor | None = total.y
+    else:
+        target = total.dy
+    users, makers = Users([calls]), list[Maker]()
     for term in terms:
         maker = users.other(term, total)
-        if maker is None or not adds(maker) or term.persistent:
+        if not isinstance(maker, Maker) or not adds(maker) or term.persistent:
             continue
         between = calls[calls.index(maker) + 1 : calls.index(total)]
-        written = total.writes.get("y", total.writes.get("dy", term))
+        written = term if target is None else target
         if (
-            maker.writes["dx"] is term  # not another view of its memory
+            maker.dx is term  # not another view of its memory
             and terms.count(term) == 1
-            and not maker.reads.keys() & {"addend", "relu_output"}
+            and maker.addend is None
+            and maker.relu_output is None
             and (written is term or not (written in terms or reads(maker, written)))
             and not any(writes(call, read) for call in between for read in maker.read_tensors())
         ):
             makers.append(maker)
-    return min(makers, key=lambda maker: maker.name == "convolution_backward_data", default=None)
+    return min(makers, key=lambda each: isinstance(each, ops.ConvolutionBackwardData), default=None)
 
 
-def _add(maker: Call, total: Call, calls: list[Call]) -> None:
+def _add(maker: Maker, total: Total, calls: list[Primitive]) -> None:
     """Let the maker of a term add another."""
-    gradient, name = maker.writes["dx"], _TERMS[total.name]
-    addend, *rest = [term for term in total.reads[name] if term is not gradient]
-    maker.reads["addend"] = addend
+    gradient = maker.dx
+    addend, *rest = [term for term in _terms(total) if term is not gradient]
+    maker.addend = addend
     maker.position = total.position
     calls.remove(maker)
     calls.insert(calls.index(total), maker)
-    if rest:
-        total.reads[name] = [gradient, *rest]
-        if total.settings["coefficients"]:
-            total.settings["coefficients"] = [1.0] * (1 + len(rest))
+    if isinstance(total, ops.BatchNormBackward):
+        if rest:
+            total.dys = [gradient, *rest]
+            maker.trade(total)
+        else:
+            _take_over(maker, total)
+    elif rest:
+        total.xs = [gradient, *rest]
+        total.coefficients = None
         maker.trade(total)
-    elif total.name == "sum":
-        _replace(maker, total, calls)
     else:
-        _take_over(maker, total)
+        _replace(maker, total, calls)
 
 
-def _replace(maker: Call, total: Call, calls: list[Call]) -> None:
+def _replace(maker: Maker, total: ops.Sum, calls: list[Primitive]) -> None:
     """Let the maker of a sum write it, behind the ReLU that the sum was to apply."""
-    maker.writes["dx"] = total.writes["y"]
-    if "relu_output" in total.reads:
-        maker.reads["relu_output"] = total.reads["relu_output"]
+    maker.dx = total.y
+    maker.relu_output = total.relu_output
     fuse(calls, maker, total)
 
 
-def _take_over(maker: Call, norm: Call) -> None:
+def _take_over(maker: Maker, norm: ops.BatchNormBackward) -> None:
     """Let the maker of what a batch normalization was to add apply the ReLU, too, if that does not
     follow from x, and write the gradient behind it, if others read that."""
-    if "relu_output" in norm.reads:
-        maker.reads["relu_output"] = norm.reads["relu_output"]
-        set_operand(norm.reads, norm, "relu_output", None)
-        norm.settings["relu"] = False
-    if "dy" in norm.writes and not norm.settings["relu"] and not norm.settings.get("every"):
-        maker.writes["dx"] = norm.writes["dy"]
-        set_operand(norm.writes, norm, "dy", None)
-    norm.reads["dys"] = [maker.writes["dx"]]
+    if norm.relu_output is not None:
+        maker.relu_output, norm.relu_output = norm.relu_output, None
+        norm.relu = False
+    if norm.dy is not None and not norm.relu and not norm.every:
+        maker.dx, norm.dy = norm.dy, None
+    norm.dys = [maker.dx]
     maker.trade(norm)

@@ -2,7 +2,7 @@
 
 A compiler checks its intermediate code after each pass (LLVM's verifier). Here the recorded
 programs are the meaning: for each read of each call, which call made the value. A pass may let a
-call do another's work (`Call.fuse`), let two share it (`Call.trade`), drop copies and what nobody
+call do another's work (`fuse`), let two share it (`trade`), drop copies and what nobody
 reads, copy parts, move what parameters alone decide to the `Constants`, and change where values
 are. It may not let anybody read another value: one that nobody wrote, an older or a newer one, or
 one whose memory has been used again meanwhile. That a fused call computes the right formula, or
@@ -18,7 +18,9 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any
 
-from ...backends.tensor import Call, Tensor, tensors_in
+from ...backends import primitives as ops
+from ...backends.primitives.recording import Primitive
+from ...backends.tensor import Tensor, tensors_in
 from ..assembly import Assembly
 from .constants import Constants
 from .editing import Programs, is_plain_sum, operands, owners, timelines
@@ -26,7 +28,7 @@ from .editing import Programs, is_plain_sum, operands, owners, timelines
 SWITCH = "OSUCAFFE_VERIFY"
 """The environment variable that has every net verified when it is built: "1"."""
 
-Value = Call | Tensor
+Value = Primitive | Tensor
 """The call that made it, or the tensor that held it before the program began."""
 
 
@@ -34,10 +36,14 @@ class VerificationError(RuntimeError):
     """A pass made a program that computes something else: a fault of osucaffe, not of the net."""
 
 
-def _is_move(call: Call) -> bool:
+def _is_move(call: Primitive) -> bool:
     """Whether passes may insert it: what it makes is what others have made."""
-    picks = call.name == "max_pooling" and {*call.settings["kernel"]} == {1}
-    return picks or call.name in ("concat", "split")
+    match call:
+        case ops.MaxPooling():
+            return {*call.kernel} == {1}
+        case ops.Concat() | ops.Split():
+            return True
+    return False
 
 
 def is_enabled() -> bool:
@@ -52,29 +58,30 @@ class Flow:
     call wrote a tensor last. resolved: what the verifier has found of calls.
     """
 
-    def __init__(self, calls: Iterable[Call]) -> None:
-        self.reads: dict[Call, dict[str, list[Value]]] = {}
-        self.written: dict[Tensor, Call] = {}
-        self.resolved: dict[Call, frozenset[Value]] = {}
-        host: Call | None = None
+    def __init__(self, calls: Iterable[Primitive]) -> None:
+        self.reads: dict[Primitive, dict[str, list[Value]]] = {}
+        self.written: dict[Tensor, Primitive] = {}
+        self.resolved: dict[Primitive, frozenset[Value]] = {}
+        host: Primitive | None = None
         for call in calls:
-            arguments: dict[str, Any] = dict(call.reads)
-            if activation := call.settings.get("activation"):  # of what it computes, and slopes
+            arguments: dict[str, Any] = {name: getattr(call, name) for name in call.read_fields}
+            activation = getattr(call, "activation", None)
+            if isinstance(activation, ops.Elementwise):  # of what it computes, and slopes
                 written = owners(call.written_tensors())
                 others = [t for t in activation.read_tensors() if t.owner not in written]
                 arguments["activation"] = others
-            arguments |= {f"{name} so far": call.writes[name] for name in call.accumulates}
-            self.reads[call] = reads = {
+            arguments |= {f"{name} so far": getattr(call, name) for name in call.accumulates}
+            self.reads[call] = values = {
                 name: [self.value(part) for each in tensors_in([argument]) for part in each.owners]
                 for name, argument in arguments.items()
             }
-            if call.name == "host" and not call.settings.get("feed"):
+            if isinstance(call, ops.Host) and not call.feed:
                 # Functions on the host may have effects of their own: they stay in order.
-                reads["the host"] = [host] if host is not None else []
+                values["the host"] = [host] if host is not None else []
                 host = call
                 # They change what there is: a Python layer adds to gradients itself.
                 changed = [t for t in call.written_tensors() if t.owner in self.written]
-                reads["changed"] = list(map(self.value, changed))
+                values["changed"] = list(map(self.value, changed))
             self.written |= dict.fromkeys(owners(call.written_tensors()), call)
 
     def value(self, tensor: Tensor) -> Value:
@@ -110,7 +117,7 @@ class Verifier:
                 self._data.add(blob.data.owner)
                 self._users.setdefault(blob.diff.owner, set()).add(position)
         self._initial = owners(tensor for layer in layers for tensor, _ in layer.initial)
-        self._copies = {c for c in self._calls if c.name == "copy" or is_plain_sum(c, 1)}
+        self._copies = {c for c in self._calls if isinstance(c, ops.Copy) or is_plain_sum(c, 1)}
         self.checked = 0
         """How many reads were followed to who made them."""
 
@@ -143,7 +150,7 @@ class Verifier:
 
     # -- what became of the recorded calls ---------------------------------------------------------
 
-    def _constant_calls(self) -> list[Call]:
+    def _constant_calls(self) -> list[Primitive]:
         """The calls that run once for all, in their order: they may read parameters and each
         other's results."""
         constants = self._constants
@@ -159,10 +166,12 @@ class Verifier:
             self._constant |= owners(operands(call))
         return calls
 
-    def _group(self, constants: Sequence[Call]) -> None:
+    def _group(self, constants: Sequence[Primitive]) -> None:
         """Calls that do each other's work are one: find for each who it belongs to now."""
-        self._parent: dict[Call, Call] = {}
+        self._parent: dict[Primitive, Primitive] = {}
         programmed = [call for calls in self._programs for call in calls]
+        for known in self._calls, self._forward:  # what has taken the place of such a call is one
+            known |= {call for call in programmed if not known.isdisjoint(call.fused)}
         now = [*constants, *programmed]
         for call in now:
             for other in (*call.fused, *call.trades):
@@ -174,7 +183,7 @@ class Verifier:
             if call not in self._calls and not _is_move(call):
                 self._fail(call, "was recorded by no layer")
 
-    def _root(self, call: Call) -> Call:
+    def _root(self, call: Primitive) -> Primitive:
         while (parent := self._parent.get(call, call)) is not call:
             call = parent
         return call
@@ -188,7 +197,7 @@ class Verifier:
             flow.resolved[value] = self._resolve_call(value, flow)
         return flow.resolved[value]
 
-    def _resolve_call(self, call: Call, flow: Flow) -> frozenset[Value]:
+    def _resolve_call(self, call: Primitive, flow: Flow) -> frozenset[Value]:
         recorded = call in self._calls
         if recorded and (group := self._root(call)) in self._alive:
             return frozenset((group,))
@@ -203,7 +212,7 @@ class Verifier:
 
     # -- the checks --------------------------------------------------------------------------------
 
-    def _check_order(self, calls: Sequence[Call], *, backward: bool = False) -> None:
+    def _check_order(self, calls: Sequence[Primitive], *, backward: bool = False) -> None:
         """Calls run in the order of their layers also where they run layer by layer."""
         last = None
         for call in calls:
@@ -213,7 +222,7 @@ class Verifier:
                 self._fail(call, "comes behind calls of layers that run later")
             last = position
 
-    def _check_views(self, calls: Iterable[Call]) -> None:
+    def _check_views(self, calls: Iterable[Primitive]) -> None:
         for call in calls:
             for tensor in operands(call):
                 base = tensor.base
@@ -222,7 +231,7 @@ class Verifier:
                 ):
                     self._fail(call, f"views {base} as {tensor}, but it is not row-major")
 
-    def _check_written(self, calls: Sequence[Call], flow: Flow, *, accumulating: bool) -> None:
+    def _check_written(self, calls: Sequence[Primitive], flow: Flow, *, accumulating: bool) -> None:
         """What is read was written, or is there before the program begins."""
         for call in calls:
             for value in chain.from_iterable(flow.reads[call].values()):
@@ -240,13 +249,13 @@ class Verifier:
             or (accumulating and tensor in self._users)
         )
 
-    def _check_values(self, calls: Sequence[Call], flow: Flow, recorded: Flow) -> None:
+    def _check_values(self, calls: Sequence[Primitive], flow: Flow, recorded: Flow) -> None:
         """Each group of calls reads the values that its calls read when they were recorded."""
-        expected: defaultdict[Call, set[Value]] = defaultdict(set)
+        expected: defaultdict[Primitive, set[Value]] = defaultdict(set)
         for call, reads in recorded.reads.items():
             for value in chain.from_iterable(reads.values()):
                 expected[self._root(call)] |= self._resolve(value, recorded)
-        actual: defaultdict[Call, set[Value]] = defaultdict(set)
+        actual: defaultdict[Primitive, set[Value]] = defaultdict(set)
         # Of what is new, who reads what it makes is asked for what it reads.
         groups = [(call, self._root(call)) for call in calls if call in self._calls]
         for call, group in groups:
@@ -270,7 +279,7 @@ class Verifier:
             if missing:
                 self._fail(call, f"does not read what {self._who(missing)} made")
 
-    def _check_results(self, calls: Iterable[Call], flow: Flow, recorded: Flow) -> None:
+    def _check_results(self, calls: Iterable[Primitive], flow: Flow, recorded: Flow) -> None:
         """What outlives the program holds what it held: parameters, gradients, outputs. What
         constants are made of stays as it is."""
         for tensor, call in recorded.written.items():
@@ -282,14 +291,14 @@ class Verifier:
             for tensor in owners(call.written_tensors()) & self._constant:
                 self._fail(call, f"writes {tensor}, on which constants depend")
 
-    def _check_gradients(self, backward: Sequence[Call], *, accumulating: bool) -> None:
+    def _check_gradients(self, backward: Sequence[Primitive], *, accumulating: bool) -> None:
         """A parameter's gradient is begun once, then added to; by layers that use it alone, so that
         it is complete when the first of these has run backward."""
         begun: set[Tensor] = set()
         for call in backward:
-            for name, value in call.writes.items():
-                adds = name in call.accumulates or call.name == "host"
-                for tensor in owners(tensors_in([value])) & self._users.keys():
+            for name in call.written_fields:
+                adds = name in call.accumulates or isinstance(call, ops.Host)
+                for tensor in owners(tensors_in([getattr(call, name)])) & self._users.keys():
                     if adds != (accumulating or tensor in begun):
                         self._fail(call, f"{'adds to' if adds else 'overwrites'} {tensor}")
                     if call.position not in self._users[tensor] and not call.fused:
@@ -298,22 +307,17 @@ class Verifier:
 
     def _who(self, values: Iterable[Value]) -> str:
         """Names for groups and tensors."""
-        names = [
-            f"{value.name} of {value.layer}" if value in self._calls else "something else"
-            for value in values
-        ]
+        names = [repr(value) if value in self._calls else "something else" for value in values]
         return ", ".join(sorted(names)) or "nobody"
 
-    def _fail(self, call: Call, what: str) -> None:
-        raise VerificationError(
-            f'pass "{self._pass}": {call.name} of {call.layer or "no layer"} {what}'
-        )
+    def _fail(self, call: Primitive, what: str) -> None:
+        raise VerificationError(f'pass "{self._pass}": {call} {what}')
 
 
 def check_schedule(
-    calls: Sequence[Call],
+    calls: Sequence[Primitive],
     size_of: Callable[[Tensor], int] | None,
-    fail: Callable[[Call, str], None],
+    fail: Callable[[Primitive, str], None],
 ) -> None:
     """No call reads or overwrites memory that another, which it may overlap, still works on; and
     nothing is read whose memory something else has got since it was written.
@@ -323,14 +327,14 @@ def check_schedule(
     """
     sharing = _sharing(calls, size_of) if size_of else {}
     accesses = [_Accesses(call, sharing) for call in calls]
-    lost: dict[Tensor, Call] = {}
+    lost: dict[Tensor, Primitive] = {}
     """Tensors whose memory holds something else now, and the call that wrote that."""
     for index, (call, accessed) in enumerate(zip(calls, accesses, strict=True)):
-        if call.settings.get("feed"):
+        if ops.is_feed(call):
             continue  # it runs before all others, and places what it brings
         for tensor in accessed.reads & lost.keys():
             other = lost[tensor]
-            fail(call, f"reads {tensor}, over which {other.name} of {other.layer} has written")
+            fail(call, f"reads {tensor}, over which {other} has written")
         for tensor in accessed.changes:
             for shared in sharing.get(tensor, ()):
                 if shared in accessed.reads or shared in accessed.changes:
@@ -342,15 +346,15 @@ def check_schedule(
             calls[index + 1 :][: call.overlap], accesses[index + 1 :], strict=False
         ):
             if not later.overlap and accessed.conflicts(others):
-                fail(later, f"does not wait for {call.name} of {call.layer}, which it overlaps")
+                fail(later, f"does not wait for {call}, which it overlaps")
 
 
 class _Accesses:
     """The tensors that a call reads, writes and changes (its scratch memory, too); memory: what it
     changes, and all that shares memory with that."""
 
-    def __init__(self, call: Call, sharing: dict[Tensor, list[Tensor]]) -> None:
-        added = tensors_in(call.writes[name] for name in call.accumulates)
+    def __init__(self, call: Primitive, sharing: dict[Tensor, list[Tensor]]) -> None:
+        added = tensors_in(getattr(call, name) for name in call.accumulates)
         self.reads = owners((*call.read_tensors(), *added))
         self.writes = owners(call.written_tensors())
         self.changes = self.writes.union(call.scratch)
@@ -361,12 +365,14 @@ class _Accesses:
         return bool(self.memory & (later.changes | later.reads) or later.memory & self.reads)
 
 
-def _sharing(calls: Iterable[Call], size_of: Callable[[Tensor], int]) -> dict[Tensor, list[Tensor]]:
+def _sharing(
+    calls: Iterable[Primitive], size_of: Callable[[Tensor], int]
+) -> dict[Tensor, list[Tensor]]:
     """For each tensor that has memory, the others that share some of it."""
     tensors = owners(
         tensor
         for call in calls
-        if not call.settings.get("feed")
+        if not ops.is_feed(call)
         for tensor in (*operands(call), *call.scratch)
     )
     sharing: dict[Tensor, list[Tensor]] = {}

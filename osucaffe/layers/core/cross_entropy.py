@@ -59,12 +59,12 @@ class SoftmaxWithLoss(Layer):
 
     def setup(self, bottom: Shapes) -> Shapes:
         axis = self.axis(self.param.softmax_param.axis, len(bottom[0]), "softmax_param.axis")
-        ignored = read_ignored(self.param.loss_param)
-        self.rows = take_class_labels(self, bottom, axis, ignored)
+        self.ignored = read_ignored(self.param.loss_param)
+        self.rows = take_class_labels(self, bottom, axis, self.ignored)
         self.fixed = pre_fixed(self)
         self.settings: dict[str, Any] = {
             "axis": axis,
-            "ignore": ignored,
+            "ignore": self.ignored,
             "normalization": "NONE" if self.fixed else read_normalization(self),
             "weights": read_class_weights(self, bottom[0][axis]),
         }
@@ -83,8 +83,7 @@ class SoftmaxWithLoss(Layer):
         """The cross-entropy of each label, with no weights."""
         outer, count, inner = self.rows
         classes = self.indices(program, (1, count, 1))
-        ignored = self.settings["ignore"]
-        skip = "" if ignored is None else f" * where(b == {ignored}, 0, 1)"
+        skip = "" if self.ignored is None else f" * where(b == {self.ignored}, 0, 1)"
         program.reduce(
             [self.probability.view(self.rows), label.view((outer, 1, inner)), classes],
             y.view((outer, inner)), axes=(1,),

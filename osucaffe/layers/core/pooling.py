@@ -31,11 +31,10 @@ class Pooling(Layer):
             self.window = read_window(self, "pooling_param", 2)
             out = self._positions(extents)
         self.settings: dict[str, Any] = {"kernel": self.window.kernel, "stride": self.window.stride}
-        if self.method == "STOCHASTIC":
-            if any(self.window.pad):
-                self.fail("pooling_param.pad", "is for MAX and AVE pooling only")
-        else:
-            self.settings["pad"] = self.window.pad
+        if self.method != "STOCHASTIC":
+            self.settings |= {"pad": self.window.pad}
+        elif any(self.window.pad):
+            self.fail("pooling_param.pad", "is for MAX and AVE pooling only")
         return [(*bottom[0][:2], *out)] * max(1, len(self.param.top))
 
     def _global_window(self, extents: Shape) -> Window:

@@ -166,7 +166,8 @@ class ROIWarping(Sampling):
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         super().backward(program, top, propagate_down, bottom)
         if propagate_down[1]:
-            x, rois, dy, scale = bottom[0].data, bottom[1], top[0].diff, self.settings["scale"]
+            x, rois, dy = bottom[0].data, bottom[1], top[0].diff
+            scale = self.param.roi_warping_param.spatial_scale
             program.roi_warping_rois_backward(x, rois.data, dy, rois.diff, scale=scale)
 
 

@@ -108,14 +108,15 @@ class DetectionOutput(Rows):
     def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.detection_output_param
         self.lay_out_boxes(bottom, "detection_output_param")
-        suppression = param.nms_param
+        suppression, keep = param.nms_param, param.keep_top_k
+        top_k = suppression.top_k if suppression.HasField("top_k") else -1
         self.settings: dict[str, Any] = {
             "background": param.background_label_id,
             "least": param.confidence_threshold if param.HasField("confidence_threshold") else None,
             "threshold": suppression.nms_threshold,
             "eta": suppression.eta,
-            "top_k": suppression.top_k if suppression.HasField("top_k") else -1,
-            "keep": param.keep_top_k,
+            "top_k": top_k,
+            "keep": keep,
         }
         if suppression.nms_threshold < 0 or not 0 < suppression.eta <= 1:
             self.fail("detection_output_param.nms_param", "nms_threshold must be at least 0, and "
@@ -127,7 +128,6 @@ class DetectionOutput(Rows):
                 self.title,
             )
         items, priors, classes = self.confidence_shape
-        top_k, keep = self.settings["top_k"], self.settings["keep"]
         most = classes * (min(priors, top_k) if top_k >= 0 else priors)
         return [(1, 1, items * max(1, min(most, keep) if keep >= 0 else most), 7)]
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...backends.backend import Backend
-from ...backends.tensor import Step, Tensor
+from ...backends.tensor import Run, Tensor
 from ...comm.channels.channel import Channel, Pause, Pending
 from ...solvers.update.optimizer import Optimizer
 from .shards import Consistency, Part, Shard
@@ -101,7 +101,7 @@ class Server:
         self._optimizer = Optimizer(net, part.update, self._backend)
         self._weights, self._gradients = shard.arena.data, shard.arena.diff
         self._flats = [self._weights, *self._optimizer.flats]
-        self._steps: dict[int, Step] = {}
+        self._steps: dict[int, Run] = {}
         if self._optimizer.separable:
             self._steps = {tag: self._optimizer.part(*span) for tag, span in self._ranges.items()}
         memory = self._channel.buffer(len(self._workers) * len(shard.arena))
@@ -159,7 +159,7 @@ class Server:
             for piece in self._ranges:
                 self._send_all(piece)
 
-    def _update(self, rate: float, step: Step) -> None:
+    def _update(self, rate: float, step: Run) -> None:
         if rate != self._applied:
             self._applied = rate
             self._optimizer.set_rate(rate, 0)

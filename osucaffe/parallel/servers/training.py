@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...backends.backend import Backend
-from ...backends.tensor import Step, Tensor
+from ...backends.tensor import Run, Tensor
 from ...comm.channels.channel import Channel, MpiChannel
 from ...comm.create import CommConfig
 from ...comm.job.job import Job, MpiJob, Subset
@@ -139,7 +139,7 @@ class ServerExchange(Exchange):
                 after[bucket.layer] = partial(self.send, bucket.layer)
         return {} if accumulate else before, after
 
-    def finish(self, after: Hooks) -> list[Step]:
+    def finish(self, after: Hooks) -> list[Run]:
         return [self._push_rest]
 
     def exchange(self) -> None:
@@ -245,7 +245,7 @@ class Served(DataParallel):
             layerwise=layerwise, together=together, missing=backups or 0,
         )  # fmt: skip
 
-    def step(self, solver: Trained, *, accumulate: bool, update: bool) -> Step:
+    def step(self, solver: Trained, *, accumulate: bool, update: bool) -> Run:
         """One pass; with backups, none of an iteration whose update was made without this rank."""
         run = super().step(solver, accumulate=accumulate, update=update)
         if self._roles.consistency.backups is None:

@@ -11,14 +11,16 @@ from collections import Counter
 import numpy as np
 
 from ...backends.backend import Backend
-from ...backends.primitives import Program
-from ...backends.tensor import Call, Step, Tensor, sequence
+from ...backends.primitives.movement import Copy
+from ...backends.primitives.products import InnerProductBackwardFilter
+from ...backends.primitives.recording import Primitive
+from ...backends.tensor import Run, Tensor, sequence
 from ...graph.passes.editing import operands, owners
 from ...net import Net
 from .optimizer import Optimizer
 
 
-def from_factors(net: Net, optimizer: Optimizer) -> tuple[dict[Call, Step], list[Step]]:
+def from_factors(net: Net, optimizer: Optimizer) -> tuple[dict[Primitive, Run], list[Run]]:
     """What to run instead of some calls of backward, which keep what the gradients of their
     weights are made of, and then the update. These gradients are NaN afterwards.
 
@@ -29,17 +31,16 @@ def from_factors(net: Net, optimizer: Optimizer) -> tuple[dict[Call, Step], list
     calls = net.programs[1]
     uses = Counter(owner for call in calls for owner in owners(operands(call)))
     segments = {each[2].blob.diff: each for each in net.arena.segments}
-    instead: dict[Call, Step] = {}
-    found: dict[tuple[int, int], Step] = {}
+    instead: dict[Primitive, Run] = {}
+    found: dict[tuple[int, int], Run] = {}
     for call in calls:
-        dw = call.writes.get("dw")
-        if call.name != "inner_product_backward_filter" or dw not in segments:
+        if not isinstance(call, InnerProductBackwardFilter) or call.dw not in segments:
             continue
-        start, stop, parameter = segments[dw]
-        shared = uses[dw] > 1 or dw.whole is not None or call.accumulates
-        if shared or call.settings["transpose"] or not parameter.lr_mult:
+        start, stop, parameter = segments[call.dw]
+        shared = uses[call.dw] > 1 or call.dw.whole is not None or call.accumulates
+        if shared or call.transpose or not parameter.lr_mult:
             continue
-        x, dy = (Tensor(call.reads[name].shape) for name in ("x", "dy"))
+        x, dy = Tensor(call.x.shape), Tensor(call.dy.shape)
         if step := optimizer.part_from(start, stop, [x, dy, parameter.blob.data]):
             found[start, stop] = step
             instead[call] = _keep(net.backend, optimizer, call, x, dy)
@@ -50,18 +51,20 @@ def from_factors(net: Net, optimizer: Optimizer) -> tuple[dict[Call, Step], list
     return instead, [*steps, optimizer.part(done, len(net.arena))] if found else optimizer.steps
 
 
-def _keep(backend: Backend, optimizer: Optimizer, call: Call, x: Tensor, dy: Tensor) -> Step:
+def _keep(
+    backend: Backend, optimizer: Optimizer, call: InnerProductBackwardFilter, x: Tensor, dy: Tensor
+) -> Run:
     """What copies the factors of a gradient to x and dy, and computes that of the bias."""
-    dw, db = call.writes["dw"], call.writes.get("db")
-    program = Program()
-    for name, kept in ("x", x), ("dy", dy):
+    dw = call.dw
+    assert dw is not None
+    calls: list[Primitive] = [Copy(call.x, x), Copy(call.dy, dy)]
+    for kept in x, dy:
         backend.give_memory(kept)
-        program.copy(call.reads[name], kept)
-    if db is not None:
-        program.inner_product_backward_filter(**call.reads, dw=None, db=db, **call.settings)
+    if call.db is not None:
+        calls.append(call.changed(dw=None, scratch=[]))
 
     def mark() -> None:
         if not np.isnan(dw.array.flat[0]):
             dw.array.fill(np.nan)
 
-    return sequence([*map(optimizer.prepare, program.calls), mark])
+    return sequence([*map(optimizer.prepare, calls), mark])

@@ -11,7 +11,8 @@ import logging
 
 from ...backends.backend import Backend
 from ...backends.primitives import Program
-from ...backends.tensor import Call, Tensor
+from ...backends.primitives.recording import Primitive
+from ...backends.tensor import Tensor
 from ...errors import UserError
 from .rules import FINITE
 
@@ -49,7 +50,7 @@ class LossScale:
         self._logged = [self._start, 0.0]
         self.write([self._start, 0.0, 0.0])
 
-    def change(self, squares: Tensor) -> Call:
+    def change(self, squares: Tensor) -> Primitive:
         """The call that follows an update. squares: the sum of squares of the scaled gradients."""
         program = Program()
         program.update(

@@ -17,9 +17,10 @@ import numpy as np
 
 from ...arena import Buffer
 from ...backends.backend import Backend
-from ...backends.primitives import Program
+from ...backends.primitives import Program, solvers
+from ...backends.primitives.recording import Primitive
 from ...backends.rows_ahead import RowsAhead
-from ...backends.tensor import Call, Step, Tensor
+from ...backends.tensor import Run, Tensor
 from ...layers.base import Splitter
 from ...net import Net
 from .loss_scaling import LossScale
@@ -65,7 +66,7 @@ class Optimizer:
         """The values that the steps read next from `_ahead`, in reverse."""
         program = Program()
         program.next_row(self._ahead.table, self._ahead.cursor, self._given)
-        self.take_rate: Step = self.prepare(program.calls.pop())
+        self.take_rate: Run = self.prepare(program.calls.pop())
         """Passes the rate from `set_rate` to the other steps: once per iteration, before them."""
         self.rate = math.nan
         """The last learning rate from `set_rate`, with the rule's factor."""
@@ -84,8 +85,8 @@ class Optimizer:
             self._direction = Buffer(arena, backend, "direction", net.parameters).flat
         self._record(program, 0, len(arena))
         if scale:
-            program.add(scale.change(squares), [])
-        self.steps: list[Step] = [self.prepare(call) for call in program.calls]
+            program.add(scale.change(squares))
+        self.steps: list[Run] = [self.prepare(call) for call in program.calls]
         """What `run` runs after `take_rate`."""
         self.separable = update.separable
 
@@ -101,14 +102,16 @@ class Optimizer:
         program.sum_of_squares(gradients, squares.view(()))
         program.collective(squares, splitter.comm.all_reduce, splitter.blocks)
 
-    def part(self, start: int, stop: int) -> Step:
+    def part(self, start: int, stop: int) -> Run:
         """A step like those of a `separable` update, of the arena's elements start .. stop - 1."""
         program = Program()
         self._record(program, start, stop)
-        (call,) = program.calls
-        return self.prepare(call) if call.settings["segments"] else lambda: None
+        match program.calls:
+            case [solvers.Update(segments=[_, *_]) as call]:
+                return self.prepare(call)
+        return lambda: None
 
-    def part_from(self, start: int, stop: int, factors: list[Tensor]) -> Step | None:
+    def part_from(self, start: int, stop: int, factors: list[Tensor]) -> Run | None:
         """Such a step for weights whose gradient is a product: see `factors` of the primitive
         `update`. None where that is not faster."""
         program = Program()
@@ -193,9 +196,9 @@ class Optimizer:
         """Place a tensor in a flat buffer, from this element on."""
         self._backend.place(part, memory, start * (self._backend.nbytes(flat) // flat.size))
 
-    def prepare(self, call: Call) -> Step:
+    def prepare(self, call: Primitive) -> Run:
         """The step that runs a call, with scratch of its own."""
-        step: Step
+        step: Run
         [step] = self._backend.prepare([call])
         for tensor in call.scratch:
             self._backend.give_memory(tensor)

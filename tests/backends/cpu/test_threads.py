@@ -15,7 +15,9 @@ from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cpu.onednn import threads
 from osucaffe.backends.cpu.workers import Workers
 from osucaffe.backends.primitives import Program
-from osucaffe.backends.tensor import Call, Step, Tensor
+from osucaffe.backends.primitives.movement import Copy
+from osucaffe.backends.primitives.recording import Primitive
+from osucaffe.backends.tensor import Run, Step, Tensor
 from tests.layers.nets import build
 
 from .programs import NEEDS_ONEDNN
@@ -24,11 +26,15 @@ TASKS = Path("/proc/self/task")
 
 
 def telling(told: list[object], what: object) -> Step:
-    return lambda: told.append(what)
+    return Step(lambda: told.append(what))
 
 
-def joined(steps: list[Step], told: list[object]) -> list[Step]:
-    return threads.joined(steps, told.append, 2, lambda step: vars(step)["alone"])
+def joined(
+    steps: list[Step],
+    told: list[object],
+    alone: Callable[[Step, Primitive], Step | None] = lambda *_: None,
+) -> list[Run]:
+    return threads.joined(steps, told.append, 2, alone)
 
 
 def test_steps_on_one_thread_run_as_one() -> None:
@@ -48,7 +54,7 @@ def test_a_step_that_fails_leaves_all_threads() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        threads.on_one_thread(failing, told.append, 2)()
+        threads.on_one_thread(Step(failing), told.append, 2)()
     assert told == [1, 2]
 
 
@@ -170,10 +176,11 @@ def test_a_program_runs_on_one_thread_where_all_of_it_can() -> None:
     small = threads.on_one_thread(telling(told, "small"), told.append, 2)
     large, other, long = (telling(told, name) for name in ("large", "other", "long"))
     x, y = Tensor((1, 4)), Tensor((1, 4))
-    for step, alone in ((large, telling(told, "large on one")), (other, None)):
-        vars(step).update(call=Call("copy", {"x": x}, {"y": y}, {}), alone=alone)
-    vars(long)["implementation"] = "jit"
-    (step,) = joined([small, large, telling(told, "numpy"), other, long], told)
+    large.call, other.call = Copy(x, y), Copy(x, y)
+    long.implementation = "jit"
+    on_one = {large: telling(told, "large on one")}
+    steps = [small, large, telling(told, "numpy"), other, long]
+    (step,) = joined(steps, told, lambda step, call: on_one.get(step))
     step()
     assert told == [2, 1, "small", 2, "large", "numpy", "other", "long"]
     while "large on one" not in told:
@@ -182,7 +189,7 @@ def test_a_program_runs_on_one_thread_where_all_of_it_can() -> None:
     assert told == [2, 1, "small", "large on one", "numpy", 2, "other", "long"]
 
 
-def call_of(record: Callable[[Program], None]) -> Call:
+def call_of(record: Callable[[Program], None]) -> Primitive:
     program = Program()
     record(program)
     return program.calls[0]

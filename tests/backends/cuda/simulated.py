@@ -275,10 +275,10 @@ def force(monkeypatch: pytest.MonkeyPatch, provider: str | tuple[str, ...], numb
     around in a circle) of the providers whose names begin so."""
     chosen = Tuner.fastest
 
-    def fastest(self: Tuner, call: Any, providers: Sequence[Provider]) -> Candidate:
+    def fastest(self: Tuner, ctx: Any, providers: Sequence[Provider]) -> Candidate:
         named = [each for each in providers if each.name.startswith(provider)]
         found = [candidate for each in named for candidate in each.candidates()]
-        return found[number % len(found)] if found else chosen(self, call, providers)
+        return found[number % len(found)] if found else chosen(self, ctx, providers)
 
     monkeypatch.setattr(Tuner, "fastest", fastest)
     monkeypatch.setattr(Tuner, "begin", lambda tuner, *given: Pending(tuner.fastest, *given))

@@ -104,17 +104,17 @@ def _record_kernels(monkeypatch: pytest.MonkeyPatch, found: Recorded) -> None:
 
 
 def _record_candidates(monkeypatch: pytest.MonkeyPatch, found: Recorded) -> None:
-    def fastest(tuner: Tuner, call: Any, providers: Any) -> Any:
+    def fastest(tuner: Tuner, ctx: Any, providers: Any) -> Any:
         made = []
         for provider in providers:
             for candidate in provider.candidates():
                 try:
-                    candidate.make(call.copy())
+                    candidate.make(ctx.copy())
                 except RuntimeError:  # no block fits
                     continue
                 made.append((provider.name, candidate))
-        assert made, f"{call.layer} {call.name} on {found.device.name}"
-        found.best.setdefault(call.name, []).extend(name for name, _ in made)
+        assert made, f"{ctx.call} on {found.device.name}"
+        found.best.setdefault(ctx.call.name, []).extend(name for name, _ in made)
         return made[0][1]
 
     monkeypatch.setattr(Tuner, "fastest", fastest)

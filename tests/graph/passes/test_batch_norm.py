@@ -89,8 +89,8 @@ def test_what_stands_around_a_normalization_joins_it(place: str) -> None:
         assert backward["batch_norm_backward"] == 4
         # The gradient of the stem has its two parts added with the normalization's too.
         assert not {"copy", "relu_backward", "sum"} & set(backward)
-    residual = [call for call in net.programs[0] if "addend" in call.reads]
-    assert [call.settings["relu"] for call in residual] == [True, True]
+    residual = [call for call in net.programs[0] if getattr(call, "addend", None) is not None]
+    assert [call.relu for call in residual] == [True, True]
 
 
 def test_nothing_joins_where_what_lies_between_is_wanted() -> None:
@@ -105,13 +105,13 @@ def test_a_convolution_sums_for_the_normalization_behind_it() -> None:
     net = build(residual_net("_"), Cpu(onednn=False), phase="TRAIN")
     calls = net.programs[0]
     statistics = [call for call in calls if call.name == "batch_norm_statistics"]
-    outputs = [call.reads["x"] for call in statistics]
+    outputs = [call.x for call in statistics]
     for y in outputs:
         y.flexible = True
     outputs[1].view((outputs[1].count,))
     sum_outputs(net.programs)
-    makers = {call.writes["y"]: call for call in calls if call.name == "convolution"}
-    summed = [makers[y].writes.get("sums") for y in outputs]
-    assert summed == [call.reads.get("sums") for call in statistics]
+    makers = {call.y: call for call in calls if call.name == "convolution"}
+    summed = [makers[y].sums for y in outputs]
+    assert summed == [call.sums for call in statistics]
     assert [each is None for each in summed] == [False, True, False, False]
     assert all(each is None or each.shape == (8,) for each in summed)

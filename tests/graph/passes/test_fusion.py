@@ -7,15 +7,20 @@ from typing import Any
 import pytest
 
 from osucaffe.backends.primitives import Program
-from osucaffe.backends.tensor import Call, Tensor
+from osucaffe.backends.primitives.formulas import Sum
+from osucaffe.backends.primitives.movement import Split
+from osucaffe.backends.primitives.normalization import LrnBackward
+from osucaffe.backends.primitives.pooling import MaxPoolingBackward
+from osucaffe.backends.primitives.recording import Primitive
+from osucaffe.backends.tensor import Tensor
 from osucaffe.graph.passes import fusion
 
-FUSES = {"max_pooling_backward", "lrn_backward", "split", "sum"}
+FUSES = MaxPoolingBackward, LrnBackward, Split, Sum
 POOLING: dict[str, Any] = {"kernel": [2, 2], "stride": [2, 2], "pad": [0, 0]}
 LRN: dict[str, Any] = {"size": 5, "alpha": 1, "beta": 1, "k": 1, "within_channel": False}
 
 
-def fuse(programs: list[list[Call]], fuses: set[str]) -> list[list[Call]]:
+def fuse(programs: list[list[Primitive]], fuses: Any) -> list[list[Primitive]]:
     """The fusions of ReLUs, one after the other, as the passes run them."""
     fusion.relu_before_pooling(programs)
     fusion.fuse_relu(programs[0])
@@ -27,7 +32,7 @@ def tensors(count: int) -> list[Tensor]:
     return [Tensor((1, 2, 4, 4), name=str(index)) for index in range(count)]
 
 
-def names(calls: list[Call]) -> list[str]:
+def names(calls: list[Primitive]) -> list[str]:
     return [call.name for call in calls]
 
 
@@ -38,9 +43,9 @@ def test_a_relu_joins_the_convolution_before_it() -> None:
     program.convolution(x, w, None, y, **settings)
     program.relu(y, y, slope=0.5)
     program.relu(y, x, slope=0.0)
-    [fused] = fuse([program.calls], set())
+    [fused] = fuse([program.calls], ())
     assert names(fused) == ["convolution", "relu"]
-    assert fused[0].settings["relu"] == 0.5
+    assert fused[0].relu == 0.5
 
 
 def test_relu_backward_joins_the_call_that_wrote_its_gradient() -> None:
@@ -50,13 +55,13 @@ def test_relu_backward_joins_the_call_that_wrote_its_gradient() -> None:
     program.relu_backward(x, dx, dx, slope=0.0)
     _, calls = fuse([[], program.calls], FUSES)
     assert names(calls) == ["sum"]
-    assert calls[0].reads["relu_output"] is x
+    assert calls[0].relu_output is x
 
 
 def test_relu_backward_stays_where_it_cannot_join() -> None:
     x, dx, a, b = tensors(4)
     for fuses, slope, between, target in [
-        (set(), 0.0, False, dx), (FUSES, 0.1, False, dx), (FUSES, 0.0, True, dx),
+        ((), 0.0, False, dx), (FUSES, 0.1, False, dx), (FUSES, 0.0, True, dx),
         (FUSES, 0.0, False, b),
     ]:  # fmt: skip
         program = Program()
@@ -70,7 +75,7 @@ def test_relu_backward_stays_where_it_cannot_join() -> None:
 
 def concatenated(
     slopes: tuple[float, float] = (0.0, 0.0), maker: str = "sum", behind: str = ""
-) -> tuple[list[list[Call]], Tensor, Tensor]:
+) -> tuple[list[list[Primitive]], Tensor, Tensor]:
     """Programs in which ReLUs were concatenated, what they became, and its gradient."""
     a, b, da, db, other, *rest = tensors(7)
     y, dy = Tensor((1, 4, 4, 4), name="y"), Tensor((1, 4, 4, 4), name="dy")
@@ -92,33 +97,33 @@ def concatenated(
     return [forward.calls, backward.calls], y, dy
 
 
-@pytest.mark.parametrize("fuses", [set(), FUSES])
-def test_one_relu_looks_at_what_was_concatenated(fuses: set[str]) -> None:
+@pytest.mark.parametrize("fuses", [(), FUSES])
+def test_one_relu_looks_at_what_was_concatenated(fuses: Any) -> None:
     programs, y, dy = concatenated((0.1, 0.1) if not fuses else (0.0, 0.0))
     fusion.relu_before_split(programs, fuses)
     assert names(programs[1]) == ["sum", "relu_backward", "split"]
     relu = programs[1][1]
-    assert relu.reads["x"] is y
-    assert relu.reads["dy"] is relu.writes["dx"] is dy
-    assert relu.settings["slope"] == (0.0 if fuses else 0.1)
+    assert relu.x is y
+    assert relu.dy is relu.dx is dy
+    assert relu.slope == (0.0 if fuses else 0.1)
     fusion.fuse_relu_backward(programs, fuses)
     if fuses:
         assert names(programs[1]) == ["sum", "split"]
-        assert programs[1][0].reads["relu_output"] is y
+        assert programs[1][0].relu_output is y
 
 
 @pytest.mark.parametrize(
     ("given", "fuses"),
     [
-        ({"slopes": (0.0, 0.1)}, set()),
-        ({"behind": "y"}, set()),  # the whole has changed
-        ({"behind": "dx"}, set()),  # one reads its gradient before
-        ({"behind": "dy"}, set()),  # one reads the whole gradient later
-        ({"maker": ""}, set()),  # a loss's weight lies there for ever
+        ({"slopes": (0.0, 0.1)}, ()),
+        ({"behind": "y"}, ()),  # the whole has changed
+        ({"behind": "dx"}, ()),  # one reads its gradient before
+        ({"behind": "dy"}, ()),  # one reads the whole gradient later
+        ({"maker": ""}, ()),  # a loss's weight lies there for ever
         ({"maker": "copy"}, FUSES),  # it would be a pass of its own
     ],
 )
-def test_relus_of_parts_that_stay(given: dict[str, Any], fuses: set[str]) -> None:
+def test_relus_of_parts_that_stay(given: dict[str, Any], fuses: Any) -> None:
     programs, _, _ = concatenated(**given)
     before = [names(calls) for calls in programs]
     fusion.relu_before_split(programs, fuses)
@@ -136,7 +141,7 @@ def test_pooling_notes_positive_maxima_only_where_nothing_else_reads_them(masked
     backward.relu_backward(x, dx, dx, slope=0.0)
     first, second = fuse([forward.calls, backward.calls], FUSES)
     assert names(second) == ["max_pooling_backward", "relu_backward"][: 1 + masked]
-    assert first[0].settings.get("behind_relu", False) is not masked
+    assert first[0].behind_relu is not masked
 
 
 def test_normalization_joins_only_the_relu_that_made_its_input() -> None:
@@ -158,14 +163,14 @@ def test_each_part_of_a_split_has_its_own_relu() -> None:
     program.relu_backward(a, da, da, slope=0.0)
     _, calls = fuse([[], program.calls], FUSES)
     assert names(calls) == ["split", "copy"]
-    assert calls[0].reads["relu_output"] == [a, None, b]
+    assert calls[0].relu_output == [a, None, b]
 
 
 def test_a_relu_behind_max_pooling_moves_to_the_convolution() -> None:
     x, y, pooled, index, w, dpooled, dy = tensors(7)
     settings: dict[str, Any] = {"stride": [1], "pad": [0], "dilation": [1], "group": 1}
 
-    def forward() -> list[Call]:
+    def forward() -> list[Primitive]:
         program = Program()
         program.convolution(x, w, None, y, **settings)
         program.max_pooling(y, pooled, index, **POOLING)
@@ -178,13 +183,13 @@ def test_a_relu_behind_max_pooling_moves_to_the_convolution() -> None:
 
     fused = fuse([forward(), backward.calls], ())
     assert names(fused[0]) == ["convolution", "max_pooling"]
-    assert fused[0][0].settings["relu"] == 0.0
+    assert fused[0][0].relu == 0.0
     assert names(fused[1]) == ["relu_backward", "max_pooling_backward"]
 
     # Where the backend folds ReLUs, the pooling notes the maxima whose gradient stops.
     fused = fuse([forward(), backward.calls], FUSES)
     assert names(fused[1]) == ["max_pooling_backward"]
-    assert fused[0][1].settings["behind_relu"]
+    assert fused[0][1].behind_relu
 
     for other in (y, y.view((y.count,))):
         looking = Program()

@@ -8,7 +8,9 @@ import pytest
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cuda import Cuda
-from osucaffe.backends.tensor import Call
+from osucaffe.backends.primitives.pooling import AveragePoolingBackward, MaxPoolingBackward
+from osucaffe.backends.primitives.products import ConvolutionBackwardData
+from osucaffe.backends.primitives.recording import Primitive
 from osucaffe.graph.passes import pipeline
 from osucaffe.graph.passes.pipeline import Build, Pass
 from osucaffe.graph.passes.verify import SWITCH
@@ -25,11 +27,10 @@ class Offers(Cpu):
     overlaps = Cuda.overlaps
     gains = Cuda.gains
 
-    def adds_gradient(self, call: Call) -> bool:
-        name = call.name
-        return (name == "convolution_backward_data" and call.settings["group"] == 1) or (
-            name in ("average_pooling_backward", "max_pooling_backward")
-        )
+    def adds_gradient(self, call: Primitive) -> bool:
+        if isinstance(call, ConvolutionBackwardData):
+            return call.group == 1
+        return isinstance(call, AveragePoolingBackward | MaxPoolingBackward)
 
 
 class Enough(Exception):
@@ -41,9 +42,9 @@ def test_random_nets(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def count(build: Build) -> None:
         for call in (call for calls in build.programs for call in calls):
-            given = call.reads | call.writes | call.settings
             names = ("addend", "sums", "every", "peaks", "cuts")
-            found.update(f"{name} of {call.name}" for name in names if given.get(name) is not None)
+            given = [name for name in names if getattr(call, name, None) is not None]
+            found.update(f"{name} of {call.name}" for name in given)
         raise Enough
 
     monkeypatch.setenv(SWITCH, "1")

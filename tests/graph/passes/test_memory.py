@@ -4,14 +4,17 @@ from itertools import pairwise
 
 import numpy as np
 
-from osucaffe.backends.tensor import Call, Tensor
+from osucaffe.backends.primitives.formulas import Sum
+from osucaffe.backends.primitives.movement import Copy, Host
+from osucaffe.backends.primitives.recording import Primitive
+from osucaffe.backends.tensor import Tensor
 from osucaffe.graph.passes.memory import plan_memory
 
 
-def chain(count: int, size: int = 1000) -> list[Call]:
+def chain(count: int, size: int = 1000) -> list[Primitive]:
     tensors = [Tensor((size,), name=str(i)) for i in range(count + 1)]
     tensors[0].persistent = True
-    return [Call("copy", {"x": a}, {"y": b}, {}) for a, b in pairwise(tensors)]
+    return [Copy(a, b) for a, b in pairwise(tensors)]
 
 
 def bytes_of(tensor: Tensor) -> int:
@@ -33,10 +36,7 @@ def test_without_sharing_each_has_its_own():
 def test_no_two_living_tensors_overlap():
     random = np.random.default_rng(1)
     tensors = [Tensor((int(random.integers(1, 500)),), name=str(i)) for i in range(60)]
-    calls = [
-        Call("f", {"x": tensors[random.integers(0, max(1, i))]}, {"y": tensors[i]}, {})
-        for i in range(60)
-    ]
+    calls = [Copy(tensors[random.integers(0, max(1, i))], tensors[i]) for i in range(60)]
     calls[7].temporary((333,))
     plan = plan_memory([calls], bytes_of, share=True)
     life: dict[int, list[int]] = {}
@@ -59,8 +59,8 @@ def test_fed_and_placed_tensors_are_left_alone():
     fed, placed, result = Tensor((8,)), Tensor((8,)), Tensor((8,))
     placed.place(np.zeros(8, np.float32), 0)
     calls = [
-        Call("host", {}, {"writes": [fed]}, {"feed": True}),
-        Call("sum", {"xs": [fed, placed]}, {"y": result}, {}),
+        Host([], [fed], lambda: None, feed=True),
+        Sum([fed, placed], result),
     ]
     plan = plan_memory([calls], bytes_of, share=True)
     assert [tensor for tensor, _ in plan.offsets] == [result]

@@ -12,6 +12,7 @@ import pytest
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cuda import Cuda
+from osucaffe.backends.primitives.products import Convolution
 from osucaffe.graph.passes import pipeline
 from osucaffe.net import Net
 from osucaffe.parallel.buckets import find_buckets, lowest_layers
@@ -103,7 +104,7 @@ def joined(net: Net) -> list[list[str]]:
     return [
         [call.layer, *(each.layer for each in call.fused if each.name == "convolution")]
         for call in net.programs[0]
-        if call.name == "convolution" and call.reads["w"].parts
+        if isinstance(call, Convolution) and call.w.parts
     ]
 
 
@@ -129,7 +130,7 @@ def test_gradients_are_the_same(
     if make is Cutting:  # no ReLU looks at what is cut off
         text = re.sub(r'layer { name: "\w+_relu"[^}]*}', "", text)
     plain, net = both(text, make(dtype), monkeypatch)
-    cut = [sum("cuts" in call.settings for call in calls) for calls in net.programs]
+    cut = [sum(getattr(call, "cuts", None) is not None for call in calls) for calls in net.programs]
     assert cut == ([1, 1, 1] if make is Cutting else [0, 0, 0])
     assert [sorted(layers) for layers in joined(net)] == [["reduce0", "reduce1", "reduce2"]]
     for name in "", "_backward_data", "_backward_filter":
@@ -148,9 +149,9 @@ def test_gradients_are_the_same(
 def test_filters_are_one_tensor_without_a_copy() -> None:
     backend = Cpu()
     net = make(inception(32, 24, 16), backend)
-    [call] = [call for call in net.programs[0] if call.reads.get("w") and call.reads["w"].parts]
+    [call] = [call for call in net.programs[0] if isinstance(call, Convolution) and call.w.parts]
     for name in "w", "b":
-        whole = call.reads[name]
+        whole = getattr(call, name)
         assert [part.shape[0] for part in whole.parts] == [32, 16, 24]  # the odd one last
         place = whole.address
         for part in whole.parts:

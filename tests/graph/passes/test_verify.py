@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.backends.tensor import Call, Tensor
+from osucaffe.backends.cuda import Cuda
+from osucaffe.backends.primitives.recording import Primitive
+from osucaffe.backends.tensor import Tensor
 from osucaffe.cli import main
 from osucaffe.graph.passes import (
     batch_norm,
@@ -37,7 +39,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 class Overlapping(Cpu):
     """A CPU that says that gradients may run beside others, as a GPU does: it runs all in turn."""
 
-    overlaps = frozenset(("convolution_backward_filter", "inner_product_backward_filter", "total"))
+    overlaps = Cuda.overlaps
 
 
 def given(name: str, *shape: int) -> str:
@@ -108,7 +110,7 @@ TRAIN: dict[str, object] = {"phase": "TRAIN", "accumulate": True}
 TEST: dict[str, object] = {"phase": "TEST", "inference": True}
 
 
-def change(where: str, mutate: Callable[[list[list[Call]]], object]) -> Plant:
+def change(where: str, mutate: Callable[[list[list[Primitive]]], object]) -> Plant:
     """Plant what a fault in a pass would do to the programs that it gives."""
 
     def plant(patch: pytest.MonkeyPatch) -> None:
@@ -131,12 +133,12 @@ def replace(module: object, name: str, function: object) -> Plant:
     return lambda patch: patch.setattr(module, name, function)
 
 
-def find(program: list[Call], name: str, of: str = "") -> int:
+def find(program: list[Primitive], name: str, of: str = "") -> int:
     """Where a call of a primitive (of a layer) stands."""
     return next(i for i, each in enumerate(program) if each.name == name and of in ("", each.layer))
 
 
-Edit = Callable[[list[Call], int], Any]
+Edit = Callable[[list[Primitive], int], Any]
 """Of a program, at the index of a call."""
 
 
@@ -150,7 +152,7 @@ def drop(program: int, name: str, of: str = "") -> Plant:
 
 
 def swap(where: str, program: int, first: str, of: str, second: str, of2: str) -> Plant:
-    def edit(calls: list[Call], i: int) -> None:
+    def edit(calls: list[Primitive], i: int) -> None:
         j = find(calls, second, of2)
         calls[i].position, calls[j].position = calls[j].position, calls[i].position
         calls[i], calls[j] = calls[j], calls[i]
@@ -182,18 +184,16 @@ def blind_to_views(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "reads_view", lambda call, tensor: False)
 
 
-def only_first_read(call: Call, old: Tensor, new: Tensor) -> None:
-    for name, value in call.reads.items():
-        if value is old:
-            call.reads[name] = new  # and what stands in lists is forgotten
+def only_first_read(call: Primitive, old: Tensor, new: Tensor) -> None:
+    for name in call.read_fields:
+        if getattr(call, name) is old:
+            setattr(call, name, new)  # and what stands in lists is forgotten
 
 
-def changed_addend(programs: list[list[Call]]) -> None:
+def changed_addend(programs: list[list[Primitive]]) -> None:
     """An addend that is changed before it is added."""
     forward = programs[0]
-    forward[find(forward, "sum", "sum")].reads["xs"][0] = forward[
-        find(forward, "relu", "relu_s")
-    ].reads["x"]
+    forward[find(forward, "sum", "sum")].xs[0] = forward[find(forward, "relu", "relu_s")].x
 
 
 def forward_alone(timelines):
@@ -206,8 +206,8 @@ def forward_alone(timelines):
     return found
 
 
-def longer(calls_, names, size_of):
-    overlap_calls(calls_, names, size_of)
+def longer(calls_, kinds, size_of):
+    overlap_calls(calls_, kinds, size_of)
     for call in calls_:
         call.overlap += call.overlap > 0  # one more than waits for it
 
@@ -215,9 +215,9 @@ def longer(calls_, names, size_of):
 overlap_calls = overlap.overlap_calls
 
 
-def beside_all(calls_, names, size_of):
+def beside_all(calls_, kinds, size_of):
     for index, call in enumerate(calls_):
-        if call.name in names:
+        if isinstance(call, kinds):
             call.overlap = len(calls_) - index - 1
 
 
@@ -231,7 +231,7 @@ def begun_gradient(programs):
     second.accumulates = frozenset()
 
 
-def wrong_layer(programs: list[list[Call]]) -> None:
+def wrong_layer(programs: list[list[Primitive]]) -> None:
     """A convolution that adds in the sum's turn, and says that it runs in its own."""
     for call in programs[0]:
         call.position -= 2 * any(each.name == "sum" for each in call.fused)
@@ -248,16 +248,17 @@ def alone(self, tensor, *known):
 def wrong_view(programs):
     backward = programs[1]
     for call in backward:
-        for name, value in call.reads.items():
+        for name in call.read_fields:
+            value = getattr(call, name)
             if isinstance(value, Tensor) and value.base is not None:
-                call.reads[name] = Tensor(value.shape, name="left behind")
+                setattr(call, name, Tensor(value.shape, name="left behind"))
 
 
 def other_blob(programs):
     """What the layer before read, of the same shape."""
     forward = programs[0]
     lrn = forward[find(forward, "lrn")]
-    forward[find(forward, "convolution", "c2")].reads["x"] = lrn.reads["x"]
+    forward[find(forward, "convolution", "c2")].x = lrn.x
 
 
 def scratch_over_operands(patch: pytest.MonkeyPatch) -> None:
@@ -267,7 +268,7 @@ def scratch_over_operands(patch: pytest.MonkeyPatch) -> None:
         plan = plan_memory(timelines, size_of, share=share)
         call = next(call for call in timelines[0] if call.scratch and call.name == "convolution")
         offsets = {id(tensor): offset for tensor, offset in plan.offsets}
-        offsets[id(call.scratch[0])] = offsets[id(call.writes["y"])]
+        offsets[id(call.scratch[0])] = offsets[id(call.y)]
         plan.offsets = [(tensor, offsets[id(tensor)]) for tensor, _ in plan.offsets]
         return plan
 
@@ -295,7 +296,7 @@ def moved_late(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(memory.Pool, "add", add)
 
 
-def without_lrn(programs: list[list[Call]]) -> None:
+def without_lrn(programs: list[list[Primitive]]) -> None:
     programs[0][:] = [each for each in programs[0] if each.name != "lrn"]
 
 
@@ -311,15 +312,15 @@ constants_get = constants.Constants.get
 
 def changed_parameter(patch: pytest.MonkeyPatch) -> None:
     """The program writes what a constant was made of."""
-    makers: list[Call] = []
+    makers: list[Primitive] = []
 
     def get(self, name, record, *first):
         makers.extend(first)
         return constants_get(self, name, record, *first)
 
-    def mutate(programs: list[list[Call]]) -> None:
+    def mutate(programs: list[list[Primitive]]) -> None:
         lrn = programs[0][find(programs[0], "lrn")]
-        lrn.writes["y"] = next(makers[0].read_tensors())
+        lrn.y = next(makers[0].read_tensors())
 
     patch.setattr(constants.Constants, "get", get)
     change("drop unread results", mutate)(patch)
@@ -387,7 +388,7 @@ BRANCHES = (
 SEEN = {
     "a sum is joined as if it had no coefficients": Fault(
         replace(batch_norm, "is_plain_sum", lambda call, terms: call.name == "sum"
-                and len(call.reads["xs"]) == terms),
+                and len(call.xs) == terms),
         RESIDUAL.replace('top: "s" ', 'top: "s" eltwise_param { coeff: 1 coeff: -0.5 }'),
     ),
     "a folded bias is lost": Fault(replace(folding, "_affine", lost_bias), DEPLOYED, TEST),
@@ -447,13 +448,13 @@ SEEN = {
         TIED.replace("{transpose}", "transpose: true"), backend=Overlapping,
     ),
     "a gradient is computed twice": Fault(
-        gradient(lambda calls, index: calls.insert(index, dataclasses.replace(calls[index])))
+        gradient(lambda calls, index: calls.insert(index, calls[index].changed()))
     ),
     "a second gradient of shared weights overwrites the first": Fault(
         change("fuse ReLU", begun_gradient)
     ),
     "a first gradient is added to what was there": Fault(
-        gradient(lambda calls, i: setattr(calls[i], "accumulates", frozenset(calls[i].writes)))
+        gradient(lambda calls, i: setattr(calls[i], "accumulates", frozenset(["dw", "db"])))
     ),
     "a gradient comes behind its hook": Fault(
         gradient(lambda calls, index: calls.append(calls.pop(index)))
@@ -461,7 +462,7 @@ SEEN = {
     "a view is left behind": Fault(change("fuse batch norm", wrong_view), VIEWED),
     "another blob is read": Fault(change("ReLU before pooling", other_blob)),
     "terms are turned": Fault(
-        at("ReLU before pooling", 0, "sum", "sum", lambda calls, i: calls[i].reads["xs"].reverse()),
+        at("ReLU before pooling", 0, "sum", "sum", lambda calls, i: calls[i].xs.reverse()),
         RESIDUAL,
     ),
     "a sum runs out of its turn": Fault(change("add in place", wrong_layer), BRANCHES, TEST),
@@ -505,7 +506,7 @@ def test_a_planted_fault_is_found(name: str, monkeypatch: pytest.MonkeyPatch) ->
 def slope(value: float | None) -> Plant:
     """A convolution that is said to apply a ReLU applies one of this slope, or none."""
     return at(
-        "fuse ReLU", 0, "convolution", "c2", lambda calls, i: calls[i].settings.update(relu=value)
+        "fuse ReLU", 0, "convolution", "c2", lambda calls, i: setattr(calls[i], "relu", value)
     )
 
 

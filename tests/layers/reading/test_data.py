@@ -33,8 +33,8 @@ class Built:
     def forward(self):
         for call in self.calls:
             assert call.name == "host"
-            assert call.settings["feed"]
-            call.settings["function"]()
+            assert call.feed
+            call.function()
         return [blob.data.array for blob in self.tops]
 
 

@@ -8,17 +8,16 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from ....messages import lacks_memory
+from ... import primitives as ops
 from ...backend import Backend
 from ...formula import ELU, PRELU
-from ...primitives.movement import Copy
-from ...primitives.recording import arguments
-from ...tensor import Call, Step, Tensor
+from ...primitives.recording import Primitive
+from ...tensor import Run, Step, Tensor
 from ..host import Host
 from . import elementwise, normalization, pooling, products, recurrent, threads, update
 from .api import Failed, Library, Unsupported
@@ -76,7 +75,7 @@ class OneDNN:
         number = self.library.effective_cpu_isa()
         return _INSTRUCTION_SETS.get(number, f"instruction set {number:#x}")
 
-    def look_at(self, calls: Sequence[Call]) -> None:
+    def look_at(self, calls: Sequence[Primitive]) -> None:
         """These are the calls of a net that will be prepared."""
         self._only_forward = not any(map(_is_backward, calls))
         layers = [call for call in calls if call.position >= 0]  # not what makes constants
@@ -88,12 +87,12 @@ class OneDNN:
         self._short = self._free and total <= threads.SHORT_PROGRAM
         self._tiny = self._free and total <= threads.TINY_PROGRAM
 
-    def prepare(self, backend: Backend, call: Call) -> Step | None:
+    def prepare(self, backend: Backend, call: Primitive) -> Step | None:
         """The step that runs a call, or None when NumPy shall do it.
 
         What takes less time than threads to meet runs on one; all of a small program runs on all:
         as a whole it is not to change between them. What a forward pass may run on one thread
-        instead (see `joined`) has the call in its attribute `call`.
+        instead (see `joined`) says what it computes.
         """
         if self._threads == 1:
             return self._prepare(call)
@@ -107,10 +106,10 @@ class OneDNN:
         if step and alone and _code(step, call) != code:  # it would not be alone in the other way
             return threads.on_one_thread(alone, self.library.set_threads, self._threads)
         if step is not None and self._free and threads.same_sums(call):
-            vars(step)["call"] = call
+            step.call = call
         return step
 
-    def _prepare_alone(self, call: Call) -> Step | None:
+    def _prepare_alone(self, call: Primitive) -> Step | None:
         """The step for one thread: primitives are made for so many as there are then."""
         self.library.set_threads(1)
         try:
@@ -118,16 +117,14 @@ class OneDNN:
         finally:
             self.library.set_threads(self._threads)
 
-    def _prepare(self, call: Call) -> Step | None:
+    def _prepare(self, call: Primitive) -> Step | None:
         function = _function(call)
         if function is None or not _all_float32(call):
             return None
         scratch = len(call.scratch)
         try:
-            step: Step | None = function(
-                Preparation(self.library, call, only_forward=self._only_forward),
-                arguments(call.name, call.reads, call.writes, call.settings),
-            )
+            p = Preparation(self.library, call, only_forward=self._only_forward)
+            step: Step | None = function(p, call)
         except Unsupported as error:
             step = None
             if isinstance(error, Failed):
@@ -136,13 +133,12 @@ class OneDNN:
             del call.scratch[scratch:]
         return step
 
-    def joined(self, backend: Host, steps: Sequence[Step]) -> list[Step]:
+    def joined(self, backend: Host, steps: Sequence[Run]) -> list[Run]:
         """The steps, fewer, and for a forward pass on fewer threads where the cores are taken: see
         `threads.joined`."""
 
-        def alone(step: Step) -> Step | None:
-            call: Call = vars(step)["call"]
-            again = replace(call, scratch=[])
+        def alone(step: Step, call: Primitive) -> Step | None:
+            again = call.changed(scratch=[])
             self._only_forward = True
             made = self._prepare_alone(again)
             _place(backend, again.scratch)
@@ -164,8 +160,8 @@ class OneDNN:
                     f"{tensor.name or 'a tensor'} holds what oneDNN noted for backward: it "
                     "has no values of the tensor's shape"
                 )
-        call = Call("copy", {"x": source}, {"y": target}, {})
-        step = elementwise.copy(Preparation(self.library, call), Copy(source, target))
+        call = ops.Copy(source, target)
+        step = elementwise.copy(Preparation(self.library, call), call)
         _place(backend, call.scratch)
         return step
 
@@ -183,10 +179,10 @@ def _tell(name: str, error: str) -> None:
     )
 
 
-def _code(step: Step, call: Call) -> tuple[str, int]:
+def _code(step: Step, call: Primitive) -> tuple[str, int]:
     """The library's code, and of how many executions a step consists. Where these are not the same
     for another number of threads, sums may be in another order, as weights are reordered."""
-    return call.implementation, len(getattr(step, "implementation", "").split())
+    return call.implementation, len(step.implementation.split())
 
 
 def _place(backend: Backend, scratch: Sequence[Tensor]) -> None:
@@ -194,34 +190,30 @@ def _place(backend: Backend, scratch: Sequence[Tensor]) -> None:
         backend.place(tensor, backend.allocate(backend.nbytes(tensor)), 0)
 
 
-def _function(call: Call) -> Any:
+def _function(call: Primitive) -> Any:
     """What prepares calls of this primitive, if oneDNN may serve it."""
     return next((vars(module)[call.name] for module in _MODULES if call.name in vars(module)), None)
 
 
-def _is_backward(call: Call) -> bool:
+def _is_backward(call: Primitive) -> bool:
     """Whether a call belongs to a backward pass: deconvolution runs `convolution_backward_data`
     forward, but what it writes is no gradient, which would lie as its data does."""
-    forward = call.name == "convolution_backward_data" and all(
-        tensor.like is None for tensor in call.written_tensors()
-    )
+    forward = isinstance(call, ops.ConvolutionBackwardData) and call.dx.like is None
     return "_backward" in call.name and not forward
 
 
-def _is_small(call: Call) -> bool:
+def _is_small(call: Primitive) -> bool:
     """Whether a call is done before a second thread could help."""
-    known = call.name in threads.PRODUCTS or any(
+    known = isinstance(call, threads.Products) or any(
         call.name in vars(module) for module in (pooling, normalization, elementwise)
     )
     return known and threads.work(call) <= threads.SMALL_WORK
 
 
-def _all_float32(call: Call) -> bool:
-    notes = {id(call.writes.get("index")), id(call.reads.get("index"))}
+def _all_float32(call: Primitive) -> bool:
+    note = getattr(call, "index", None)
     tensors = [*call.read_tensors(), *call.written_tensors()]
-    return all(t.dtype == "float32" for t in tensors if id(t) not in notes) and all(
-        t.count for t in tensors
-    )
+    return all(t.count and (t.dtype == "float32" or t is note) for t in tensors)
 
 
 def load() -> OneDNN | None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from ctypes import c_int, c_void_p
 from dataclasses import dataclass
 
-from ...tensor import Shape, Step, Tensor
+from ...tensor import Shape, Step, Tensor, sequence
 from .api import Descriptor, ExecutionArgument, Library, PrimitiveDescriptor, Unsupported
 
 Formatted = tuple[Tensor, Descriptor]
@@ -75,10 +75,7 @@ def execution(
     chosen: PrimitiveDescriptor,
     arguments: Mapping[int, tuple[Located, Descriptor]],
 ) -> Step:
-    """The step that executes a primitive on tensors: one call of the library, nothing allocated.
-
-    Its attribute `implementation` names the library's code.
-    """
+    """The step that executes a primitive on tensors: one call of the library, nothing allocated."""
     primitive = library.primitive(chosen)
     tensors = [tensor for tensor, _ in arguments.values()]
     memories = [library.memory(form) for _, form in arguments.values()]
@@ -90,7 +87,7 @@ def execution(
     moves = not all(isinstance(tensor, Tensor) for tensor in tensors)
     bound = -1
 
-    def run() -> None:
+    def run(owned: object = (primitive, memories)) -> None:  # whose handles it uses
         nonlocal bound
         if bound != Tensor.placements or moves:
             bound = Tensor.placements
@@ -101,20 +98,11 @@ def execution(
         if execute(handle, stream, count, array):
             raise RuntimeError(f"oneDNN could not execute {implementation}")
 
-    run.owns = primitive, memories  # type: ignore[attr-defined]
-    run.implementation = implementation  # type: ignore[attr-defined]
-    return run
+    return Step(run, implementation)
 
 
-def in_sequence(steps: list[Step]) -> Step:
-    """One step that runs all. Its attribute `implementation` names the code of each."""
+def in_sequence(steps: Sequence[Step]) -> Step:
+    """One step that runs all, and names the code of each."""
     if len(steps) == 1:
         return steps[0]
-
-    def run() -> None:
-        for step in steps:
-            step()
-
-    names = [getattr(step, "implementation", "") for step in steps]
-    run.implementation = " ".join(names)  # type: ignore[attr-defined]
-    return run
+    return Step(sequence(steps), " ".join(step.implementation for step in steps))

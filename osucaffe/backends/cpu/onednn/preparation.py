@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...tensor import Call, Step, Tensor
+from ...primitives.recording import Primitive
+from ...tensor import Step, Tensor
 from . import api
 from .api import Descriptor, Library, PrimitiveDescriptor, Unsupported
 from .memory import Formatted, Layout, Located, choose_layout, execution, in_sequence
@@ -56,7 +57,7 @@ class Preparation:
     only_forward: it belongs to a program without a backward pass.
     """
 
-    def __init__(self, library: Library, call: Call, *, only_forward: bool = False) -> None:
+    def __init__(self, library: Library, call: Primitive, *, only_forward: bool = False) -> None:
         self.library = library
         self.call = call
         self.only_forward = only_forward
@@ -66,7 +67,7 @@ class Preparation:
     def operand(self, tensor: Tensor, plain: Descriptor | None = None) -> Operand:
         """A tensor under its own dimensions, or under others; see `Operand`."""
         plain = plain or self.library.plain(tensor.shape or (1,))
-        add = any(self.call.writes[name] is tensor for name in self.call.accumulates)
+        add = any(getattr(self.call, name) is tensor for name in self.call.accumulates)
         return Operand(self.library, tensor, plain, add)
 
     def channels_last(self, shape: Sequence[int]) -> Descriptor:

@@ -101,9 +101,9 @@ def _ending(
         return [relu_operation(a.relu)], {}
     if a.activation is None:
         return [], {}
-    if a.activation.settings["formula"] == ELU:
-        return [("eltwise", api.ELU, a.activation.settings["constants"]["alpha"], 0.0)], {}
-    _, slopes = a.activation.reads["inputs"]
+    if a.activation.formula == ELU:
+        return [("eltwise", api.ELU, (a.activation.constants or {})["alpha"], 0.0)], {}
+    _, slopes = a.activation.inputs
     if len(slopes.shape) != len(dimensions) or slopes.count not in (1, dimensions[1]):
         raise Unsupported("slopes along another axis")
     argument = (1 + behind) * api.POST_OPERATION | api.WEIGHTS

@@ -18,10 +18,10 @@ from .memory import Part, choose_layout, in_sequence
 from .preparation import Preparation
 
 
-def _keep_row_major(p: Preparation) -> None:
+def _keep_row_major(p: Preparation, w: Tensor) -> None:
     """Settle all tensors of the call but the weights. Raises Unsupported where one lies else."""
     for tensor in [*p.call.read_tensors(), *p.call.written_tensors()]:
-        if tensor is p.call.reads["w"]:
+        if tensor is w:
             continue
         if tensor.is_open:
             choose_layout(tensor, None)
@@ -33,7 +33,7 @@ def recurrent(p: Preparation, a: ops.Recurrent) -> Step | None:
     """Without products it is left to NumPy."""
     if a.w is None or a.h_in is None:
         return None
-    _keep_row_major(p)
+    _keep_row_major(p, a.w)
     inputs, outputs = (p.library.plain(tensor.shape[1:]) for tensor in (a.h_in, a.gates))
 
     def describe(v: Descriptor) -> PrimitiveDescriptor:
@@ -42,7 +42,7 @@ def recurrent(p: Preparation, a: ops.Recurrent) -> Step | None:
         )
 
     begin, product = _product(p, a.w, describe, {api.SRC: a.h_in, api.DST: a.gates})
-    run = forward_step(p.call, a, product, "float32")
+    run = Step(forward_step(a, product, "float32"))
     return in_sequence([begin, run])
 
 
@@ -50,7 +50,7 @@ def recurrent_backward(p: Preparation, a: ops.RecurrentBackward) -> Step | None:
     """Without products it is left to NumPy."""
     if a.w is None:
         return None
-    _keep_row_major(p)
+    _keep_row_major(p, a.w)
     outputs, inputs = (p.library.plain(tensor.shape[1:]) for tensor in (a.dgates, a.dh))
 
     def describe(v: Descriptor) -> PrimitiveDescriptor:
@@ -62,7 +62,7 @@ def recurrent_backward(p: Preparation, a: ops.RecurrentBackward) -> Step | None:
 
     flow = p.call.temporary(a.dh.shape[1:])
     begin, product = _product(p, a.w, describe, {api.DIFF_DST: a.dgates}, {api.DIFF_SRC: flow})
-    run = backward_step(p.call, a, product, flow, "float32")
+    run = Step(backward_step(a, product, flow, "float32"))
     return in_sequence([begin, run])
 
 

@@ -7,8 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
+from ... import primitives as ops
 from ...cores import idle_seconds
-from ...tensor import Call, Step, sequence
+from ...primitives.recording import Primitive
+from ...tensor import Run, Step, sequence
 
 SetThreads = Callable[[int], object]
 
@@ -27,13 +29,11 @@ _PER_ELEMENT = 8
 LONGEST_SUM = 1024
 """Inputs of an inner product up to which oneDNN does not spread sums over threads: the values stay
 the same to the bit, on however many they are computed."""
-PRODUCTS = {
-    "convolution": "y",
-    "convolution_backward_data": "dy",
-    "inner_product": "y",
-    "inner_product_backward_data": "dy",
-}
-"""By primitive, what has an element for each product of a row of weights."""
+Products = (
+    ops.Convolution | ops.ConvolutionBackwardData | ops.InnerProduct | ops.InnerProductBackwardData
+)
+"""Calls whose outputs, or gradients of them, have an element for each product with a row of
+weights."""
 
 TRIED, TRIED_FOR = 8, 0.03
 """How many passes at least, and for how many seconds, each way to run a program is tried: where
@@ -56,85 +56,89 @@ not before: for so many seconds, so much of them, and after so much of the passe
 trial."""
 
 
-def work(call: Call) -> int:
+def work(call: Primitive) -> int:
     """What a call takes, as a number of multiplications."""
-    tensors = call.reads | call.writes
     moved = sum(each.count for each in (*call.read_tensors(), *call.written_tensors()))
-    if call.name not in PRODUCTS:
-        return _PER_ELEMENT * moved
-    return max(_PER_ELEMENT * moved, tensors[PRODUCTS[call.name]].count * _inputs(call))
+    match call:
+        case ops.Convolution(y=above) | ops.InnerProduct(y=above):
+            pass
+        case ops.ConvolutionBackwardData(dy=above) | ops.InnerProductBackwardData(dy=above):
+            pass
+        case _:
+            return _PER_ELEMENT * moved
+    return max(_PER_ELEMENT * moved, above.count * _inputs(call))
 
 
-def _inputs(call: Call) -> int:
+def _inputs(call: Products) -> int:
     """How many products a sum of a convolution or inner product has."""
-    w = call.reads["w"]
-    return int(w.count // w.shape[1 if call.settings.get("transpose") else 0])
+    transposed = isinstance(call, ops.Flattening) and call.transpose
+    return call.w.count // call.w.shape[1 if transposed else 0]
 
 
-def same_sums(call: Call) -> bool:
+def same_sums(call: Primitive) -> bool:
     """Whether a call of a forward pass gives the same bits on any number of threads."""
-    return call.name != "inner_product" or _inputs(call) <= LONGEST_SUM
+    return not isinstance(call, ops.InnerProduct) or _inputs(call) <= LONGEST_SUM
 
 
 def on_one_thread(step: Step, set_threads: SetThreads, threads: int) -> Step:
-    """The step, with one thread while it runs; alone, it is in the attribute `threadless`."""
+    """The step, with one thread while it runs."""
+    work = step.run
 
     def run() -> None:
         set_threads(1)
         try:
-            step()
+            work()
         finally:
             set_threads(threads)
 
-    run.threadless = step  # type: ignore[attr-defined]
-    run.implementation = getattr(step, "implementation", "")  # type: ignore[attr-defined]
-    return run
+    return Step(run, step.implementation, alone=step)
 
 
 def joined(
-    steps: Sequence[Step],
+    runs: Sequence[Run],
     set_threads: SetThreads,
     threads: int,
-    alone: Callable[[Step], Step | None],
-) -> list[Step]:
-    """The steps, on so many threads whichever thread begins them; those on one thread that follow
-    each other as one, which saves a microsecond for each. Where some have an attribute `call`, a
-    single step, as it is `Faster`: these run on one thread in its other way.
+    alone: Callable[[Step, Primitive], Step | None],
+) -> list[Run]:
+    """What runs steps on so many threads whichever thread begins them; those on one thread that
+    follow each other as one, which saves a microsecond for each. Where some have a `call`, a single
+    one, as it is `Faster`: these run on one thread in its other way.
 
     alone: makes the step on one thread that does what such a step does; None: there is none.
     """
+    steps = [each if isinstance(each, Step) else Step(each) for each in runs]
 
     def begin() -> None:
         set_threads(threads)
 
-    def merged(steps: Sequence[Step]) -> list[Step]:
-        result: list[Step] = [begin]
-        for on_one, group in groupby(steps, lambda step: hasattr(step, "threadless")):
-            if on_one:
-                inner = sequence([vars(step)["threadless"] for step in group])
+    def merged(steps: Sequence[Step]) -> list[Run]:
+        result: list[Run] = [begin]
+        for is_alone, group in groupby(steps, lambda step: step.alone is not None):
+            if is_alone:
+                inner = Step(sequence([step.alone for step in group if step.alone]))
                 result.append(on_one_thread(inner, set_threads, threads))
             else:
                 result += group
         return result
 
-    free = [step for step in steps if hasattr(step, "call")]
+    free = [step.call for step in steps if step.call is not None]
 
-    def on_one() -> Step:
+    def on_one() -> Run:
         return sequence(merged([moved(step) for step in steps]))
 
     def moved(step: Step) -> Step:
-        if hasattr(step, "threadless"):
+        if step.alone is not None:
             return step
         other: Step | None = step
-        if hasattr(step, "call"):
-            other = alone(step)
-        elif hasattr(step, "implementation"):  # it is not NumPy's
+        if step.call is not None:
+            other = alone(step, step.call)
+        elif step.implementation:  # it is not NumPy's
             other = None
         return step if other is None else on_one_thread(other, set_threads, threads)
 
     if not free:
         return merged(steps)
-    short = sum(work(vars(step)["call"]) for step in free) <= SHORT_PROGRAM
+    short = sum(map(work, free)) <= SHORT_PROGRAM
     return [Faster(sequence(merged(steps)), on_one, threads, short=short).run]
 
 
@@ -149,8 +153,8 @@ class Faster:
 
     def __init__(
         self,
-        on_all: Step,
-        on_one: Callable[[], Step],
+        on_all: Run,
+        on_one: Callable[[], Run],
         threads: int,
         *,
         short: bool,

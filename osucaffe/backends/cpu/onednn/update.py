@@ -165,7 +165,7 @@ def update(p: Preparation, a: Update) -> Step:
         for start, stop, rate, decay in merge_segments(a.segments)
         for first in range(start, stop, size)
     ]
-    return in_sequence([compute, *chain.from_iterable(pieces)])
+    return in_sequence([Step(compute), *chain.from_iterable(pieces)])
 
 
 class Product:

@@ -8,12 +8,12 @@ import numpy as np
 from ...boxes import SMALL, areas, decode, encode, judge, overlaps, thin, without_warnings
 from ...primitives import detection as ops
 from ...primitives.losses import MOST_LOSS
-from ..registry import CpuCall, direct
+from ..registry import Context, direct
 
 
 @direct()
 @without_warnings
-def detect_boxes(call: CpuCall, a: ops.DetectBoxes) -> None:
+def detect_boxes(ctx: Context, a: ops.DetectBoxes) -> None:
     count, _, classes = a.confidence.shape
 
     def item_rows(item: int) -> np.ndarray:
@@ -43,7 +43,7 @@ def detect_boxes(call: CpuCall, a: ops.DetectBoxes) -> None:
 
 
 @direct()
-def evaluate_boxes(call: CpuCall, a: ops.EvaluateBoxes) -> None:
+def evaluate_boxes(ctx: Context, a: ops.EvaluateBoxes) -> None:
     goals, rows = a.truth.array[a.truth.array[:, 0] != -1], a.found.array
     counted = goals if a.difficult else goals[goals[:, 7] == 0]
     labels = [label for label in range(a.classes) if label != a.background]
@@ -72,7 +72,7 @@ def decoded(location: np.ndarray, priors: np.ndarray, coding: str, scaled: bool)
 
 
 @direct()
-def decode_boxes(call: CpuCall, a: ops.DecodeBoxes) -> None:
+def decode_boxes(ctx: Context, a: ops.DecodeBoxes) -> None:
     a.boxes.array[...] = decoded(a.location.array, a.priors.array, a.coding, a.scaled)
 
 
@@ -109,14 +109,14 @@ def _match(
 
 @direct()
 @without_warnings
-def match_boxes(call: CpuCall, a: ops.MatchBoxes) -> None:
+def match_boxes(ctx: Context, a: ops.MatchBoxes) -> None:
     count, classes, _ = a.match.shape
     rows = a.truth.array
     counts = np.ones(len(rows), bool) if a.difficult else rows[:, 7] == 0
     places = np.broadcast_to(a.priors.array[0][:, None], (count, a.priors.shape[1], 1, 4))
     if a.location is not None:
         places = decoded(a.location.array, a.priors.array, a.coding, a.scaled)
-    a.match.array[...], a.overlap.array[...] = -2, 0
+    a.match.array[...], a.iou.array[...] = -2, 0
     for item, number in np.ndindex(count, classes):
         if classes > 1 and number == a.background:
             continue
@@ -126,7 +126,7 @@ def match_boxes(call: CpuCall, a: ops.MatchBoxes) -> None:
         (indices,) = np.nonzero(mine)
         found, best = _match(places[item, :, number], rows[indices, 3:7], a.threshold, a.inside)
         whole = np.append(indices, [-2, -1])  # -2 and -1 pick themselves, from the end
-        a.match.array[item, number], a.overlap.array[item, number] = whole[found], best
+        a.match.array[item, number], a.iou.array[item, number] = whole[found], best
 
 
 class _Boxes:
@@ -183,7 +183,7 @@ def _targets(boxes: _Boxes, a: ops.Multibox) -> np.ndarray:
 
 @direct()
 @without_warnings
-def multibox_losses(call: CpuCall, a: ops.MultiboxLosses) -> None:
+def multibox_losses(ctx: Context, a: ops.MultiboxLosses) -> None:
     boxes = _Boxes(a)
     a.location_loss.array.fill(0)
     item, _, prior = boxes.places
@@ -202,7 +202,7 @@ def multibox_losses(call: CpuCall, a: ops.MultiboxLosses) -> None:
 
 @direct()
 @without_warnings
-def multibox_losses_backward(call: CpuCall, a: ops.MultiboxLossesBackward) -> None:
+def multibox_losses_backward(ctx: Context, a: ops.MultiboxLossesBackward) -> None:
     boxes = _Boxes(a)
     scale = a.dloss.array.item()
     if a.dlocation is not None:
@@ -227,12 +227,12 @@ def multibox_losses_backward(call: CpuCall, a: ops.MultiboxLossesBackward) -> No
 
 @direct()
 @without_warnings
-def mine_boxes(call: CpuCall, a: ops.MineBoxes) -> None:
+def mine_boxes(ctx: Context, a: ops.MineBoxes) -> None:
     def pick(item: int) -> np.ndarray:
         """The priors of an item that are chosen."""
         losses, matches = a.loss.array[item], a.match.array[item]
         if not a.hard:
-            (able,) = np.nonzero((matches == -1) & (a.overlap.array[item] < a.most_overlap))
+            (able,) = np.nonzero((matches == -1) & (a.iou.array[item] < a.most_overlap))
             most = int(np.float32((matches > -1).sum()) * np.float32(a.ratio))
             return able[np.argsort(-losses[able], kind="stable")[:most]]
         if a.boxes is None:

@@ -7,15 +7,14 @@ import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from string import ascii_lowercase
-from typing import Any
 
 import numpy as np
 
 from ...primitives import formulas as ops
 from ...random import call_key, keep_threshold, squares32
-from ...tensor import Shape, Step, Tensor
+from ...tensor import Run, Shape, Tensor
 from ..evaluate import CHUNK, Evaluate
-from ..registry import CpuCall, primitive
+from ..registry import Context, primitive
 from ..workers import SMALL, cut
 
 
@@ -39,25 +38,25 @@ def planes(tensor: Tensor, axis: int) -> np.ndarray:
     return array
 
 
-def over_chunks(call: CpuCall, size: int, worker: Callable[[], Callable[[int, int], None]]) -> Step:
+def over_chunks(ctx: Context, size: int, worker: Callable[[], Callable[[int, int], None]]) -> Run:
     """A step that covers range(size) by several threads, each with a function of its own.
 
     worker() makes one function (start, stop), with the scratch memory of one thread.
     """
-    tasks = [partial(worker(), start, stop) for start, stop in call.backend.workers.ranges(size)]
+    tasks = [partial(worker(), start, stop) for start, stop in ctx.backend.workers.ranges(size)]
 
     def step() -> None:
-        call.backend.workers.run(tasks)
+        ctx.backend.workers.run(tasks)
 
     return step
 
 
 def formula(
-    call: CpuCall,
+    ctx: Context,
     text: str,
     operands: dict[str, Tensor],
     constants: dict[str, float] | None = None,
-) -> Step:
+) -> Run:
     """A step that evaluates a formula over all elements of the operands, by their names."""
     tensors = list(operands.values())
     size = tensors[0].size
@@ -65,7 +64,7 @@ def formula(
     def worker() -> Callable[[int, int], None]:
         evaluate = Evaluate(
             text, list(operands), (), constants,
-            dtype=call.backend.dtype, length=min(size, CHUNK), shared=True,
+            dtype=ctx.backend.dtype, length=min(size, CHUNK), shared=True,
         )  # fmt: skip
 
         def work(start: int, stop: int) -> None:
@@ -73,37 +72,35 @@ def formula(
 
         return work
 
-    return over_chunks(call, size, worker)
+    return over_chunks(ctx, size, worker)
 
 
-def keeps_zeros(settings: dict[str, Any]) -> bool:
+def keeps_zeros(a: ops.Elementwise) -> bool:
     """Whether all outputs of the formula are zero where all inputs are."""
     names = [*ascii_lowercase[: ascii_lowercase.index(ops.OUTPUTS[0])], *ops.OUTPUTS]
     arrays = [np.zeros(1) for _ in names]
     with np.errstate(all="ignore"):
-        evaluate = Evaluate(
-            settings["formula"], names, (), settings["constants"], dtype="float64", length=1
-        )
+        evaluate = Evaluate(a.formula, names, (), a.constants, dtype="float64", length=1)
         evaluate(arrays, (), 0, 1)
     return not any(array.any() for array in arrays)
 
 
 @primitive(agnostic=keeps_zeros)
-def elementwise(call: CpuCall, a: ops.Elementwise) -> Step:
-    return formula(call, a.formula, a.operands, a.constants)
+def elementwise(ctx: Context, a: ops.Elementwise) -> Run:
+    return formula(ctx, a.formula, a.operands, a.constants)
 
 
 @primitive(agnostic=True)
-def sum_(call: CpuCall, a: ops.Sum) -> Step:
+def sum_(ctx: Context, a: ops.Sum) -> Run:
     operands = {f"x{i}": x for i, x in enumerate(a.xs)}
     constants = {f"c{i}": c for i, c in enumerate(a.coefficients or [1.0] * len(a.xs)) if c != 1}
     terms = [f"c{i} * x{i}" if f"c{i}" in constants else f"x{i}" for i in range(len(a.xs))]
-    return formula(call, "y = " + " + ".join(terms), operands | {"y": a.y}, constants)
+    return formula(ctx, "y = " + " + ".join(terms), operands | {"y": a.y}, constants)
 
 
 @primitive(agnostic=True)
-def relu(call: CpuCall, a: ops.Relu) -> Step:
-    return formula(call, relu_formula(a.slope), {"y": a.y} | {"x": a.x})
+def relu(ctx: Context, a: ops.Relu) -> Run:
+    return formula(ctx, relu_formula(a.slope), {"y": a.y} | {"x": a.x})
 
 
 def relu_formula(slope: float) -> str:
@@ -114,9 +111,9 @@ def relu_formula(slope: float) -> str:
 
 
 @primitive(agnostic=True)
-def relu_backward(call: CpuCall, a: ops.ReluBackward) -> Step:
+def relu_backward(ctx: Context, a: ops.ReluBackward) -> Run:
     below = f"{a.slope!r} * dy" if a.slope else "0"
-    return formula(call, f"dx = where(x > 0, dy, {below})", {"x": a.x, "dy": a.dy, "dx": a.dx})
+    return formula(ctx, f"dx = where(x > 0, dy, {below})", {"x": a.x, "dy": a.dy, "dx": a.dx})
 
 
 class Draw:
@@ -125,8 +122,8 @@ class Draw:
     An instance has memory of its own: give every thread one.
     """
 
-    def __init__(self, call: CpuCall, size: int, key: int) -> None:
-        self._random, self._size, self._key = call.backend.random, size, key
+    def __init__(self, ctx: Context, size: int, key: int) -> None:
+        self._random, self._size, self._key = ctx.backend.random, size, key
         self._numbers = [np.empty(max(1, min(CHUNK, size)), np.uint64) for _ in range(4)]
 
     def __call__(self, start: int, stop: int) -> Iterator[tuple[slice, np.ndarray]]:
@@ -140,11 +137,11 @@ class Draw:
 
 
 @primitive()
-def dropout(call: CpuCall, a: ops.Dropout) -> Step:
+def dropout(ctx: Context, a: ops.Dropout) -> Run:
     threshold, scale = keep_threshold(a.ratio), 1 / (1 - a.ratio)
 
     def worker() -> Callable[[int, int], None]:
-        draw = Draw(call, a.x.size, a.key)
+        draw = Draw(ctx, a.x.size, a.key)
 
         def work(start: int, stop: int) -> None:
             source, target, mask = flat(a.x), flat(a.y), flat(a.mask)
@@ -155,13 +152,13 @@ def dropout(call: CpuCall, a: ops.Dropout) -> Step:
 
         return work
 
-    return over_chunks(call, a.x.size, worker)
+    return over_chunks(ctx, a.x.size, worker)
 
 
 @primitive()
-def dropout_backward(call: CpuCall, a: ops.DropoutBackward) -> Step:
+def dropout_backward(ctx: Context, a: ops.DropoutBackward) -> Run:
     operands = {"dy": a.dy, "mask": a.mask, "dx": a.dx}
-    return formula(call, "dx = dy * mask * scale", operands, {"scale": 1 / (1 - a.ratio)})
+    return formula(ctx, "dx = dy * mask * scale", operands, {"scale": 1 / (1 - a.ratio)})
 
 
 Box = tuple[slice, ...]
@@ -198,7 +195,7 @@ def extents(box: Box) -> Shape:
 
 
 @primitive()
-def broadcast(call: CpuCall, a: ops.Broadcast) -> Step:
+def broadcast(ctx: Context, a: ops.Broadcast) -> Run:
     operands, tensors = list(a.operands), list(a.operands.values())
     pieces = [
         (extents(box), [clip(box, tensor.shape) for tensor in tensors])
@@ -207,7 +204,7 @@ def broadcast(call: CpuCall, a: ops.Broadcast) -> Step:
 
     def worker(start: int, stop: int) -> Callable[[], None]:
         evaluate = Evaluate(
-            a.formula, operands, (), a.constants, dtype=call.backend.dtype, shared=True
+            a.formula, operands, (), a.constants, dtype=ctx.backend.dtype, shared=True
         )
 
         def work() -> None:
@@ -219,20 +216,20 @@ def broadcast(call: CpuCall, a: ops.Broadcast) -> Step:
 
         return work
 
-    workers = call.backend.workers
+    workers = ctx.backend.workers
     parts = workers.count if a.outputs[0].count >= SMALL else 1
     return partial(workers.run, [worker(*part) for part in cut(len(pieces), parts)])
 
 
-def _reduce(call: CpuCall, a: ops.Summation, y: Tensor) -> Step:
+def _reduce(ctx: Context, a: ops.Summation, y: Tensor) -> Run:
     inputs = a.inputs
     full = np.broadcast_shapes(*(tensor.shape for tensor in inputs))
     summed = tuple(a.axes)
     reduced = tuple(1 if axis in summed else extent for axis, extent in enumerate(full))
     operands = [*a.operands, "y"]
-    evaluate = Evaluate(a.formula, operands, (), a.constants, dtype=call.backend.dtype)
+    evaluate = Evaluate(a.formula, operands, (), a.constants, dtype=ctx.backend.dtype)
     length = min(CHUNK, math.prod(full))
-    value, part = call.temporary((length,)), call.temporary((length,))
+    value, part = ctx.temporary((length,)), ctx.temporary((length,))
     pieces = [
         (extents(box), [clip(box, tensor.shape) for tensor in inputs], clip(box, reduced))
         for box in boxes(full)
@@ -255,10 +252,10 @@ def _reduce(call: CpuCall, a: ops.Summation, y: Tensor) -> Step:
 
 
 @primitive()
-def reduce(call: CpuCall, a: ops.Reduce) -> Step:
-    return _reduce(call, a, a.y)
+def reduce(ctx: Context, a: ops.Reduce) -> Run:
+    return _reduce(ctx, a, a.y)
 
 
 @primitive()
-def reduce_gradient(call: CpuCall, a: ops.ReduceGradient) -> Step:
-    return _reduce(call, a, a.dw)
+def reduce_gradient(ctx: Context, a: ops.ReduceGradient) -> Run:
+    return _reduce(ctx, a, a.dw)

@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from ...primitives import losses as ops
-from ...tensor import Step, Tensor
-from ..registry import CpuCall, direct, primitive
+from ...tensor import Run, Tensor
+from ..registry import Context, direct, primitive
 from .formulas import flat, planes
 from .movement import Indices
 
@@ -22,18 +22,18 @@ class _Labels(Indices):
     """
 
     def __init__(
-        self, call: CpuCall, a: ops.SoftmaxLoss | ops.SoftmaxLossBackward | ops.Accuracy, x: Tensor
+        self, ctx: Context, a: ops.SoftmaxLoss | ops.SoftmaxLossBackward | ops.Accuracy, x: Tensor
     ) -> None:
         self.ignore, self.classes = a.ignore, x.shape[a.axis]
         self.outer, self.inner = math.prod(x.shape[: a.axis]), math.prod(x.shape[a.axis + 1 :])
         shape = (self.outer, self.inner)
-        super().__init__(call, a.label, shape, self.classes)
-        self.place, self.counted = call.temporary(shape, "int64"), call.temporary(shape)
+        super().__init__(ctx, a.label, shape, self.classes)
+        self.place, self.counted = ctx.temporary(shape, "int64"), ctx.temporary(shape)
         weights = None if isinstance(a, ops.Accuracy) else a.weights
         self.fixed = None if isinstance(a, ops.Accuracy) else a.fixed_normalizer(x)
-        self.weights = None if weights is None else np.array(weights, call.backend.dtype)
+        self.weights = None if weights is None else np.array(weights, ctx.backend.dtype)
         if weights is not None:
-            self.weight = call.temporary(shape)
+            self.weight = ctx.temporary(shape)
         pixels = np.arange(self.inner)
         self._base = np.arange(self.outer)[:, None] * (self.classes * self.inner) + pixels
 
@@ -61,11 +61,11 @@ class _Labels(Indices):
 
 
 @primitive()
-def softmax_loss(call: CpuCall, a: ops.SoftmaxLoss) -> Step:
-    labels = _Labels(call, a, a.x)
+def softmax_loss(ctx: Context, a: ops.SoftmaxLoss) -> Run:
+    labels = _Labels(ctx, a, a.x)
     shape = (labels.outer, 1, labels.inner)
-    largest, total = call.temporary(shape), call.temporary(shape)
-    score = call.temporary((labels.outer, labels.inner))
+    largest, total = ctx.temporary(shape), ctx.temporary(shape)
+    score = ctx.temporary((labels.outer, labels.inner))
 
     def step() -> None:
         source, out = planes(a.x, a.axis), planes(a.probability, a.axis)
@@ -92,9 +92,9 @@ def softmax_loss(call: CpuCall, a: ops.SoftmaxLoss) -> Step:
 
 
 @primitive()
-def softmax_loss_backward(call: CpuCall, a: ops.SoftmaxLossBackward) -> Step:
-    labels = _Labels(call, a, a.probability)
-    score = call.temporary((labels.outer, labels.inner))
+def softmax_loss_backward(ctx: Context, a: ops.SoftmaxLossBackward) -> Run:
+    labels = _Labels(ctx, a, a.probability)
+    score = ctx.temporary((labels.outer, labels.inner))
 
     def step() -> None:
         labels.look()
@@ -110,13 +110,13 @@ def softmax_loss_backward(call: CpuCall, a: ops.SoftmaxLossBackward) -> Step:
 
 
 @primitive()
-def accuracy(call: CpuCall, a: ops.Accuracy) -> Step:
-    labels = _Labels(call, a, a.x)
-    score = call.temporary((labels.outer, labels.inner))
-    reaching = call.temporary((labels.outer, labels.classes, labels.inner), "bool")
-    rivals = call.temporary((labels.outer, labels.inner), "int64")
-    nothing = call.temporary((labels.outer, labels.inner), "bool")
-    totals = call.temporary((labels.classes,))
+def accuracy(ctx: Context, a: ops.Accuracy) -> Run:
+    labels = _Labels(ctx, a, a.x)
+    score = ctx.temporary((labels.outer, labels.inner))
+    reaching = ctx.temporary((labels.outer, labels.classes, labels.inner), "bool")
+    rivals = ctx.temporary((labels.outer, labels.inner), "int64")
+    nothing = ctx.temporary((labels.outer, labels.inner), "bool")
+    totals = ctx.temporary((labels.classes,))
 
     def step() -> None:
         labels.look()
@@ -147,6 +147,6 @@ def accuracy(call: CpuCall, a: ops.Accuracy) -> Step:
 
 
 @direct()
-def total(call: CpuCall, a: ops.Total) -> None:
+def total(ctx: Context, a: ops.Total) -> None:
     sums = [float(flat(x).sum(dtype=np.float64)) for x in a.xs]
     a.y.array.fill(sum(weight * each for weight, each in zip(a.weights, sums, strict=True)))

@@ -7,18 +7,18 @@ from collections.abc import Mapping
 import numpy as np
 
 from ...primitives import movement as ops
-from ...tensor import Shape, Step, Tensor
-from ..registry import CpuCall, direct, primitive
+from ...tensor import Run, Shape, Tensor
+from ..registry import Context, direct, primitive
 from .formulas import matrix, planes
 
 
-@direct(agnostic=lambda settings: settings["value"] == 0)
-def fill(call: CpuCall, a: ops.Fill) -> None:
+@direct(agnostic=lambda a: a.value == 0)
+def fill(ctx: Context, a: ops.Fill) -> None:
     a.y.array.fill(a.value)
 
 
 @direct(agnostic=True)
-def copy(call: CpuCall, a: ops.Copy) -> None:
+def copy(ctx: Context, a: ops.Copy) -> None:
     np.copyto(a.y.array, a.x.array, casting="unsafe")
 
 
@@ -29,7 +29,7 @@ def _box(part: Tensor, offsets: Mapping[int, int]) -> tuple[slice, ...]:
 
 
 @primitive()
-def concat(call: CpuCall, a: ops.Concat) -> Step:
+def concat(ctx: Context, a: ops.Concat) -> Run:
     before = (slice(None),) * a.axis
     boxes = [
         (x, (*before, slice(to, to + extent)), (*before, slice(at, at + extent)))
@@ -44,7 +44,7 @@ def concat(call: CpuCall, a: ops.Concat) -> Step:
 
 
 @primitive()
-def split(call: CpuCall, a: ops.Split) -> Step:
+def split(ctx: Context, a: ops.Split) -> Run:
     boxes = [
         (y, _box(y, {a.axis: at})) for y, at in zip(a.ys, a.starts, strict=True) if y is not None
     ]
@@ -57,13 +57,13 @@ def split(call: CpuCall, a: ops.Split) -> Step:
 
 
 @direct()
-def permute(call: CpuCall, a: ops.Permute) -> None:
+def permute(ctx: Context, a: ops.Permute) -> None:
     shape, permuted = a.seen
     np.copyto(a.y.array.reshape(permuted), a.x.array.reshape(shape).transpose(a.axes))
 
 
 @primitive()
-def crop(call: CpuCall, a: ops.Crop) -> Step:
+def crop(ctx: Context, a: ops.Crop) -> Run:
     box = _box(a.y, dict(enumerate(a.offsets)))
 
     def step() -> None:
@@ -73,7 +73,7 @@ def crop(call: CpuCall, a: ops.Crop) -> Step:
 
 
 @primitive()
-def crop_backward(call: CpuCall, a: ops.CropBackward) -> Step:
+def crop_backward(ctx: Context, a: ops.CropBackward) -> Run:
     box = _box(a.dy, dict(enumerate(a.offsets)))
 
     def step() -> None:
@@ -92,9 +92,9 @@ class Indices:
     Call `look` first in a step; then `values` holds them, and `wrong` where one is out of range.
     """
 
-    def __init__(self, call: CpuCall, source: Tensor, shape: Shape, bound: int) -> None:
-        self._source, self._bound, self.values = source, bound, call.temporary(shape, "int64")
-        self.wrong, self._flag = call.temporary(shape, "bool"), call.temporary(shape, "bool")
+    def __init__(self, ctx: Context, source: Tensor, shape: Shape, bound: int) -> None:
+        self._source, self._bound, self.values = source, bound, ctx.temporary(shape, "int64")
+        self.wrong, self._flag = ctx.temporary(shape, "bool"), ctx.temporary(shape, "bool")
 
     def look(self) -> None:
         """Read the numbers."""
@@ -110,8 +110,8 @@ class Indices:
 
 
 @primitive()
-def gather(call: CpuCall, a: ops.Gather) -> Step:
-    rows = Indices(call, a.index, (a.index.count,), a.x.shape[0])
+def gather(ctx: Context, a: ops.Gather) -> Run:
+    rows = Indices(ctx, a.index, (a.index.count,), a.x.shape[0])
 
     def step() -> None:
         rows.look()
@@ -123,7 +123,7 @@ def gather(call: CpuCall, a: ops.Gather) -> Step:
     return step
 
 
-def _scatter(dy: Tensor, index: Tensor, target: Tensor) -> Step:
+def _scatter(dy: Tensor, index: Tensor, target: Tensor) -> Run:
     def step() -> None:
         target.array.fill(0)
         out = matrix(target, 1)
@@ -135,17 +135,17 @@ def _scatter(dy: Tensor, index: Tensor, target: Tensor) -> Step:
 
 
 @primitive()
-def gather_backward(call: CpuCall, a: ops.GatherBackward) -> Step:
+def gather_backward(ctx: Context, a: ops.GatherBackward) -> Run:
     return _scatter(a.dy, a.index, a.dx)
 
 
 @primitive()
-def gather_gradient(call: CpuCall, a: ops.GatherGradient) -> Step:
+def gather_gradient(ctx: Context, a: ops.GatherGradient) -> Run:
     return _scatter(a.dy, a.index, a.dw)
 
 
 @direct()
-def positions(call: CpuCall, a: ops.Positions) -> None:
+def positions(ctx: Context, a: ops.Positions) -> None:
     flat = a.y.array.reshape(-1)
     flat.fill(1)
     flat[:1] = 0
@@ -153,7 +153,7 @@ def positions(call: CpuCall, a: ops.Positions) -> None:
 
 
 @primitive()
-def top_k(call: CpuCall, a: ops.TopK) -> Step:
+def top_k(ctx: Context, a: ops.TopK) -> Run:
     length = a.length
 
     def step() -> None:
@@ -170,12 +170,12 @@ def top_k(call: CpuCall, a: ops.TopK) -> Step:
 
 
 @direct()
-def collective(call: CpuCall, a: ops.Collective) -> None:
+def collective(ctx: Context, a: ops.Collective) -> None:
     a.operation(a.x.array.reshape(-1)).wait()
 
 
 @primitive()
-def host(call: CpuCall, a: ops.Host) -> Step:
+def host(ctx: Context, a: ops.Host) -> Run:
     if a.feed:  # it places the tensors
         return a.function
 

@@ -13,8 +13,8 @@ import numpy as np
 from ...primitives import normalization as ops
 from ...primitives import pooling
 from ...primitives.formulas import Broadcast, Reduce
-from ...tensor import Shape, Step, Tensor, sequence
-from ..registry import CpuCall, primitive
+from ...tensor import Run, Shape, Tensor, sequence
+from ..registry import Context, primitive
 from ..windows import Windows
 from .formulas import broadcast, planes, reduce
 from .pooling import max_pooling, max_pooling_backward
@@ -26,13 +26,13 @@ class _Neighbours(Windows):
     scale is what the sum of squares is multiplied with: alpha / the number of neighbours.
     """
 
-    def __init__(self, call: CpuCall, x: Tensor, a: ops.Neighbourhood) -> None:
+    def __init__(self, ctx: Context, x: Tensor, a: ops.Neighbourhood) -> None:
         image, spatial = x.shape[1:], len(x.shape) - 2
         kernel = [1] + [a.size] * spatial if a.within_channel else [a.size] + [1] * spatial
         pad = [(extent - 1) // 2 for extent in kernel]
         super().__init__(image, image, kernel, [1] * len(kernel), pad)
         self.scale = a.alpha / self.area
-        self._scratch = call.temporary(self.padded)
+        self._scratch = ctx.temporary(self.padded)
 
     def clear(self) -> None:
         """Zero the padding (scratch holds anything before a step)."""
@@ -52,10 +52,10 @@ class _Neighbours(Windows):
 
 
 @primitive()
-def lrn(call: CpuCall, a: ops.Lrn) -> Step:
-    neighbours = _Neighbours(call, a.x, a)
+def lrn(ctx: Context, a: ops.Lrn) -> Run:
+    neighbours = _Neighbours(ctx, a.x, a)
     offset = 1.0 if a.within_channel else a.k
-    sums = call.temporary(a.x.shape) if a.note is None else a.note
+    sums = ctx.temporary(a.x.shape) if a.note is None else a.note
 
     def step() -> None:
         neighbours.clear()
@@ -71,11 +71,11 @@ def lrn(call: CpuCall, a: ops.Lrn) -> Step:
 
 
 @primitive()
-def lrn_backward(call: CpuCall, a: ops.LrnBackward) -> Step:
+def lrn_backward(ctx: Context, a: ops.LrnBackward) -> Run:
     # dx = dy s^-beta - 2 beta scale x * (sum over the neighbours of dy y / s)
-    neighbours = _Neighbours(call, a.x, a)
+    neighbours = _Neighbours(ctx, a.x, a)
     factor = -2 * a.beta * neighbours.scale
-    part = call.temporary(a.x.shape[1:])
+    part = ctx.temporary(a.x.shape[1:])
 
     def step() -> None:
         neighbours.clear()
@@ -94,15 +94,15 @@ def lrn_backward(call: CpuCall, a: ops.LrnBackward) -> Step:
 
 
 @primitive()
-def softmax(call: CpuCall, a: ops.Softmax) -> Step:
+def softmax(ctx: Context, a: ops.Softmax) -> Run:
     axis = a.axis
     outer, classes = math.prod(a.x.shape[:axis]), a.x.shape[axis]
     inner = math.prod(a.x.shape[axis + 1 :])
     transposed = None
     if inner == 1 and outer > classes:  # NumPy is slow at short lines: let them be the columns
         inner, outer = outer, 1
-        transposed = call.temporary((outer, classes, inner))
-    line = call.temporary((outer, 1, inner))
+        transposed = ctx.temporary((outer, classes, inner))
+    line = ctx.temporary((outer, 1, inner))
 
     def step() -> None:
         source, out = planes(a.x, axis), planes(a.y, axis)
@@ -121,10 +121,10 @@ def softmax(call: CpuCall, a: ops.Softmax) -> Step:
 
 
 @primitive()
-def softmax_backward(call: CpuCall, a: ops.SoftmaxBackward) -> Step:
+def softmax_backward(ctx: Context, a: ops.SoftmaxBackward) -> Run:
     axis = a.axis
-    product = call.temporary(a.y.shape)
-    line = call.temporary((math.prod(a.y.shape[:axis]), 1, math.prod(a.y.shape[axis + 1 :])))
+    product = ctx.temporary(a.y.shape)
+    line = ctx.temporary((math.prod(a.y.shape[:axis]), 1, math.prod(a.y.shape[axis + 1 :])))
 
     def step() -> None:
         np.multiply(a.y.array, a.dy.array, out=product.array)
@@ -138,8 +138,8 @@ def softmax_backward(call: CpuCall, a: ops.SoftmaxBackward) -> Step:
 class _Formulas:
     """Makes steps of formulas over blobs of one shape (N, C, ..) and tensors (C,)."""
 
-    def __init__(self, call: CpuCall, x: Tensor) -> None:
-        self.call = call
+    def __init__(self, ctx: Context, x: Tensor) -> None:
+        self.ctx = ctx
         self.channels = (1, x.shape[1], *[1] * (len(x.shape) - 2))
         self.axes = (0, *range(2, len(x.shape)))
         self.count = x.count // x.shape[1]
@@ -149,15 +149,15 @@ class _Formulas:
         """The tensor with as many axes as a blob."""
         return tensor.view(self.channels) if len(tensor.shape) == 1 < len(self.channels) else tensor
 
-    def over(self, formula: str, y: Tensor, **operands: Tensor | None) -> Step:
+    def over(self, formula: str, y: Tensor, **operands: Tensor | None) -> Run:
         """A step for y = a formula over these operands."""
         inputs, text = self._bind(formula, operands)
-        return broadcast(self.call, Broadcast(inputs, [y], formula=text))
+        return broadcast(self.ctx, Broadcast(inputs, [y], formula=text))
 
-    def sum(self, formula: str, y: Tensor, **operands: Tensor | None) -> Step:
+    def sum(self, formula: str, y: Tensor, **operands: Tensor | None) -> Run:
         """A step for y (C,) = the sum of a formula over each channel."""
         inputs, text = self._bind(formula, operands)
-        return reduce(self.call, Reduce(inputs, y, axes=self.axes, formula=text))
+        return reduce(self.ctx, Reduce(inputs, y, axes=self.axes, formula=text))
 
     def _bind(self, formula: str, operands: dict[str, Tensor | None]) -> tuple[list[Tensor], str]:
         """The operands that there are, and the formula with the letters that stand for them."""
@@ -180,9 +180,9 @@ def _output(small: Mapping[str, Tensor | None]) -> str:
 
 
 @primitive()
-def batch_norm_statistics(call: CpuCall, a: ops.BatchNormStatistics) -> Step:
-    of = _Formulas(call, a.x)
-    variance = call.temporary(a.mean.shape)
+def batch_norm_statistics(ctx: Context, a: ops.BatchNormStatistics) -> Run:
+    of = _Formulas(ctx, a.x)
+    variance = ctx.temporary(a.mean.shape)
     unbiased = of.count / (of.count - 1) if of.count > 1 else 1.0
     share = repr(1 / of.count)
 
@@ -202,15 +202,15 @@ def batch_norm_statistics(call: CpuCall, a: ops.BatchNormStatistics) -> Step:
 class _Pixels:
     """Takes the pixels of images that `every` reaches, or puts them between zeros, by steps."""
 
-    def __init__(self, call: CpuCall, every: Shape | None) -> None:
-        self.call, self.every, self.steps = call, every, list[Step]()
+    def __init__(self, ctx: Context, every: Shape | None) -> None:
+        self.ctx, self.every, self.steps = ctx, every, list[Run]()
 
     def of(self, tensor: Tensor | None, shape: Shape) -> Tensor | None:
         """Those of the tensor, or the images of this shape of which it has them."""
         if tensor is None or self.every is None:
             return tensor
         there = (..., *(slice(None, None, step) for step in self.every))
-        made, puts = self.call.temporary(shape), math.prod(shape) > tensor.count
+        made, puts = self.ctx.temporary(shape), math.prod(shape) > tensor.count
 
         def step() -> None:
             if puts:
@@ -224,25 +224,25 @@ class _Pixels:
 
 
 @primitive()
-def batch_norm(call: CpuCall, a: ops.BatchNorm) -> Step:
+def batch_norm(ctx: Context, a: ops.BatchNorm) -> Run:
     result = _output(a.small) + (" + addend" if a.addend is not None else "")
     if a.relu:
         result = f"max({result}, 0)"
-    taken = _Pixels(call, a.every)
+    taken = _Pixels(ctx, a.every)
     x, addend = (taken.of(each, a.y.shape) for each in (a.x, a.addend))
-    formula = _Formulas(call, a.x).over(result, a.y, x=x, addend=addend, **a.small)
+    formula = _Formulas(ctx, a.x).over(result, a.y, x=x, addend=addend, **a.small)
     return sequence([*taken.steps, formula])
 
 
 @primitive()
-def batch_norm_backward(call: CpuCall, a: ops.BatchNormBackward) -> Step:
-    of, small = _Formulas(call, a.x), a.small
-    dscale, dbias, put = a.dscale, a.dbias, _Pixels(call, a.every)
+def batch_norm_backward(ctx: Context, a: ops.BatchNormBackward) -> Run:
+    of, small = _Formulas(ctx, a.x), a.small
+    dscale, dbias, put = a.dscale, a.dbias, _Pixels(ctx, a.every)
     relu_output, dy, *dys = (put.of(each, a.x.shape) for each in (a.relu_output, *a.dys))
     steps = put.steps
     if a.relu or dys or a.dy is not None:
         parts = {f"part{i}": part for i, part in enumerate((dy, *dys))}
-        dy = a.dy or call.temporary(a.x.shape)
+        dy = a.dy or ctx.temporary(a.x.shape)
         formula = " + ".join(parts)
         if a.relu and a.relu_output is None:
             formula = f"where({_output(small)} > 0, {formula}, 0)"
@@ -254,10 +254,10 @@ def batch_norm_backward(call: CpuCall, a: ops.BatchNormBackward) -> Step:
     normalized = _normalized(small)
     average = a.dx is not None and not a.constant
     if dbias is not None or average:
-        dbias = dbias or call.temporary((a.x.shape[1],))
+        dbias = dbias or ctx.temporary((a.x.shape[1],))
         steps.append(of.sum("dy", dbias, dy=dy))
     if dscale is not None or average:
-        dscale = dscale or call.temporary((a.x.shape[1],))
+        dscale = dscale or ctx.temporary((a.x.shape[1],))
         steps.append(of.sum(f"dy * {normalized}", dscale, dy=dy, x=a.x, mean=a.mean, rate=a.rate))
     if a.dx is not None:
         formula, parts = "dy", {"dy": dy, "rate": a.rate, "scale": a.scale}
@@ -271,11 +271,11 @@ def batch_norm_backward(call: CpuCall, a: ops.BatchNormBackward) -> Step:
 
 
 @primitive()
-def batch_norm_pooling(call: CpuCall, a: ops.BatchNormPooling) -> Step:
-    y = call.temporary(a.x.shape)
-    normalize = batch_norm(call, ops.BatchNorm(a.x, a.mean, a.rate, a.scale, a.bias, None, y))
+def batch_norm_pooling(ctx: Context, a: ops.BatchNormPooling) -> Run:
+    y = ctx.temporary(a.x.shape)
+    normalize = batch_norm(ctx, ops.BatchNorm(a.x, a.mean, a.rate, a.scale, a.bias, None, y))
     pool = max_pooling(
-        call, pooling.MaxPooling(y, a.y, a.index, kernel=a.kernel, stride=a.stride, pad=a.pad)
+        ctx, pooling.MaxPooling(y, a.y, a.index, kernel=a.kernel, stride=a.stride, pad=a.pad)
     )
 
     def finish() -> None:
@@ -289,8 +289,8 @@ def batch_norm_pooling(call: CpuCall, a: ops.BatchNormPooling) -> Step:
 
 
 @primitive()
-def batch_norm_pooling_backward(call: CpuCall, a: ops.BatchNormPoolingBackward) -> Step:
-    dy = call.temporary(a.x.shape)
+def batch_norm_pooling_backward(ctx: Context, a: ops.BatchNormPoolingBackward) -> Run:
+    dy = ctx.temporary(a.x.shape)
     window = pooling.MaxPoolingBackward(
         a.dy, a.index, dy, kernel=a.kernel, stride=a.stride, pad=a.pad
     )
@@ -298,4 +298,4 @@ def batch_norm_pooling_backward(call: CpuCall, a: ops.BatchNormPoolingBackward) 
         a.x, [dy], a.mean, a.rate, a.scale, a.bias, None, None, a.dx, a.dscale, a.dbias,
         a.constant, a.relu,
     )  # fmt: skip
-    return sequence([max_pooling_backward(call, window), batch_norm_backward(call, norm)])
+    return sequence([max_pooling_backward(ctx, window), batch_norm_backward(ctx, norm)])

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ...primitives import pooling as ops
-from ...tensor import Step, Tensor
-from ..registry import CpuCall, primitive
+from ...tensor import Run, Tensor
+from ..registry import Context, primitive
 from ..windows import PaddedImages
 from .formulas import Draw, flat
 from .movement import Indices
@@ -20,16 +20,16 @@ class _Images(PaddedImages):
     """The padded images of a pooling, and scratch of one output."""
 
     def __init__(
-        self, call: CpuCall, x: Tensor, y: Tensor, a: ops.PoolingWindow | ops.StochasticPooling
+        self, ctx: Context, x: Tensor, y: Tensor, a: ops.PoolingWindow | ops.StochasticPooling
     ) -> None:
-        super().__init__(call, x, y, a.kernel, a.stride, a.pad)
-        self._call = call
+        super().__init__(ctx, x, y, a.kernel, a.stride, a.pad)
+        self._ctx = ctx
         self.origins = self.starts()
         self._shifts, self._positions = self.shifts(), np.zeros_like(self.origins)
 
     def scratch(self, dtype: str = "float32") -> Tensor:
         """Memory for one value of each window of an image."""
-        return self._call.temporary((self.channels, *self.out), dtype)
+        return self._ctx.temporary((self.channels, *self.out), dtype)
 
     def positions(self) -> Iterator[tuple[Any, np.ndarray]]:
         """For each tap, it and the flat index of what it reads in each window, in one memory."""
@@ -38,8 +38,8 @@ class _Images(PaddedImages):
 
 
 @primitive()
-def max_pooling(call: CpuCall, a: ops.MaxPooling) -> Step:
-    images = _Images(call, a.x, a.y, a)
+def max_pooling(ctx: Context, a: ops.MaxPooling) -> Run:
+    images = _Images(ctx, a.x, a.y, a)
     first = images.first_inside()
     larger = images.scratch("bool")
 
@@ -63,8 +63,8 @@ def max_pooling(call: CpuCall, a: ops.MaxPooling) -> Step:
 
 
 @primitive()
-def max_pooling_backward(call: CpuCall, a: ops.MaxPoolingBackward) -> Step:
-    images = _Images(call, a.dx, a.dy, a)
+def max_pooling_backward(ctx: Context, a: ops.MaxPoolingBackward) -> Run:
+    images = _Images(ctx, a.dx, a.dy, a)
     here, part = images.scratch("bool"), images.scratch()
 
     def step() -> None:
@@ -80,9 +80,9 @@ def max_pooling_backward(call: CpuCall, a: ops.MaxPoolingBackward) -> Step:
 
 
 @primitive()
-def average_pooling(call: CpuCall, a: ops.AveragePooling) -> Step:
-    images = _Images(call, a.x, a.y, a)
-    areas = images.areas().astype(call.backend.dtype)
+def average_pooling(ctx: Context, a: ops.AveragePooling) -> Run:
+    images = _Images(ctx, a.x, a.y, a)
+    areas = images.areas().astype(ctx.backend.dtype)
 
     def step() -> None:
         images.fill_padding(0)
@@ -97,9 +97,9 @@ def average_pooling(call: CpuCall, a: ops.AveragePooling) -> Step:
 
 
 @primitive()
-def average_pooling_backward(call: CpuCall, a: ops.AveragePoolingBackward) -> Step:
-    images = _Images(call, a.dx, a.dy, a)
-    areas = images.areas().astype(call.backend.dtype)
+def average_pooling_backward(ctx: Context, a: ops.AveragePoolingBackward) -> Run:
+    images = _Images(ctx, a.dx, a.dy, a)
+    areas = images.areas().astype(ctx.backend.dtype)
     share = images.scratch()
 
     def step() -> None:
@@ -113,9 +113,9 @@ def average_pooling_backward(call: CpuCall, a: ops.AveragePoolingBackward) -> St
     return step
 
 
-def uniform(call: CpuCall, y: Tensor, key: int) -> Step:
+def uniform(ctx: Context, y: Tensor, key: int) -> Run:
     """A step that fills y with numbers of [0, 1): 24 random bits each, so float32 holds them."""
-    draw = Draw(call, y.count, key)
+    draw = Draw(ctx, y.count, key)
 
     def step() -> None:
         target = flat(y)
@@ -127,11 +127,11 @@ def uniform(call: CpuCall, y: Tensor, key: int) -> Step:
 
 
 @primitive()
-def stochastic_pooling(call: CpuCall, a: ops.StochasticPooling) -> Step:
-    images = _Images(call, a.x, a.y, a)
+def stochastic_pooling(ctx: Context, a: ops.StochasticPooling) -> Run:
+    images = _Images(ctx, a.x, a.y, a)
     if not a.train:
         return _expectation(a.x, a.y, images)
-    draw, threshold, total = uniform(call, a.y, a.key), images.scratch(), images.scratch()
+    draw, threshold, total = uniform(ctx, a.y, a.key), images.scratch(), images.scratch()
     chosen, beyond = images.scratch("bool"), images.scratch("bool")
 
     def step() -> None:
@@ -160,7 +160,7 @@ def stochastic_pooling(call: CpuCall, a: ops.StochasticPooling) -> Step:
     return step
 
 
-def _expectation(x: Tensor, y: Tensor, images: _Images) -> Step:
+def _expectation(x: Tensor, y: Tensor, images: _Images) -> Run:
     """y = sum of x^2 / sum of x: what drawing gives on average; 0 for a window of zeros."""
     total, square = images.scratch(), images.scratch()
 
@@ -183,9 +183,9 @@ def _expectation(x: Tensor, y: Tensor, images: _Images) -> Step:
 class _Places(Indices):
     """Where the elements of x stand in y, flat: the first of its channel for one out of range."""
 
-    def __init__(self, call: CpuCall, index: Tensor, y: Tensor) -> None:
+    def __init__(self, ctx: Context, index: Tensor, y: Tensor) -> None:
         channels, self.area = y.shape[0] * y.shape[1], math.prod(y.shape[2:])
-        super().__init__(call, index, (channels, math.prod(index.shape[2:])), self.area)
+        super().__init__(ctx, index, (channels, math.prod(index.shape[2:])), self.area)
         self._first = np.arange(channels)[:, None] * self.area
 
     def look(self) -> None:
@@ -196,8 +196,8 @@ class _Places(Indices):
 
 
 @primitive()
-def unpooling(call: CpuCall, a: ops.Unpooling) -> Step:
-    places = _Places(call, a.index, a.y)
+def unpooling(ctx: Context, a: ops.Unpooling) -> Run:
+    places = _Places(ctx, a.index, a.y)
 
     def step() -> None:
         places.look()
@@ -210,8 +210,8 @@ def unpooling(call: CpuCall, a: ops.Unpooling) -> Step:
 
 
 @primitive()
-def unpooling_backward(call: CpuCall, a: ops.UnpoolingBackward) -> Step:
-    places = _Places(call, a.index, a.dy)
+def unpooling_backward(ctx: Context, a: ops.UnpoolingBackward) -> Run:
+    places = _Places(ctx, a.index, a.dy)
 
     def step() -> None:
         places.look()
@@ -235,11 +235,11 @@ def weights(large: int, small: int, dtype: np.dtype) -> np.ndarray:
     return matrix
 
 
-def _product(call: CpuCall, x: Tensor, y: Tensor, rows: np.ndarray, columns: np.ndarray) -> Step:
+def _product(ctx: Context, x: Tensor, y: Tensor, rows: np.ndarray, columns: np.ndarray) -> Run:
     """y = rows x columns^T for each channel, through whichever is smaller between them."""
     first = rows.shape[0] * x.shape[3] <= x.shape[2] * columns.shape[0]
     between = (rows.shape[0], x.shape[3]) if first else (x.shape[2], columns.shape[0])
-    half = call.temporary((*x.shape[:2], *between))
+    half = ctx.temporary((*x.shape[:2], *between))
     across = np.ascontiguousarray(columns.T)
 
     def step() -> None:
@@ -254,15 +254,15 @@ def _product(call: CpuCall, x: Tensor, y: Tensor, rows: np.ndarray, columns: np.
 
 
 @primitive()
-def interpolation(call: CpuCall, a: ops.Interpolation) -> Step:
-    dtype = call.backend.dtype_of(a.x)
+def interpolation(ctx: Context, a: ops.Interpolation) -> Run:
+    dtype = ctx.backend.dtype_of(a.x)
     axes = zip(a.y.shape[2:], a.x.shape[2:], strict=True)
-    return _product(call, a.x, a.y, *(weights(large, small, dtype) for large, small in axes))
+    return _product(ctx, a.x, a.y, *(weights(large, small, dtype) for large, small in axes))
 
 
 @primitive()
-def interpolation_backward(call: CpuCall, a: ops.InterpolationBackward) -> Step:
-    dtype = call.backend.dtype_of(a.dx)
+def interpolation_backward(ctx: Context, a: ops.InterpolationBackward) -> Run:
+    dtype = ctx.backend.dtype_of(a.dx)
     axes = zip(a.dy.shape[2:], a.dx.shape[2:], strict=True)
     matrices = (weights(large, small, dtype).T for large, small in axes)
-    return _product(call, a.dy, a.dx, *map(np.ascontiguousarray, matrices))
+    return _product(ctx, a.dy, a.dx, *map(np.ascontiguousarray, matrices))

@@ -8,8 +8,8 @@ import math
 import numpy as np
 
 from ...primitives import products as ops
-from ...tensor import Step, Tensor, sequence
-from ..registry import CpuCall, direct, primitive
+from ...tensor import Run, Tensor, sequence
+from ..registry import Context, direct, primitive
 from ..windows import PaddedImages
 from .formulas import formula, matrix, relu_formula
 
@@ -18,9 +18,9 @@ class _Matrices(PaddedImages):
     """One convolution as a matrix product for each group, and its scratch."""
 
     def __init__(
-        self, call: CpuCall, x: Tensor, w: Tensor, y: Tensor, a: ops.ConvolutionWindow
+        self, ctx: Context, x: Tensor, w: Tensor, y: Tensor, a: ops.ConvolutionWindow
     ) -> None:
-        super().__init__(call, x, y, w.shape[2:], a.stride, a.pad, a.dilation)
+        super().__init__(ctx, x, y, w.shape[2:], a.stride, a.pad, a.dilation)
         places, rows = math.prod(self.out), self.channels // a.group * self.area
         self._weights = a.group, y.shape[1] // a.group, rows
         self._maps = a.group, y.shape[1] // a.group, places
@@ -28,7 +28,7 @@ class _Matrices(PaddedImages):
         # A 1x1 kernel that visits every pixel needs no columns: the image is already a matrix.
         direct = self.area == 1 and self.plain and self.image == self.out
         shape = self.channels, *self.kernel, *self.out
-        self._columns = None if direct else call.temporary(shape)
+        self._columns = None if direct else ctx.temporary(shape)
 
     def columns_of(self, image: np.ndarray) -> np.ndarray:
         """The columns of an image: (group, rows, places)."""
@@ -57,10 +57,10 @@ class _Matrices(PaddedImages):
 
 
 @primitive()
-def convolution(call: CpuCall, a: ops.Convolution) -> Step:
-    matrices = _Matrices(call, a.x, a.w, a.y, a)
-    activate = None if a.relu is None else formula(call, relu_formula(a.relu), {"x": a.y, "y": a.y})
-    made = a.y if a.addend is None else call.temporary(a.y.shape)
+def convolution(ctx: Context, a: ops.Convolution) -> Run:
+    matrices = _Matrices(ctx, a.x, a.w, a.y, a)
+    activate = None if a.relu is None else formula(ctx, relu_formula(a.relu), {"x": a.y, "y": a.y})
+    made = a.y if a.addend is None else ctx.temporary(a.y.shape)
 
     def step() -> None:
         matrices.fill_padding(0)
@@ -78,8 +78,8 @@ def convolution(call: CpuCall, a: ops.Convolution) -> Step:
 
 
 @primitive()
-def convolution_backward_data(call: CpuCall, a: ops.ConvolutionBackwardData) -> Step:
-    matrices = _Matrices(call, a.dx, a.w, a.dy, a)
+def convolution_backward_data(ctx: Context, a: ops.ConvolutionBackwardData) -> Run:
+    matrices = _Matrices(ctx, a.dx, a.w, a.dy, a)
 
     def step() -> None:
         weights = matrices.weights(a.w).transpose(0, 2, 1)
@@ -91,15 +91,15 @@ def convolution_backward_data(call: CpuCall, a: ops.ConvolutionBackwardData) -> 
 
 
 @primitive(accumulates=True)
-def convolution_backward_filter(call: CpuCall, a: ops.ConvolutionBackwardFilter) -> Step:
-    steps: list[Step] = []
+def convolution_backward_filter(ctx: Context, a: ops.ConvolutionBackwardFilter) -> Run:
+    steps: list[Run] = []
     if (dw := a.dw) is not None:
-        part = call.temporary(dw.shape)
-        matrices = _Matrices(call, a.x, dw, a.dy, a)
+        part = ctx.temporary(dw.shape)
+        matrices = _Matrices(ctx, a.x, dw, a.dy, a)
 
         def filter_step() -> None:
             matrices.fill_padding(0)
-            if "dw" not in call.accumulates:
+            if "dw" not in a.accumulates:
                 dw.array.fill(0)
             for image, out in zip(a.x.array, a.dy.array, strict=True):
                 columns = matrices.columns_of(image).transpose(0, 2, 1)
@@ -108,14 +108,14 @@ def convolution_backward_filter(call: CpuCall, a: ops.ConvolutionBackwardFilter)
 
         steps.append(filter_step)
     if a.db is not None:
-        steps.append(_bias_gradient(call, a.dy, a.db))
+        steps.append(_bias_gradient(ctx, a.dy, a.db))
     return sequence(steps)
 
 
-def _bias_gradient(call: CpuCall, dy: Tensor, db: Tensor) -> Step:
+def _bias_gradient(ctx: Context, dy: Tensor, db: Tensor) -> Run:
     """db = the sum of dy over all axes but that of channels, or added to db if the call says so."""
     axes = (0, *range(2, len(dy.shape)))
-    part = call.temporary(db.shape) if "db" in call.accumulates else db
+    part = ctx.temporary(db.shape) if "db" in ctx.call.accumulates else db
 
     def step() -> None:
         np.sum(dy.array, axis=axes, out=part.array)
@@ -126,8 +126,8 @@ def _bias_gradient(call: CpuCall, dy: Tensor, db: Tensor) -> Step:
 
 
 @primitive()
-def im2col(call: CpuCall, a: ops.Im2col) -> Step:
-    images = PaddedImages(call, a.x, a.y, a.kernel, a.stride, a.pad, a.dilation)
+def im2col(ctx: Context, a: ops.Im2col) -> Run:
+    images = PaddedImages(ctx, a.x, a.y, a.kernel, a.stride, a.pad, a.dilation)
     columns = *a.x.shape[:2], *a.kernel, *images.out
 
     def step() -> None:
@@ -139,8 +139,8 @@ def im2col(call: CpuCall, a: ops.Im2col) -> Step:
 
 
 @primitive()
-def im2col_backward(call: CpuCall, a: ops.Im2colBackward) -> Step:
-    images = PaddedImages(call, a.dx, a.dy, a.kernel, a.stride, a.pad, a.dilation)
+def im2col_backward(ctx: Context, a: ops.Im2colBackward) -> Run:
+    images = PaddedImages(ctx, a.dx, a.dy, a.kernel, a.stride, a.pad, a.dilation)
 
     def step() -> None:
         for out, image in zip(a.dy.array, a.dx.array, strict=True):
@@ -150,8 +150,8 @@ def im2col_backward(call: CpuCall, a: ops.Im2colBackward) -> Step:
 
 
 @primitive()
-def inner_product(call: CpuCall, a: ops.InnerProduct) -> Step:
-    activate = None if a.relu is None else formula(call, relu_formula(a.relu), {"x": a.y, "y": a.y})
+def inner_product(ctx: Context, a: ops.InnerProduct) -> Run:
+    activate = None if a.relu is None else formula(ctx, relu_formula(a.relu), {"x": a.y, "y": a.y})
 
     def step() -> None:
         weights, out = matrix(a.w, 1), matrix(a.y, a.axis)
@@ -165,13 +165,13 @@ def inner_product(call: CpuCall, a: ops.InnerProduct) -> Step:
 
 
 @direct()
-def inner_product_backward_data(call: CpuCall, a: ops.InnerProductBackwardData) -> None:
+def inner_product_backward_data(ctx: Context, a: ops.InnerProductBackwardData) -> None:
     weights = matrix(a.w, 1)
     np.matmul(matrix(a.dy, a.axis), weights.T if a.transpose else weights, out=matrix(a.dx, a.axis))
 
 
 @direct()
-def inner_product_backward_filter(call: CpuCall, a: ops.InnerProductBackwardFilter) -> None:
+def inner_product_backward_filter(ctx: Context, a: ops.InnerProductBackwardFilter) -> None:
     inputs, gradients = matrix(a.x, a.axis), matrix(a.dy, a.axis)
     if a.dw is not None:
         left, right = (inputs, gradients) if a.transpose else (gradients, inputs)

@@ -10,13 +10,13 @@ import numpy as np
 
 from ...primitives import records as ops
 from ...records import transform_record
-from ...tensor import Step, Tensor
-from ..registry import CpuCall, direct, primitive
+from ...tensor import Run, Tensor
+from ..registry import Context, direct, primitive
 
 
 @primitive()
-def transform(call: CpuCall, a: ops.Transform) -> Step:
-    scale = call.backend.dtype_of(a.y).type(a.scale)
+def transform(ctx: Context, a: ops.Transform) -> Run:
+    scale = ctx.backend.dtype_of(a.y).type(a.scale)
 
     def step() -> None:
         images = a.x.array.transpose(0, 3, 1, 2) if a.interleaved else a.x.array
@@ -26,8 +26,8 @@ def transform(call: CpuCall, a: ops.Transform) -> Step:
 
 
 @primitive()
-def cached_batch(call: CpuCall, a: ops.CachedBatch) -> Step:
-    scale = call.backend.dtype_of(a.y).type(a.scale)
+def cached_batch(ctx: Context, a: ops.CachedBatch) -> Run:
+    scale = ctx.backend.dtype_of(a.y).type(a.scale)
     shape = a.records.shape[1:]
     size = math.prod(shape)
 
@@ -37,7 +37,7 @@ def cached_batch(call: CpuCall, a: ops.CachedBatch) -> Step:
         else:
             place, part = divmod(number, len(a.addresses.array))
             start = int(a.addresses.array[part]) + place * size
-            found = call.backend.memory_at(start, size).reshape(shape)
+            found = ctx.backend.memory_at(start, size).reshape(shape)
         return found.transpose(2, 0, 1) if a.interleaved else found
 
     def step() -> None:
@@ -50,12 +50,12 @@ def cached_batch(call: CpuCall, a: ops.CachedBatch) -> Step:
 
 
 @direct()
-def cached_rows(call: CpuCall, a: ops.CachedRows) -> None:
+def cached_rows(ctx: Context, a: ops.CachedRows) -> None:
     np.take(a.records.array, a.rows.array[:, 0], axis=0, out=a.y.array, mode="clip")
 
 
 @direct()
-def next_row(call: CpuCall, a: ops.NextRow) -> None:
+def next_row(ctx: Context, a: ops.NextRow) -> None:
     at = int(a.cursor.array[0]) % len(a.table.array)
     np.copyto(a.row.array, a.table.array[at])
     a.cursor.array[0] = at + 1

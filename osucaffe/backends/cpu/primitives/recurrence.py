@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 
 from ...primitives import recurrence as ops
-from ...tensor import Call, Step, Tensor
+from ...tensor import Run, Tensor
 from ..evaluate import Evaluate
-from ..registry import CpuCall, primitive
+from ..registry import Context, primitive
 
 Product = Callable[[int], None]
 """Given a time step. Forward: gates[t] += h_in[t] w^T; backward: flow = dgates[t] w."""
@@ -45,11 +45,11 @@ class _Cell:
         self._evaluate.piece(arrays, (self.items, self.units))
 
 
-def forward_step(call: Call, a: ops.Recurrent, product: Product | None, dtype: str) -> Step:
+def forward_step(a: ops.Recurrent, product: Product | None, dtype: str) -> Run:
     """`Program.recurrent`, given what adds the products (None: there are none)."""
     gates, h, h_in, c, keep = a.gates, a.h, a.h_in, a.c, a.keep
     cell = _Cell(a.formula, ["x"], ["keep", "h"] + ["c_in", "c"] * (c is not None), gates, h, dtype)
-    zero = call.temporary(h.shape[1:])
+    zero = a.temporary(h.shape[1:])
 
     def step() -> None:
         zero.array.fill(0)
@@ -69,14 +69,14 @@ def forward_step(call: Call, a: ops.Recurrent, product: Product | None, dtype: s
 
 
 def backward_step(
-    call: Call, a: ops.RecurrentBackward, product: Product | None, flow: Tensor, dtype: str
-) -> Step:
+    a: ops.RecurrentBackward, product: Product | None, flow: Tensor, dtype: str
+) -> Run:
     """`Program.recurrent_backward`, given what writes the products to flow (None: none does)."""
     dh, gates, dgates, c = a.dh, a.gates, a.dgates, a.c
     others = ["keep", "dh"] + ["c_in", "c", "dc"] * (c is not None)
     cell = _Cell(a.formula, ["x", "dx"], others, gates, dh, dtype)
     # What c[t - 1] gets from step t, as flow is what h[t - 1] does; h[t] in all.
-    cell_flow, whole, zero = (call.temporary(dh.shape[1:]) for _ in range(3))
+    cell_flow, whole, zero = (a.temporary(dh.shape[1:]) for _ in range(3))
 
     def step() -> None:
         zero.array.fill(0)
@@ -106,22 +106,22 @@ def _before(state: Tensor, t: int, first: Tensor) -> np.ndarray:
 
 
 @primitive()
-def recurrent(call: CpuCall, a: ops.Recurrent) -> Step:
-    result = call.temporary(a.gates.shape[1:])
+def recurrent(ctx: Context, a: ops.Recurrent) -> Run:
+    result = ctx.temporary(a.gates.shape[1:])
 
     def product(t: int) -> None:
         np.matmul(a.h_in.array[t], a.w.array.T, out=result.array)  # type: ignore[union-attr]
         np.add(a.gates.array[t], result.array, out=a.gates.array[t])
 
-    return forward_step(call, a, None if a.w is None else product, call.backend.dtype)
+    return forward_step(a, None if a.w is None else product, ctx.backend.dtype)
 
 
 @primitive()
-def recurrent_backward(call: CpuCall, a: ops.RecurrentBackward) -> Step:
-    flow = call.temporary(a.dh.shape[1:])
+def recurrent_backward(ctx: Context, a: ops.RecurrentBackward) -> Run:
+    flow = ctx.temporary(a.dh.shape[1:])
 
     def product(t: int) -> None:
         np.matmul(a.dgates.array[t], a.w.array, out=flow.array)  # type: ignore[union-attr]
 
     products = None if a.w is None else product
-    return backward_step(call, a, products, flow, call.backend.dtype)
+    return backward_step(a, products, flow, ctx.backend.dtype)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...primitives import regions as ops
 from ...tensor import Shape, Tensor
-from ..registry import CpuCall, direct
+from ..registry import Context, direct
 
 Bin = tuple[int, int, slice, slice]
 """Row and column of a bin, and its part of the feature map."""
@@ -68,7 +68,7 @@ def _max_bins(corners: np.ndarray, bins: Shape, extents: Shape, scale: float) ->
 
 
 @direct()
-def roi_max_pooling(call: CpuCall, a: ops.RoiMaxPooling) -> None:
+def roi_max_pooling(ctx: Context, a: ops.RoiMaxPooling) -> None:
     extents, bins = a.x.shape[2:], a.y.shape[2:]
     channels = np.arange(a.x.shape[1])
     a.y.array.fill(0)
@@ -84,7 +84,7 @@ def roi_max_pooling(call: CpuCall, a: ops.RoiMaxPooling) -> None:
 
 
 @direct()
-def roi_max_pooling_backward(call: CpuCall, a: ops.RoiMaxPoolingBackward) -> None:
+def roi_max_pooling_backward(ctx: Context, a: ops.RoiMaxPoolingBackward) -> None:
     a.dx.array.fill(0)
     planes = a.dx.array.reshape(*a.dx.shape[:2], -1)
     channels = np.arange(a.dx.shape[1])[:, None]
@@ -110,14 +110,14 @@ def _averaged(
 
 
 @direct()
-def roi_average_pooling(call: CpuCall, a: ops.RoiAveragePooling) -> None:
+def roi_average_pooling(ctx: Context, a: ops.RoiAveragePooling) -> None:
     a.y.array.fill(0)
     for part, at, area in _averaged(a, a.x, a.y.shape[2:]):
         a.y.array[at] = part.sum(axis=(1, 2)) / area
 
 
 @direct()
-def roi_average_pooling_backward(call: CpuCall, a: ops.RoiAveragePoolingBackward) -> None:
+def roi_average_pooling_backward(ctx: Context, a: ops.RoiAveragePoolingBackward) -> None:
     a.dx.array.fill(0)
     for part, at, area in _averaged(a, a.dx, a.dy.shape[2:]):
         part += a.dy.array[at][:, None, None] / area
@@ -161,14 +161,14 @@ def _sampled(
 
 
 @direct()
-def roi_sampling(call: CpuCall, a: ops.RoiSampling) -> None:
+def roi_sampling(ctx: Context, a: ops.RoiSampling) -> None:
     a.y.array.fill(0)
     for r, image, rows, columns in _sampled(a, a.x.shape, a.y.shape[2:]):
         a.y.array[r] = rows @ (a.x.array[image] @ columns.T)
 
 
 @direct()
-def roi_sampling_backward(call: CpuCall, a: ops.RoiSamplingBackward) -> None:
+def roi_sampling_backward(ctx: Context, a: ops.RoiSamplingBackward) -> None:
     a.dx.array.fill(0)
     for r, image, rows, columns in _sampled(a, a.dx.shape, a.dy.shape[2:]):
         a.dx.array[image] += rows.T @ (a.dy.array[r] @ columns)
@@ -191,7 +191,7 @@ def _moving(
 
 
 @direct()
-def roi_warping_rois_backward(call: CpuCall, a: ops.RoiWarpingRoisBackward) -> None:
+def roi_warping_rois_backward(ctx: Context, a: ops.RoiWarpingRoisBackward) -> None:
     points, extents = a.dy.shape[2:], a.x.shape[2:]
     a.drois.array.fill(0)
     corner = a.drois.array.reshape(-1, 5)
@@ -208,7 +208,7 @@ def roi_warping_rois_backward(call: CpuCall, a: ops.RoiWarpingRoisBackward) -> N
 
 
 @direct()
-def hardest(call: CpuCall, a: ops.Hardest) -> None:
+def hardest(ctx: Context, a: ops.Hardest) -> None:
     images = a.rois.array.reshape(a.rois.shape[0], 5, -1)[:, 0].reshape(-1)
     order = np.argsort(-a.loss.array.reshape(-1), kind="stable")
     chosen = a.y.array.reshape(-1)

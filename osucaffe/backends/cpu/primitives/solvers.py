@@ -9,9 +9,9 @@ import numpy as np
 
 from ...formula import parse
 from ...primitives import solvers as ops
-from ...tensor import Step
+from ...tensor import Run
 from ..evaluate import Evaluate
-from ..registry import CpuCall, direct, primitive
+from ..registry import Context, direct, primitive
 from .formulas import flat, over_chunks
 
 Segment = tuple[int, int, float, float]
@@ -29,7 +29,7 @@ def merge_segments(segments: Sequence[Segment]) -> list[Segment]:
 
 
 @primitive()
-def update(call: CpuCall, a: ops.Update) -> Step:
+def update(ctx: Context, a: ops.Update) -> Run:
     formula = a.formula
     gradient = "g"
     if "g" in parse(formula).writes:  # the gradients stay as they are
@@ -40,7 +40,7 @@ def update(call: CpuCall, a: ops.Update) -> Step:
     names = [*a.names, "rate", "decay", *(ops.SUMS if a.sums is not None else ())]
 
     def worker() -> Callable[[int, int], None]:
-        evaluate = Evaluate(formula, operands, names, a.constants, dtype=call.backend.dtype)
+        evaluate = Evaluate(formula, operands, names, a.constants, dtype=ctx.backend.dtype)
 
         def work(start: int, stop: int) -> None:
             arrays = [flat(tensor) for tensor in tensors]
@@ -53,16 +53,16 @@ def update(call: CpuCall, a: ops.Update) -> Step:
 
         return work
 
-    return over_chunks(call, a.weights.size, worker)
+    return over_chunks(ctx, a.weights.size, worker)
 
 
 @direct()
-def sum_of_squares(call: CpuCall, a: ops.SumOfSquares) -> None:
+def sum_of_squares(ctx: Context, a: ops.SumOfSquares) -> None:
     a.y.array.fill(_dot(flat(a.x), flat(a.x)))
 
 
 @direct()
-def segment_sums(call: CpuCall, a: ops.SegmentSums) -> None:
+def segment_sums(ctx: Context, a: ops.SegmentSums) -> None:
     for row, (start, stop) in zip(a.y.array.reshape(-1, 3), a.segments, strict=True):
         x, g = flat(a.x)[start:stop], flat(a.g)[start:stop]
         row[:] = _dot(x, x), _dot(g, g), _dot(x, g)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ...tensor import Step, Tensor, map_tensors, sequence, tensors_in
-from ..call import Candidate, CudaCall, TuningGpu
+from ...tensor import Run, Tensor, sequence
+from ..call import Candidate, Context, TuningGpu
 from ..layout import C_TYPES, dtype_of, in_dtype
 from ..passes.convert import convert
 from ..runtime.compile import kernel
@@ -61,22 +60,18 @@ def _moments(sums: np.ndarray) -> np.ndarray:
 class Trial:
     """A call on stand-ins, which candidates run in turn."""
 
-    def __init__(self, call: CudaCall) -> None:
-        self._call = call
-        self._backend = call.backend
-        self._stand_ins: dict[int, tuple[Tensor, Tensor]] = {}
-        self._low: dict[int, Tensor] = {}
-        reads, writes = (
-            {name: map_tensors(self._stand_in, value) for name, value in tensors.items()}
-            for tensors in (call.reads, call.writes)
-        )
-        self._like = replace(call, reads=reads, writes=writes, trial=self)
+    def __init__(self, ctx: Context) -> None:
+        self._backend = ctx.backend
+        self._stand_ins: dict[Tensor, Tensor] = {}
+        self._low: dict[Tensor, Tensor] = {}
+        self._like = Context(self._backend, ctx.call.on(self._stand_in), self)
         self._targets: list[Tensor] = []
-        self._sampling: list[Step] = []
+        self._sampling: list[Run] = []
         # Candidates may sum other parts for themselves: what comes of all of them is compared.
-        self._sums: Tensor | None = writes.get("sums")
-        compared = {name: each for name, each in writes.items() if name != "sums"}
-        for tensor in tensors_in(compared.values()):
+        self._sums: Tensor | None = getattr(self._like.call, "sums", None)
+        for tensor in self._like.call.written_tensors():
+            if tensor is self._sums:
+                continue
             target = Tensor((SAMPLES,))
             self._backend.give_memory(target)
             function = kernel("sample", "sample", T=C_TYPES[dtype_of(tensor)])
@@ -84,15 +79,15 @@ class Trial:
             self._sampling.append(launch(function, blocks_for(SAMPLES), arguments))
             self._targets.append(target)
 
-    def _stand_in(self, tensor: Tensor) -> Tensor:
-        if id(tensor) not in self._stand_ins:
+    def _stand_in(self, field: str, tensor: Tensor) -> Tensor:
+        if tensor not in self._stand_ins:
             made = Tensor(tensor.shape, tensor.dtype, tensor.name, flexible=True)
             if tensor.layout is not None:
                 made.layout = tensor.layout
             made.flexible = False
             self._place(made)
-            self._stand_ins[id(tensor)] = tensor, made
-        return self._stand_ins[id(tensor)][1]
+            self._stand_ins[tensor] = made
+        return self._stand_ins[tensor]
 
     def _place(self, tensor: Tensor) -> None:
         memory = trial_memory(self._backend, self._backend.nbytes(tensor))
@@ -101,33 +96,32 @@ class Trial:
     def low_precision(self, w: Tensor) -> Tensor:
         """What stands for the 16-bit copy of a parameter (see `Cuda.low_precision`): the same
         numbers, or candidates that read the one would not agree with those that read the other."""
-        if id(w) not in self._low:
+        if w not in self._low:
             copy = in_dtype(w, self._backend.dtype)
             self._place(copy)
             convert(w, copy)()
-            self._low[id(w)] = copy
-        return self._low[id(w)]
+            self._low[w] = copy
+        return self._low[w]
 
-    def step(self, candidate: Candidate) -> Step:
+    def step(self, candidate: Candidate) -> Run:
         """What runs a candidate, with what is converted for it before and after."""
         like = self._like.copy()
         step = candidate.make(like)
-        for scratch in like.scratch:
+        for scratch in like.call.scratch:
             self._backend.give_memory(scratch)
         return sequence([*like.before, step, *like.after])
 
     def spoil_outputs(self) -> None:
         """Let the outputs hold what no candidate has written: numbers to add to, or none."""
         runtime, stream = self._backend.cupy.cuda.runtime, self._backend.stream.ptr
-        for name, value in self._like.writes.items():
-            for tensor in value if isinstance(value, list) else [value]:
-                if tensor is None:
-                    continue
-                size = self._backend.nbytes(tensor)
-                if name in self._call.accumulates:
-                    fill(self._backend, tensor.address, -(-size // 4) * 4)
-                else:
-                    runtime.memsetAsync(tensor.address, UNWRITTEN, size, stream)
+        call = self._like.call
+        added = {getattr(call, name) for name in call.accumulates}
+        for tensor in call.written_tensors():
+            size = self._backend.nbytes(tensor)
+            if tensor in added:
+                fill(self._backend, tensor.address, -(-size // 4) * 4)
+            else:
+                runtime.memsetAsync(tensor.address, UNWRITTEN, size, stream)
 
     def sample(self) -> None:
         """Take some elements of each output, always the same ones; `samples` has them then."""

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from ....errors import UserError
+from ...primitives.recording import Primitive
 from ...tensor import Tensor
-from ..call import Candidate, CudaCall, Pending, Provider, TuningGpu
+from ..call import Candidate, Context, Pending, Provider, TuningGpu
 from ..layout import dtype_of, strides
 from ..runtime.cache import cache_folder
 from ..runtime.out_of_memory import is_out_of_memory
@@ -62,36 +63,36 @@ class Tuner:
         self._begun: set[str] = set()
         self._told = False
 
-    def begin(self, call: CudaCall, providers: Sequence[Provider]) -> Pending:
+    def begin(self, ctx: Context, providers: Sequence[Provider]) -> Pending:
         """Begin to build what is to be timed for a call, or what was chosen for one like it."""
-        key = signature(call)
+        key = signature(ctx)
         if key not in self._begun:
             self._begun.add(key)
             remembered = self._remembered(key, providers)
             if remembered:
                 provider, name = remembered
-                provider.build_named(call, name)
+                provider.build_named(ctx, name)
             else:
                 for provider in providers:
                     if provider.eager and provider.worthwhile(math.inf):
-                        provider.build(call)
-        return Pending(self.fastest, call, providers)
+                        provider.build(ctx)
+        return Pending(self.fastest, ctx, providers)
 
-    def fastest(self, call: CudaCall, providers: Sequence[Provider]) -> Candidate:
+    def fastest(self, ctx: Context, providers: Sequence[Provider]) -> Candidate:
         """The candidate that was chosen for a call like this one, or is now; the call notes it."""
-        key = signature(call)
+        key = signature(ctx)
         if remembered := self._remembered(key, providers):
             provider, name = remembered
             if found := provider.named(name):
-                call.implementation = f"{provider.name}: {name}"
+                ctx.call.implementation = f"{provider.name}: {name}"
                 return found
         self._tell()
-        fine = {each.name: each for each in self._agreeing(call, self._time(call, providers))}
+        fine = {each.name: each for each in self._agreeing(ctx, self._time(ctx, providers))}
         best = min(fine.values(), key=lambda each: each.milliseconds)
         best = fine[self._choices.put(key, best.name, best.milliseconds, fine)]
         best.provider.chosen(best.candidate.name)
-        call.implementation = best.name
-        log.debug("%s %s: %s, %.4f ms", call.layer, call.name, best.name, best.milliseconds)
+        ctx.call.implementation = best.name
+        log.debug("%r: %s, %.4f ms", ctx.call, best.name, best.milliseconds)
         return best.candidate
 
     def _remembered(self, key: str, providers: Sequence[Provider]) -> tuple[Provider, str] | None:
@@ -110,17 +111,17 @@ class Tuner:
                 cache_folder(),
             )
 
-    def _time(self, call: CudaCall, providers: Sequence[Provider]) -> list[Timed]:
+    def _time(self, ctx: Context, providers: Sequence[Provider]) -> list[Timed]:
         """All candidates that work and are worth timing."""
         timed: list[Timed] = []
         failures: list[Exception] = []
         best, least = math.inf, [math.inf]
-        with Trial(call) as trial:
+        with Trial(ctx) as trial:
             for provider in providers:
                 if not provider.worthwhile(best):
                     continue
                 behind = 0
-                for candidate in self._candidates(call, provider, failures):
+                for candidate in self._candidates(ctx.call, provider, failures):
                     if candidate.estimate >= best or behind == PATIENCE:
                         continue
                     try:
@@ -128,22 +129,22 @@ class Tuner:
                     except (RuntimeError, UserError) as error:
                         failures.append(error)
                         log.debug(
-                            "%s %s: %s: %s is left out: %s",
-                            call.layer, call.name, provider.name, candidate.name, error,
+                            "%r: %s: %s is left out: %s",
+                            ctx.call, provider.name, candidate.name, error,
                         )  # fmt: skip
                         continue
                     timed.append(Timed(provider, candidate, taken, outputs))
                     behind = behind + 1 if taken > max(best, timing.BRIEF) else 0
                     best = min(best, taken)
             if timed and not any(each.provider.of_library for each in timed):
-                timed += self._witness(call, trial, providers, failures)
+                timed += self._witness(ctx.call, trial, providers, failures)
         if not timed:
-            raise _none_works(call, failures)
+            raise _none_works(ctx, failures)
         return timed
 
     def _witness(
         self,
-        call: CudaCall,
+        call: Primitive,
         trial: Trial,
         providers: Sequence[Provider],
         failures: list[Exception],
@@ -159,18 +160,18 @@ class Tuner:
                     return [Timed(provider, candidate, taken, outputs)]
             except (RuntimeError, UserError) as error:
                 failures.append(error)
-                log.debug("%s %s: %s: %s", call.layer, call.name, provider.name, error)
+                log.debug("%r: %s: %s", call, provider.name, error)
         return []
 
     def _candidates(
-        self, call: CudaCall, provider: Provider, failures: list[Exception]
+        self, call: Primitive, provider: Provider, failures: list[Exception]
     ) -> list[Candidate]:
         """Those of a provider; none where it fails to build them."""
         try:
             return list(provider.candidates())
         except RuntimeError as error:
             failures.append(error)
-            log.debug("%s %s: %s: %s", call.layer, call.name, provider.name, error)
+            log.debug("%r: %s: %s", call, provider.name, error)
             return []
 
     def _try(
@@ -194,7 +195,7 @@ class Tuner:
         least[0] = min(least[0], first)
         return timing.time_of(self._backend, run, first, best), outputs
 
-    def _agreeing(self, call: CudaCall, timed: list[Timed]) -> list[Timed]:
+    def _agreeing(self, ctx: Context, timed: list[Timed]) -> list[Timed]:
         """Those that compute what most do; of two codes, what the library's does."""
         timed = sorted(timed, key=lambda each: not each.provider.of_library)
         codes = [each.name if each.provider.of_library else each.provider.name for each in timed]
@@ -202,9 +203,10 @@ class Tuner:
         odd = disagreeing([each.outputs for each in timed], codes, tolerance)
         for number in odd:
             log.debug(
-                "%s %s: %s is left out: it does not agree with the others",
-                call.layer, call.name, timed[number].name,
-            )  # fmt: skip
+                "%r: %s is left out: it does not agree with the others",
+                ctx.call,
+                timed[number].name,
+            )
         return [each for number, each in enumerate(timed) if number not in odd]
 
 
@@ -240,20 +242,20 @@ def _middle(values: np.ndarray) -> np.ndarray:
     return median
 
 
-def _none_works(call: CudaCall, failures: Sequence[Exception]) -> Exception:
+def _none_works(ctx: Context, failures: Sequence[Exception]) -> Exception:
     """What to raise where no candidate works."""
     for error in failures:
         if is_out_of_memory(error):
             return error
-    shapes = [list(tensor.shape) for tensor in call.read_tensors()]
+    call, shapes = ctx.call, [list(tensor.shape) for tensor in ctx.call.read_tensors()]
     said = f" ({str(failures[-1]).strip().splitlines()[0]})" if failures else ""
     return UserError(
         f'layer "{call.layer}": nothing on this GPU computes its {call.name} of {shapes} in '
-        f"{call.backend.precision}{said}: try --precision fp32"
+        f"{ctx.backend.precision}{said}: try --precision fp32"
     )
 
 
-def signature(call: CudaCall) -> str:
+def signature(ctx: Context) -> str:
     """A text of all that the time of a call depends on."""
 
     def describe(value: Any) -> str:
@@ -265,7 +267,7 @@ def signature(call: CudaCall) -> str:
             return f"[{', '.join(map(describe, value))}]"
         return repr(value)
 
-    parts = [call.name, call.backend.precision]
-    for given in call.reads, call.writes, call.settings:
-        parts += [f"{name} {describe(value)}" for name, value in given.items()]
+    call = ctx.call
+    parts = [call.name, ctx.backend.precision]
+    parts += [f"{name} {describe(getattr(call, name))}" for name in call.roles]
     return "; ".join([*parts, *sorted(call.accumulates)])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ...tensor import Step, Tensor, sequence
-from ..call import Candidate, CudaCall, Provider
+from ...tensor import Run, Tensor, sequence
+from ..call import Candidate, Context, Provider
 from ..gpu import Gpu
 from ..libraries.cudnn import CudnnError, Plan
 from ..passes.convert import copy_columns
@@ -36,13 +36,13 @@ class Cudnn(Provider):
         gpu: Gpu,
         name: str,
         convolution: Convolution,
-        make: Callable[[Plan, CudaCall], Step],
+        make: Callable[[Plan, Context], Run],
     ) -> None:
         self._plans = gpu.cudnn
         self._convolution = convolution
         self.name, self.make = name, make
 
-    def build(self, call: CudaCall) -> None:
+    def build(self, ctx: Context) -> None:
         self._plans.search(self._convolution)
 
     def candidates(self) -> Iterable[Candidate]:
@@ -56,7 +56,7 @@ class Cudnn(Provider):
     def chosen(self, name: str) -> None:
         self._plans.keep(self._convolution, name)
 
-    def build_named(self, call: CudaCall, name: str) -> None:
+    def build_named(self, ctx: Context, name: str) -> None:
         self._plans.named(self._convolution, name)
 
     def named(self, name: str) -> Candidate | None:
@@ -66,24 +66,24 @@ class Cudnn(Provider):
             return None
 
     def _candidate(self, name: str, plan: Plan) -> Candidate:
-        return Candidate(name, lambda call: self.make(plan, call))
+        return Candidate(name, lambda ctx: self.make(plan, ctx))
 
 
-def plan_step(call: CudaCall, plan: Plan, tensors: dict[str, Tensor]) -> Step:
+def plan_step(ctx: Context, plan: Plan, tensors: dict[str, Tensor]) -> Run:
     """A step that runs the plan."""
-    [step] = plan_steps(call, plan, tensors, [{}])
+    [step] = plan_steps(ctx, plan, tensors, [{}])
     return step
 
 
 def plan_steps(
-    call: CudaCall, plan: Plan, tensors: dict[str, Tensor], places: Sequence[dict[str, int]]
-) -> list[Step]:
+    ctx: Context, plan: Plan, tensors: dict[str, Tensor], places: Sequence[dict[str, int]]
+) -> list[Run]:
     """A step for each of the places (offsets in bytes from the tensors); they share scratch memory,
     so one runs after another."""
-    scratch = aligned_workspace(call, plan.workspace)
-    handle = call.backend.cudnn.handle
+    scratch = aligned_workspace(ctx, plan.workspace)
+    handle = ctx.backend.cudnn.handle
 
-    def run(place: dict[str, int]) -> Step:
+    def run(place: dict[str, int]) -> Run:
         uids = [UIDS[name] for name in tensors]
         operands = [(tensor, place.get(name, 0)) for name, tensor in tensors.items()]
         given: list[int] = []
@@ -101,11 +101,11 @@ def plan_steps(
     return [run(place) for place in places]
 
 
-def aligned_workspace(call: CudaCall, nbytes: int) -> Callable[[], int]:
+def aligned_workspace(ctx: Context, nbytes: int) -> Callable[[], int]:
     """What gives the address of so many bytes of scratch, or 0 for none."""
     if not nbytes:
         return lambda: 0
-    scratch = call.temporary((nbytes + WORKSPACE_ALIGNMENT,), "uint8")
+    scratch = ctx.temporary((nbytes + WORKSPACE_ALIGNMENT,), "uint8")
     return lambda: -(-scratch.address // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
 
 
@@ -117,45 +117,45 @@ class PackedGroups(Cudnn):
     one group, alone.
     """
 
-    def __init__(self, call: CudaCall, part: Convolution, group: int) -> None:
+    def __init__(self, ctx: Context, part: Convolution, group: int) -> None:
         x, y = part.x.nbytes * group, part.y.nbytes * group
-        copied = 2 * (x + y) + (x if call["relu_output"] is not None else 0)
-        copying = copied / call.backend.properties.copies_a_millisecond + 2 * group * LAUNCH
+        masked = getattr(ctx.call, "relu_output", None) is not None
+        copied = 2 * (x + y) + x * masked
+        copying = copied / ctx.backend.properties.copies_a_millisecond + 2 * group * LAUNCH
         self._group = group
-        super().__init__(call.backend, "cudnn on packed groups", part, self._step)
+        super().__init__(ctx.backend, "cudnn on packed groups", part, self._step)
         self.unless = copying / MOST_COPYING
 
-    def _step(self, plan: Plan, call: CudaCall) -> Step:
+    def _step(self, plan: Plan, ctx: Context) -> Run:
         part, operation = self._convolution, self._convolution.operation
         # What follows outputs and gradients of images comes with the copies.
-        bound, behind = bind(call, fused=operation != "filter")
+        bound, behind = bind(ctx, fused=operation != "filter")
         tensors = {name: bound[name] for name in "xwy"}
-        packs = {"x": temporary(call, part.x.shape), "y": temporary(call, part.y.shape)}
+        packs = {"x": temporary(ctx, part.x.shape), "y": temporary(ctx, part.y.shape)}
         *read, _ = part.operands
         places = [{"w": i * part.w.nbytes} for i in range(self._group)]
         steps = []
-        for i, run in enumerate(plan_steps(call, plan, {**tensors, **packs}, places)):
+        for i, run in enumerate(plan_steps(ctx, plan, {**tensors, **packs}, places)):
             # One group after another: the copies are smaller, and in the cache when they are read.
             steps += [_pack(tensors[name], packs[name], i) for name in packs if name in read]
             steps.append(run)
             if operation == "forward":
                 y, pack = tensors["y"], packs["y"]
-                relu = call.settings.get("relu")
                 first = i * pack.shape[1]
-                steps.append(bias_step(y, call["b"], relu, y.shape[1], pack, first))
+                steps.append(bias_step(y, ctx.call.b, ctx.call.relu, y.shape[1], pack, first))
             elif operation == "data":
                 steps.append(_unpack(packs["x"], tensors["x"], i, bound.get("mask")))
         return sequence([*steps, *behind])
 
 
-def _pack(blob: Tensor, pack: Tensor, number: int) -> Step:
+def _pack(blob: Tensor, pack: Tensor, number: int) -> Run:
     """A step that copies the channels of the group of this number."""
     channels, width = blob.shape[1], pack.shape[1]
     pitch, offset = (channels, width), (number * width, 0)
     return copy_columns(blob, pack, blob.size // channels, width, pitch=pitch, offset=offset)
 
 
-def _unpack(pack: Tensor, blob: Tensor, number: int, relu_output: Tensor | None) -> Step:
+def _unpack(pack: Tensor, blob: Tensor, number: int, relu_output: Tensor | None) -> Run:
     """A step that copies them back, as zeros where `relu_output` is not positive."""
     channels, width = blob.shape[1], pack.shape[1]
     return copy_columns(

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...tensor import Step
-from ..call import CudaCall, Kernels, Provider
+from ...tensor import Run
+from ..call import Context, Kernels, Provider
 from ..layout import C_TYPES, ITEM_BYTES, dtype_of, strides
 from ..runtime import device
 from ..runtime.compile import kernel
@@ -65,9 +65,9 @@ def is_worth_trying(gpu: device.Device, precision: str, dtype: str, problem: Pro
     )  # fmt: skip
 
 
-def few_channels(call: CudaCall, problem: Problem) -> list[Provider]:
+def few_channels(ctx: Context, problem: Problem) -> list[Provider]:
     """The kernel of few_channels.cu, for the outputs of a call, where it is worth trying."""
-    gpu, precision, dtype = call.backend.properties, call.backend.precision, call.backend.dtype
+    gpu, precision, dtype = ctx.backend.properties, ctx.backend.precision, ctx.backend.dtype
     if not is_worth_trying(gpu, precision, dtype, problem):
         return []
     make = functools.partial(_step, problem, dtype)
@@ -94,8 +94,8 @@ def _blocks(problem: Problem, dtype: str, config: Config) -> int:
     return max(1, min(4, device.current().registers_per_sm // (ROWS * 32 * registers)))
 
 
-def _step(problem: Problem, dtype: str, config: Config, call: CudaCall) -> Step:
-    x, w, b, _, _, y, slope = Operands.of(call, x_as_stored=True)
+def _step(problem: Problem, dtype: str, config: Config, ctx: Context) -> Run:
+    x, w, b, _, _, y, slope = Operands.of(ctx, x_as_stored=True)
     function = kernel("few_channels", "few_channels", **macros(problem, dtype, config, dtype_of(x)))
     images, outputs, height, width = y.shape
     tiles = images * -(-height // ROWS) * -(-width // config.columns)

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from ...tensor import Step, Tensor, sequence
-from ..call import Candidate, CudaCall, Provider
+from ...tensor import Run, Tensor, sequence
+from ..call import Candidate, Context, Provider
 from ..gpu import Gpu
 from ..libraries.cublaslt import Product
 from .cudnn import aligned_workspace
@@ -20,7 +20,7 @@ class Bound(NamedTuple):
     b: Tensor
     c: Tensor
     bias: Tensor | None
-    behind: Sequence[Step]
+    behind: Sequence[Run]
 
 
 class Gemm(Provider):
@@ -28,30 +28,30 @@ class Gemm(Provider):
 
     name, of_library = "cublaslt", True
 
-    def __init__(self, gpu: Gpu, product: Product, bind: Callable[[CudaCall], Bound]) -> None:
+    def __init__(self, gpu: Gpu, product: Product, bind: Callable[[Context], Bound]) -> None:
         self._products = gpu.products
         self._product = product
         self._bind = bind
 
-    def build(self, call: CudaCall) -> None:
+    def build(self, ctx: Context) -> None:
         self._products.proposed(self._product)
 
     def candidates(self) -> Iterable[Candidate]:
         return map(self.named, self._products.proposed(self._product).result())
 
-    def build_named(self, call: CudaCall, name: str) -> None:
+    def build_named(self, ctx: Context, name: str) -> None:
         """There is nothing to be built."""
 
     def named(self, name: str) -> Candidate:
-        return Candidate(name, lambda call: self._step(call, name))
+        return Candidate(name, lambda ctx: self._step(ctx, name))
 
-    def _step(self, call: CudaCall, name: str) -> Step:
-        backend = call.backend
+    def _step(self, ctx: Context, name: str) -> Run:
+        backend = ctx.backend
         algorithm = self._products.algorithm(self._product, name)
-        a, b, c, bias, behind = self._bind(call)
-        scratch = aligned_workspace(call, algorithm.workspace)
+        a, b, c, bias, behind = self._bind(ctx)
+        scratch = aligned_workspace(ctx, algorithm.workspace)
         # The bias has to be of the output's type.
-        short = call.low_precision(bias) if bias is not None else None
+        short = ctx.low_precision(bias) if bias is not None else None
 
         def step() -> None:
             algorithm.execute(

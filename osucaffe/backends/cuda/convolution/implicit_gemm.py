@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from ...primitives.recording import arguments
-from ...tensor import Call, Step, sequence
-from ..call import CudaCall, Kernels
+from ...primitives.products import ConvolutionBackwardData
+from ...tensor import Run, sequence
+from ..call import Context, Kernels
 from ..gpu import PRECISIONS, Gpu
 from ..layout import C_TYPES, ITEM_BYTES
 from ..runtime.compile import Kernel, kernel
@@ -276,20 +276,20 @@ class ImplicitGemm(Problem):
         outputs = -(-config.outputs // WIDTH) * WIDTH if self.turned else config.outputs
         return config.taps * self.planes * 16 * outputs + 16
 
-    def step(self, config: TileConfig, call: CudaCall) -> Step:
+    def step(self, config: TileConfig, ctx: Context) -> Run:
         """A step that computes it, for a call."""
-        x, w, b, addend, relu_output, y, slope = Operands.of(call)
+        x, w, b, addend, relu_output, y, slope = Operands.of(ctx)
         parts, tiles = self.parts(config.outputs), self.tiles(config)
-        blocks = min(tiles, call.backend.properties.sm_count)
+        blocks = min(tiles, ctx.backend.properties.sm_count)
         if self.sums:  # each block has a part of the sums, and the same outputs of all its tiles
             blocks = min(blocks // parts, self.sums) * parts
         steps = []
         if self.flipped and not self.turned:
-            given, w = w, call.temporary((self.y[1] * self.columns,))
+            given, w = w, ctx.temporary((self.y[1] * self.columns,))
             turn = self.function("turn_filters", config)
             steps.append(launch(turn, blocks_for(w.count), [given, w]))
         images, filters = self.images(config).of(x), self.filters(config).of(w)
-        sums = call["sums"] if self.sums else None
+        sums = ctx.call.sums if self.sums else None
         arguments = [images, filters, b, addend, relu_output, y, sums]
         arguments += map(np.int32, (self.x[0], tiles))
         steps.append(
@@ -315,24 +315,25 @@ def as_implicit_gemm(
     return gemm if gemm.possible and gemm.work >= LEAST_WORK else None
 
 
-def adds_gradient(gpu: Gpu, call: Call) -> bool:
+def adds_gradient(gpu: Gpu, a: ConvolutionBackwardData) -> bool:
     """Whether a call for the gradient of the images can add another one on its way."""
-    a: Any = arguments(call.name, call.settings, call.reads | call.writes)
     problem = Problem.of(a.dx, a.w, a.dy, a).transposed
     if problem.group > 1 or (problem.is_product and problem.channels > MOST_ADDING):
         return False
     return as_implicit_gemm(gpu.properties, gpu.precision, problem, adds=True) is not None
 
 
-def implicit_gemm(call: CudaCall, problem: Problem) -> list[Kernels]:
+def implicit_gemm(ctx: Context, problem: Problem) -> list[Kernels]:
     """This kernel, for the outputs or for the gradient of the images of a call, where it is worth
     trying."""
-    device = call.backend.properties
-    sums = 0 if call["sums"] is None else call.needed("sums").layout.shape[1]
+    device, a, sums, masked = ctx.backend.properties, ctx.call, 0, False
+    if isinstance(a, ConvolutionBackwardData):
+        problem, masked = problem.transposed, a.relu_output is not None
+    elif a.sums is not None:
+        sums = a.sums.layout.shape[1]
     gemm = as_implicit_gemm(
-        device, call.backend.precision, problem if "y" in call.writes else problem.transposed, sums,
-        adds=call["addend"] is not None, masked=call["relu_output"] is not None,
-    )  # fmt: skip
+        device, ctx.backend.precision, problem, sums, adds=a.addend is not None, masked=masked
+    )
     if gemm is None:
         return []
     configs = functools.partial(gemm.configs, device)

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...tensor import Shape, Step, Tensor
-from ..call import CudaCall
+from ...primitives import products as ops
+from ...tensor import Run, Shape, Tensor
+from ..call import Context
 from ..layout import C_TYPES, ITEM_BYTES, Layout, dtype_of, is_nhwc, with_layout
 from ..passes.convert import convert
 from ..passes.elementwise import finish_gradient
@@ -30,29 +31,35 @@ def choose_row_major(tensor: Tensor | None) -> None:
         tensor.root.flexible = False
 
 
-def low_precision_weights(call: CudaCall, w: Tensor) -> Tensor:
+def low_precision_weights(ctx: Context, w: Tensor) -> Tensor:
     """The filters in the type of the precision, with the channels last."""
-    dtype = call.backend.dtype
+    dtype = ctx.backend.dtype
     if dtype != dtype_of(w) and w.base is None and is_nhwc(w):
-        return call.low_precision(w)
-    return call.in_layout(w, nhwc=True, dtype=dtype)
+        return ctx.low_precision(w)
+    return ctx.in_layout(w, nhwc=True, dtype=dtype)
 
 
-def channels_last_blob(call: CudaCall, tensor: Tensor) -> Tensor:
+def channels_last_blob(ctx: Context, tensor: Tensor) -> Tensor:
     """A blob in the type of the precision, with the channels last."""
-    return call.in_layout(tensor, nhwc=True, dtype=call.backend.dtype)
+    return ctx.in_layout(tensor, nhwc=True, dtype=ctx.backend.dtype)
 
 
-def temporary(call: CudaCall, shape: Shape) -> Tensor:
+def temporary(ctx: Context, shape: Shape) -> Tensor:
     """Scratch memory in the type of the precision, with the channels last."""
-    return with_layout(call.temporary(shape), Layout(shape, call.backend.dtype, True))
+    return with_layout(ctx.temporary(shape), Layout(shape, ctx.backend.dtype, True))
 
 
-def operation(call: CudaCall) -> str:
+_OPERATIONS = {
+    ops.Convolution: "forward",
+    ops.ConvolutionBackwardData: "data",
+    ops.ConvolutionBackwardFilter: "filter",
+}
+
+
+def operation(ctx: Context) -> str:
     """What a call computes, in cuDNN's words: "forward" the outputs, "data" the gradient of the
     images, "filter" that of the filters."""
-    written = {"y": "forward", "dx": "data", "dw": "filter"}
-    return next(name for tensor, name in written.items() if tensor in call.writes)
+    return _OPERATIONS[type(ctx.call)]
 
 
 class Operands(NamedTuple):
@@ -72,25 +79,28 @@ class Operands(NamedTuple):
     slope: float
 
     @classmethod
-    def of(cls, call: CudaCall, *, x_as_stored: bool = False) -> Operands:
+    def of(cls, ctx: Context, *, x_as_stored: bool = False) -> Operands:
         """Those of a call. x_as_stored: x is the call's own, in any layout and type."""
-        x, w, y = map(call.needed, "xwy" if "y" in call.writes else ("dy", "w", "dx"))
-        slope = call.settings.get("relu")
+        a: ops.Convolution | ops.ConvolutionBackwardData = ctx.call
+        if isinstance(a, ops.Convolution):
+            x, b, relu_output, y, slope = a.x, a.b, None, a.y, a.relu
+        else:
+            x, b, relu_output, y, slope = a.dy, None, a.relu_output, a.dx, None
 
-        def blob(name: str) -> Tensor | None:
-            return None if call[name] is None else channels_last_blob(call, call.needed(name))
+        def blob(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else channels_last_blob(ctx, tensor)
 
         return cls(
-            x if x_as_stored else channels_last_blob(call, x),
-            low_precision_weights(call, w),
-            call["b"],
-            blob("addend"),
-            blob("relu_output"),
-            channels_last_blob(call, y),
+            x if x_as_stored else channels_last_blob(ctx, x),
+            low_precision_weights(ctx, a.w),
+            b,
+            blob(a.addend),
+            blob(relu_output),
+            channels_last_blob(ctx, y),
             1.0 if slope is None else slope,
         )
 
-    def epilogue(self) -> list[Step]:
+    def epilogue(self) -> list[Run]:
         """The bias and the ReLU, or the addend and the mask, as a pass of its own over y."""
         if self.addend is not None or self.relu_output is not None:
             return [finish_gradient(self.y, self.addend, self.relu_output)]
@@ -99,35 +109,35 @@ class Operands(NamedTuple):
         return [bias_step(self.y, self.b, self.slope, self.y.shape[1])]
 
 
-def bias_gradient(call: CudaCall) -> Step:
+def bias_gradient(ctx: Context) -> Run:
     """The gradient of the biases: the sums over all pixels."""
-    maps, db = channels_last_blob(call, call.needed("dy")), call.needed("db")
+    maps = channels_last_blob(ctx, ctx.call.dy)
     rows = maps.size // maps.shape[1]
-    return sum_rows(call, maps, db, rows, accumulate="db" in call.accumulates)
+    return sum_rows(ctx, maps, ctx.call.db, rows, accumulate="db" in ctx.call.accumulates)
 
 
-def bias_gradients(call: CudaCall) -> list[Step]:
+def bias_gradients(ctx: Context) -> list[Run]:
     """What follows the gradient of the filters: that of the biases, if there are any."""
-    return [] if call["db"] is None else [bias_gradient(call)]
+    return [] if ctx.call.db is None else [bias_gradient(ctx)]
 
 
-def bind(call: CudaCall, *, fused: bool = False) -> tuple[dict[str, Tensor], list[Step]]:
+def bind(ctx: Context, *, fused: bool = False) -> tuple[dict[str, Tensor], list[Run]]:
     """The operands of a convolution or of one of its gradients by cuDNN's names (see
     `cudnn_graph.Convolution`), channels last and in the precision's type; and the steps that follow
     what computes from them.
 
     fused: the bias and the ReLU, or the mask, are computed with it.
     """
-    if operation(call) == "filter":
-        dw, accumulate = call.needed("dw"), "dw" in call.accumulates
-        x, y = (channels_last_blob(call, call.needed(name)) for name in ("x", "dy"))
-        behind = bias_gradients(call)
-        if is_nhwc(dw) and dtype_of(dw) == call.backend.dtype and not accumulate:
+    if operation(ctx) == "filter":
+        dw, accumulate = ctx.call.dw, "dw" in ctx.call.accumulates
+        x, y = channels_last_blob(ctx, ctx.call.x), channels_last_blob(ctx, ctx.call.dy)
+        behind = bias_gradients(ctx)
+        if is_nhwc(dw) and dtype_of(dw) == ctx.backend.dtype and not accumulate:
             return {"x": x, "y": y, "w": dw}, behind
-        part = temporary(call, dw.shape)  # cuDNN neither widens nor adds
+        part = temporary(ctx, dw.shape)  # cuDNN neither widens nor adds
         return {"x": x, "y": y, "w": part}, [convert(part, dw, accumulate=accumulate), *behind]
-    given = Operands.of(call)
-    x, y = (given.x, given.y) if "y" in call.writes else (given.y, given.x)
+    given = Operands.of(ctx)
+    x, y = (given.x, given.y) if operation(ctx) == "forward" else (given.y, given.x)
     tensors = {"x": x, "w": given.w, "y": y}
     if not fused:
         return tensors, given.epilogue()
@@ -142,7 +152,7 @@ def bias_step(
     channels: int,
     part: Tensor | None = None,
     first: int = 0,
-) -> Step:
+) -> Run:
     """A step that adds the bias and applies the ReLU; channels vary fastest in y.
 
     part: what they go to: those channels of y from `first` on, packed; None: all of them, in place.

@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...tensor import Step, sequence
-from ..call import CudaCall, Kernels, Provider, only_unless, spares
+from ...tensor import Run, sequence
+from ..call import Context, Kernels, Provider, only_unless, spares
 from ..libraries.cublaslt import Product
 from ..libraries.cudnn import Plan
 from . import space_to_depth
@@ -34,146 +34,146 @@ TF32_A_CYCLE, GOOD_SHARE = 2048, 0.225
 """Additions and multiplications of a multiprocessor's tensor cores in a cycle; a share of them."""
 
 
-def forward(call: CudaCall, problem: Problem) -> list[Provider]:
+def forward(ctx: Context, problem: Problem) -> list[Provider]:
     """For the outputs of a convolution, with its bias and its ReLU."""
-    few = few_channels(call, problem)
+    few = few_channels(ctx, problem)
     if space_to_depth.pays(problem):
-        return [*few, *_by_space_to_depth(call, problem)]
-    own = small_mma(call, problem)
-    others = _by_libraries(call, problem)
-    return [*few, *_own_alone_if_odd(call, own, others)]
+        return [*few, *_by_space_to_depth(ctx, problem)]
+    own = small_mma(ctx, problem)
+    others = _by_libraries(ctx, problem)
+    return [*few, *_own_alone_if_odd(ctx, own, others)]
 
 
-def data_gradient(call: CudaCall, problem: Problem) -> list[Provider]:
+def data_gradient(ctx: Context, problem: Problem) -> list[Provider]:
     """For the gradient of the images, another that is added to it, and the backward pass of the
     ReLU that made them."""
-    small = [] if call["addend"] is not None else small_mma(call, problem)
-    return [*_by_libraries(call, problem), *small]
+    small = [] if ctx.call.addend is not None else small_mma(ctx, problem)
+    return [*_by_libraries(ctx, problem), *small]
 
 
-def filter_gradient(call: CudaCall, problem: Problem) -> list[Provider]:
+def filter_gradient(ctx: Context, problem: Problem) -> list[Provider]:
     """For the gradients of the filters and of the biases."""
-    bias_gradients(call.copy())  # of all candidates: its kernel begins to be compiled
+    bias_gradients(ctx.copy())  # of all candidates: its kernel begins to be compiled
     if space_to_depth.pays(problem):
-        return _by_space_to_depth(call, problem)
-    others = _unless_good_enough(call, problem, _wgrad(call, problem), _cudnn(call, problem))
-    return _own_alone_if_odd(call, small_mma_wgrad(call, problem), others)
+        return _by_space_to_depth(ctx, problem)
+    others = _unless_good_enough(ctx, problem, _wgrad(ctx, problem), _cudnn(ctx, problem))
+    return _own_alone_if_odd(ctx, small_mma_wgrad(ctx, problem), others)
 
 
 def _own_alone_if_odd(
-    call: CudaCall, own: Sequence[Provider], others: list[Provider]
+    ctx: Context, own: Sequence[Provider], others: list[Provider]
 ) -> list[Provider]:
     """Kernels for small convolutions behind others; where images have an odd number of channels,
     alone: they take these as they lie, and no library does better."""
     possible = any(True for provider in own for _ in provider.candidates())
-    if call.needed("x").shape[1] % 2 and possible:
+    if ctx.call.x.shape[1] % 2 and possible:
         return [*own, *spares(others)]
     return [*others, *own]
 
 
-def _by_space_to_depth(call: CudaCall, problem: Problem) -> list[Provider]:
+def _by_space_to_depth(ctx: Context, problem: Problem) -> list[Provider]:
     """Where images have few channels."""
-    forms = space_to_depth.forms(call.backend.dtype, problem)
-    kernels = implicit_gemm if "y" in call.writes else _wgrad
-    own = [forms[0].around(each) for each in kernels(call, forms[0].folded)]
+    forms = space_to_depth.forms(ctx.backend.dtype, problem)
+    kernels = implicit_gemm if operation(ctx) == "forward" else _wgrad
+    own = [forms[0].around(each) for each in kernels(ctx, forms[0].folded)]
     plans = [
         form.around(plans)
         for form in forms
-        for plans in _by_cudnn(call, _convolution(call, form.folded))
+        for plans in _by_cudnn(ctx, _convolution(ctx, form.folded))
     ]
-    others = _unless_good_enough(call, problem, own, plans)
-    return [*others, *spares(_cudnn(call, problem))]
+    others = _unless_good_enough(ctx, problem, own, plans)
+    return [*others, *spares(_cudnn(ctx, problem))]
 
 
-def _by_libraries(call: CudaCall, problem: Problem) -> list[Provider]:
+def _by_libraries(ctx: Context, problem: Problem) -> list[Provider]:
     """Libraries, and the kernel for large convolutions: where there are groups, libraries are slow,
     and asked only if it is, too."""
-    large = implicit_gemm(call, problem)
+    large = implicit_gemm(ctx, problem)
     if problem.group > 1:
-        return _unless_good_enough(call, problem, large, _cudnn(call, problem))
-    return [*_cudnn(call, problem, own=bool(large)), *large]
+        return _unless_good_enough(ctx, problem, large, _cudnn(ctx, problem))
+    return [*_cudnn(ctx, problem, own=bool(large)), *large]
 
 
-def _wgrad(call: CudaCall, problem: Problem) -> list[Kernels]:
+def _wgrad(ctx: Context, problem: Problem) -> list[Kernels]:
     """The kernel for large gradients of filters, in the precision."""
-    return [*wgrad_tf32(call, problem), *wgrad_16bit(call, problem)]
+    return [*wgrad_tf32(ctx, problem), *wgrad_16bit(ctx, problem)]
 
 
 def _unless_good_enough(
-    call: CudaCall, problem: Problem, own: Sequence[Provider], others: list[Provider]
+    ctx: Context, problem: Problem, own: Sequence[Provider], others: list[Provider]
 ) -> list[Provider]:
     """A kernel of ours, if there is one, and others where it is not good enough: for groups, few
     channels or gradients of filters in tf32 libraries' plans hardly reach a quarter of what tensor
     cores can do, and take long to search. In 16 bits they are better."""
-    if call.backend.precision != "tf32":
+    if ctx.backend.precision != "tf32":
         return [*own, *others]
-    device = call.backend.properties
+    device = ctx.backend.properties
     rate = device.sm_count * device.clock * TF32_A_CYCLE * GOOD_SHARE
     return [*own, *(only_unless(2e3 * problem.work / rate, others) if own else others)]
 
 
-def _convolution(call: CudaCall, problem: Problem) -> Convolution:
+def _convolution(ctx: Context, problem: Problem) -> Convolution:
     """What cuDNN is asked for, without anything fused into it."""
-    gpu = call.backend
-    return Convolution.of(problem, operation(call), gpu.precision, gpu.dtype)
+    gpu = ctx.backend
+    return Convolution.of(problem, operation(ctx), gpu.precision, gpu.dtype)
 
 
-def _plans(call: CudaCall, name: str, convolution: Convolution, *, fused: bool = False) -> Cudnn:
+def _plans(ctx: Context, name: str, convolution: Convolution, *, fused: bool = False) -> Cudnn:
     """cuDNN's plans for a convolution of a call's tensors. fused: with what is fused into it."""
 
-    def make(plan: Plan, call: CudaCall) -> Step:
-        tensors, behind = bind(call, fused=fused)
-        return sequence([plan_step(call, plan, tensors), *behind])
+    def make(plan: Plan, ctx: Context) -> Run:
+        tensors, behind = bind(ctx, fused=fused)
+        return sequence([plan_step(ctx, plan, tensors), *behind])
 
-    return Cudnn(call.backend, name, convolution, make)
+    return Cudnn(ctx.backend, name, convolution, make)
 
 
-def _cudnn(call: CudaCall, problem: Problem, *, own: bool = False) -> list[Provider]:
+def _cudnn(ctx: Context, problem: Problem, *, own: bool = False) -> list[Provider]:
     """cuDNN in its variants, and cuBLASLt where it is a product. own: a kernel of ours does it,
     too."""
-    providers: list[Provider] = [*_by_cudnn(call, _convolution(call, problem), own=own)]
+    providers: list[Provider] = [*_by_cudnn(ctx, _convolution(ctx, problem), own=own)]
     if problem.is_product:
-        light = operation(call) == "forward" or problem.work < LIGHT
-        return [_gemm(call, problem), *(spares(providers) if light else providers)]
+        light = operation(ctx) == "forward" or problem.work < LIGHT
+        return [_gemm(ctx, problem), *(spares(providers) if light else providers)]
     if 1 < problem.group <= MOST_GROUPS:
-        part = _convolution(call, problem.of_one_group)
+        part = _convolution(ctx, problem.of_one_group)
         if part.w.nbytes % ALIGNMENT == 0:  # each group's filters begin where cuDNN wants operands
-            providers.append(PackedGroups(call, part, problem.group))
+            providers.append(PackedGroups(ctx, part, problem.group))
     return providers
 
 
-def _by_cudnn(call: CudaCall, plain: Convolution, *, own: bool = False) -> list[Cudnn]:
+def _by_cudnn(ctx: Context, plain: Convolution, *, own: bool = False) -> list[Cudnn]:
     """cuDNN's plans for a convolution, and those for it with what is fused into it: first."""
-    alone = _plans(call, "cudnn alone", plain)
-    fused = _fused(call, plain, own=own)
+    alone = _plans(ctx, "cudnn alone", plain)
+    fused = _fused(ctx, plain, own=own)
     if not fused:
         return [alone]
     # All that fuses in 16 bits has to be compiled; where that takes longest, it is the fastest.
-    if call.backend.dtype != "float32" and plain.work > HEAVY:
+    if ctx.backend.dtype != "float32" and plain.work > HEAVY:
         spares([alone])
-    return [_plans(call, "cudnn fused", fused, fused=True), alone]
+    return [_plans(ctx, "cudnn fused", fused, fused=True), alone]
 
 
-def _fused(call: CudaCall, plain: Convolution, *, own: bool) -> Convolution | None:
+def _fused(ctx: Context, plain: Convolution, *, own: bool) -> Convolution | None:
     """The convolution with what is fused into it, if there is anything and it may pay."""
     if plain.operation == "forward":
-        relu = call.settings.get("relu")
-        if relu or (relu is None and call["b"] is None):  # nothing fuses a slope
+        relu, biased = ctx.call.relu, ctx.call.b is not None
+        if relu or (relu is None and not biased):  # nothing fuses a slope
             return None
-        return replace(plain, bias=None if call["b"] is None else "float32", relu=relu)
-    masks = call["relu_output"] is not None and call["addend"] is None
-    if plain.operation == "data" and masks and not own and plain.x.nbytes >= WORTH_FUSING:
-        return replace(plain, relu=0.0)
+        return replace(plain, bias="float32" if biased else None, relu=relu)
+    if plain.operation == "data" and not own and plain.x.nbytes >= WORTH_FUSING:
+        masks = ctx.call.relu_output is not None and ctx.call.addend is None
+        return replace(plain, relu=0.0) if masks else None
     return None
 
 
-def _gemm(call: CudaCall, problem: Problem) -> Provider:
+def _gemm(ctx: Context, problem: Problem) -> Provider:
     """cuBLASLt on a convolution that is a product."""
-    gpu, kind, epilogue = call.backend, operation(call), ""
+    gpu, kind, epilogue = ctx.backend, operation(ctx), ""
     inputs, outputs = problem.x[1], problem.y[1]
     pixels = problem.x[0] * math.prod(problem.x[2:])
-    if kind == "forward" and not call.settings.get("relu"):  # nothing fuses a slope
-        words = {"bias": call["b"], "relu": call.settings.get("relu")}
+    if kind == "forward" and not ctx.call.relu:  # nothing fuses a slope
+        words = {"bias": ctx.call.b, "relu": ctx.call.relu}
         epilogue = " ".join(word for word, given in words.items() if given is not None)
     size, transposed, result = {
         "forward": ((pixels, outputs, inputs), (False, True), gpu.dtype),
@@ -181,19 +181,19 @@ def _gemm(call: CudaCall, problem: Problem) -> Provider:
         # It widens and adds: a 1 x 1 filter has the channels last in any case.
         "filter": ((outputs, inputs, pixels), (True, False), "float32"),
     }[kind]
-    accumulate = "dw" in call.accumulates
+    accumulate = "dw" in ctx.call.accumulates
     product = Product(
         gpu.precision, *size, *transposed, gpu.dtype, result, epilogue, accumulate=accumulate
     )
     return Gemm(gpu, product, _bind_product)
 
 
-def _bind_product(call: CudaCall) -> Bound:
+def _bind_product(ctx: Context) -> Bound:
     """The operands of a convolution that is a product."""
-    if operation(call) == "filter":
-        x, dy = (channels_last_blob(call, call.needed(name)) for name in ("x", "dy"))
-        return Bound(dy, x, call.needed("dw"), None, bias_gradients(call))
-    given = Operands.of(call)
-    if operation(call) == "data" or call.settings.get("relu"):  # what is not fused
+    if operation(ctx) == "filter":
+        x, dy = channels_last_blob(ctx, ctx.call.x), channels_last_blob(ctx, ctx.call.dy)
+        return Bound(dy, x, ctx.call.dw, None, bias_gradients(ctx))
+    given = Operands.of(ctx)
+    if operation(ctx) == "data" or ctx.call.relu:  # what is not fused
         return Bound(given.x, given.w, given.y, None, given.epilogue())
     return Bound(given.x, given.w, given.y, given.b, [])

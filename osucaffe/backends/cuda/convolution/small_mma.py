@@ -18,15 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from ...tensor import Step, Tensor, sequence
-from ..call import CudaCall, Kernels, Provider
+from ...primitives.products import ConvolutionBackwardFilter
+from ...tensor import Run, Tensor, sequence
+from ..call import Context, Kernels, Provider
 from ..gpu import Gpu
 from ..layout import C_TYPES, ITEM_BYTES, dtype_of, is_nhwc, strides
 from ..passes.rows import sum_parts
 from ..runtime.compile import kernel
 from ..runtime.device import Device
 from ..runtime.launch import launch
-from .operands import Operands, channels_last_blob
+from .operands import Operands, channels_last_blob, operation
 from .problem import Problem
 from .tensor_cores import can_use_mma, mma_macros
 
@@ -64,7 +65,7 @@ class TileConfig:
     words: int
     macros: tuple[tuple[str, int], ...]
 
-    def launch(self, name: str, macros: dict[str, Any], arguments: Sequence[Any]) -> Step:
+    def launch(self, name: str, macros: dict[str, Any], arguments: Sequence[Any]) -> Run:
         """A step that launches a kernel of small_mma.cu, compiled for this."""
         function = kernel("small_mma", name, **macros, **dict(self.macros), THREADS=self.threads)
         return launch(function, self.grid, arguments, block=self.threads, shared=self.words * 4)
@@ -167,17 +168,17 @@ class Small(Problem):
         multiplied = tiles * steps * max(4 * deep + 2 * across + 1, 2 * deep * across)
         yield config, config.cycles(device, loaded + rows * self.y[3] * own, multiplied)
 
-    def correlate(self, config: TileConfig, call: CudaCall) -> Step:
+    def correlate(self, config: TileConfig, ctx: Context) -> Run:
         """A step that computes it, for a call. Images of an odd number of channels are read as they
         lie."""
         as_stored = not self.flipped and self.x[1] % 2 == 1
-        x, w, b, _, relu_output, y, slope = Operands.of(call, x_as_stored=as_stored)
+        x, w, b, _, relu_output, y, slope = Operands.of(ctx, x_as_stored=as_stored)
         return self.correlation(config, x, strides(x), w, b, relu_output, y, slope)
 
     def correlation(
         self, config: TileConfig, x: Tensor, places: Sequence[int], w: Tensor, b: Tensor | None,
         relu_output: Tensor | None, y: Tensor, slope: float,
-    ) -> Step:  # fmt: skip
+    ) -> Run:  # fmt: skip
         """A step that computes it from these (see `Operands`). places: the strides of x."""
         divided = dict(config.macros)
         own = [divided["OWN"], self.y[1] - (config.grid[2] - 1) * divided["OWN"]]
@@ -223,24 +224,24 @@ def small_product(gpu: Gpu, rows: int, outputs: int, channels: int) -> Small | N
 # -- candidates ------------------------------------------------------------------------------------
 
 
-def small_mma(call: CudaCall, problem: Problem) -> list[Provider]:
+def small_mma(ctx: Context, problem: Problem) -> list[Provider]:
     """The kernel `correlate`, where it is worth trying: for the outputs of a call, or with flipped
     filters for the gradient of its images."""
-    device = call.backend.properties
-    convolution = small(device, call.backend.precision, call.backend.dtype, problem)
+    device = ctx.backend.properties
+    convolution = small(device, ctx.backend.precision, ctx.backend.dtype, problem)
     if convolution is None:
         return []
-    if "y" not in call.writes:
+    if operation(ctx) == "data":
         convolution = convolution.transposed
     configs = functools.partial(convolution.correlations, device)
     return [Kernels("small_mma", configs, convolution.correlate)]
 
 
-def small_mma_wgrad(call: CudaCall, problem: Problem) -> list[Provider]:
+def small_mma_wgrad(ctx: Context, problem: Problem) -> list[Provider]:
     """The kernel `gradient`, where it is worth trying: for the gradients of filters and biases."""
-    device = call.backend.properties
-    convolution = small(device, call.backend.precision, call.backend.dtype, problem)
-    if convolution is None or not is_nhwc(call.needed("dw")):
+    device = ctx.backend.properties
+    convolution = small(device, ctx.backend.precision, ctx.backend.dtype, problem)
+    if convolution is None or not is_nhwc(ctx.call.dw):
         return []
     tried = functools.partial(configs, device, convolution)
     return [Kernels("small_mma_wgrad", tried, functools.partial(_gradients, convolution))]
@@ -298,18 +299,19 @@ def _config(device: Device, small: Small, kernel_rows: int) -> TileConfig | None
     return TileConfig((splits, parts), groups * shares * 32, words, tuple(macros.items()))
 
 
-def _gradients(small: Small, config: TileConfig, call: CudaCall) -> Step:
+def _gradients(small: Small, config: TileConfig, ctx: Context) -> Run:
     """A step for the gradients of filters, with the channels last, and biases."""
-    x, dy, dw = (call.needed(name) for name in ("x", "dy", "dw"))
-    images = x if x.shape[1] % 2 else channels_last_blob(call, x)
-    maps = channels_last_blob(call, dy)
+    a: ConvolutionBackwardFilter = ctx.call
+    images = a.x if a.x.shape[1] % 2 else channels_last_blob(ctx, a.x)
+    maps = channels_last_blob(ctx, a.dy)
     macros = small.macros_for(images, strides(images), small.pair(small.y[3]), 4)
     splits = config.grid[0]
     units = small.x[0] * (small.y[2] // dict(config.macros)["ROWS"])
     columns = small.y[1] * (small.columns + 1)
-    partial = call.temporary((splits, columns))
-    add_w, add_b = (name in call.accumulates for name in ("dw", "db"))
+    partial = ctx.temporary((splits, columns))
+    assert a.dw is not None
+    add_w, add_b = (name in a.accumulates for name in ("dw", "db"))
     return sequence([
         config.launch("gradient", macros, [images, maps, partial, np.int32(units)]),
-        sum_parts(partial, dw, accumulate=add_w, more=call["db"], accumulate_more=add_b),
+        sum_parts(partial, a.dw, accumulate=add_w, more=a.db, accumulate_more=add_b),
     ])  # fmt: skip

@@ -11,13 +11,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ...tensor import Shape, Step, Tensor, sequence
-from ..call import CudaCall, Kernels, Provider
+from ...tensor import Run, Shape, Tensor, sequence
+from ..call import Context, Kernels, Provider
 from ..layout import C_TYPES, ITEM_BYTES, dtype_of, strides
 from ..passes.convert import copy_columns
 from ..runtime.compile import Kernel, kernel
@@ -81,7 +81,7 @@ class SpaceToDepth:
             FOLDED=channels, FH=height, FW=width, FKH=high, FKW=wide, **self.problem.macros,
         )  # fmt: skip
 
-    def fold_images(self, x: Tensor, folded: Tensor) -> Step:
+    def fold_images(self, x: Tensor, folded: Tensor) -> Run:
         """A step that brings x into this form, in whatever layout it lies."""
         pixels = folded.size // folded.shape[1]
         arguments = [x, folded, np.int64(pixels), *map(np.int32, x.shape[2:])]
@@ -89,21 +89,21 @@ class SpaceToDepth:
         function = self._kernel("fold_images", dtype_of(x), self.dtype)
         return launch(function, blocks_for(pixels), arguments)
 
-    def fold_filters(self, w: Tensor, folded: Tensor) -> Step:
+    def fold_filters(self, w: Tensor, folded: Tensor) -> Run:
         """A step that brings the filters into this form."""
         arguments = [w, folded, np.int32(w.shape[0]), *map(np.int64, strides(w))]
         function = self._kernel("fold_filters", dtype_of(w), self.dtype)
         return launch(function, blocks_for(folded.size), arguments)
 
-    def unfold_filters(self, folded: Tensor, dw: Tensor, *, accumulate: bool) -> Step:
+    def unfold_filters(self, folded: Tensor, dw: Tensor, *, accumulate: bool) -> Run:
         """A step that brings folded gradients back."""
         arguments = [folded, dw, np.int32(dw.shape[0]), *map(np.int64, strides(dw))]
         function = self._kernel("unfold_filters", self.dtype, "float32")
         return launch(function, blocks_for(dw.size), [*arguments, np.int32(accumulate)])
 
-    def _repeat(self, call: CudaCall, b: Tensor, steps: list[Step]) -> Tensor:
+    def _repeat(self, ctx: Context, b: Tensor, steps: list[Run]) -> Tensor:
         """The bias for each of the pixels, as it is added to what is folded."""
-        repeated = call.temporary((self.pixels * b.size,))
+        repeated = ctx.temporary((self.pixels * b.size,))
         steps.append(
             copy_columns(b, repeated, self.pixels, b.size, pitch=(0, b.size), offset=(0, 0))
         )
@@ -116,23 +116,18 @@ class SpaceToDepth:
         provider.make = functools.partial(self._step, provider.make)
         return provider
 
-    def _step(self, make: Callable[[Any, CudaCall], Step], chosen: Any, call: CudaCall) -> Step:
-        x, folded_x = call.needed("x"), temporary(call, self.folded.x)
-        folded_w = temporary(call, self.folded.w)
-        steps = [self.fold_images(x, folded_x)]
-        reads = call.reads | {"x": folded_x}
-        if operation(call) == "forward":
-            steps = [self.fold_filters(call.needed("w"), folded_w), *steps]
-            reads["w"] = folded_w
-            if call["b"] is not None and self.pixels > 1:
-                reads["b"] = self._repeat(call, call["b"], steps)
-            return sequence([*steps, make(chosen, replace(call, reads=reads))])
-        dw, add = call.needed("dw"), "dw" in call.accumulates
-        inner = replace(
-            call, reads=reads, writes=call.writes | {"dw": folded_w},
-            accumulates=call.accumulates - {"dw"},
-        )  # fmt: skip
-        unfold = self.unfold_filters(folded_w, dw, accumulate=add)
+    def _step(self, make: Callable[[Any, Context], Run], chosen: Any, ctx: Context) -> Run:
+        a, folded_x = ctx.call, temporary(ctx, self.folded.x)
+        folded_w = temporary(ctx, self.folded.w)
+        steps = [self.fold_images(a.x, folded_x)]
+        if operation(ctx) == "forward":
+            steps, b = [self.fold_filters(a.w, folded_w), *steps], a.b
+            if b is not None and self.pixels > 1:
+                b = self._repeat(ctx, b, steps)
+            inner = ctx.replaced(x=folded_x, w=folded_w, b=b)
+            return sequence([*steps, make(chosen, inner)])
+        inner = ctx.replaced(x=folded_x, dw=folded_w, accumulates=a.accumulates - {"dw"})
+        unfold = self.unfold_filters(folded_w, a.dw, accumulate="dw" in a.accumulates)
         return sequence([*steps, make(chosen, inner), unfold])
 
 

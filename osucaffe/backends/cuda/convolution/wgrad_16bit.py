@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...tensor import Shape, Step, sequence
-from ..call import CudaCall, Kernels
+from ...tensor import Run, Shape, sequence
+from ..call import Context, Kernels
 from ..gpu import PRECISIONS
 from ..layout import C_TYPES, dtype_of, is_nhwc
 from ..runtime.compile import Kernel, kernel
@@ -208,15 +208,16 @@ class FilterGradient(Problem):
             box(self.y, WIDTH, stage.maps_pitch, stage.rows),
         )
 
-    def step(self, config: TileConfig, call: CudaCall) -> Step:
+    def step(self, config: TileConfig, ctx: Context) -> Run:
         """A step for the gradients of a call's filters and biases."""
-        x, dy = (channels_last_blob(call, call.needed(name)) for name in ("x", "dy"))
-        dw, db, shares = call.needed("dw"), call["db"], config.grid[1]
+        a = ctx.call
+        x, dy = channels_last_blob(ctx, a.x), channels_last_blob(ctx, a.dy)
+        dw, db, shares = a.dw, a.db, config.grid[1]
         count = self.y[1] * self.columns
-        partial = call.temporary((shares, count))
+        partial = ctx.temporary((shares, count))
         rows = shares * turns(self, config.tile)
-        partial_bias = None if db is None else call.temporary((rows, self.y[1]))
-        add = [np.int32(name in call.accumulates) for name in ("dw", "db")]
+        partial_bias = None if db is None else ctx.temporary((rows, self.y[1]))
+        add = [np.int32(name in a.accumulates) for name in ("dw", "db")]
         function = functools.partial(self.function, dw=dtype_of(dw), bias=db is not None)
         x_box, maps_box = self.boxes(config)
         return sequence([
@@ -245,11 +246,11 @@ def filter_gradient(device: Device, precision: str, problem: Problem) -> FilterG
     return gradient if gradient.possible and gradient.work >= LEAST_WORK else None
 
 
-def wgrad_16bit(call: CudaCall, problem: Problem) -> list[Kernels]:
+def wgrad_16bit(ctx: Context, problem: Problem) -> list[Kernels]:
     """This kernel, for the gradients of the filters of a call, where it is worth trying."""
-    device = call.backend.properties
-    gradient = filter_gradient(device, call.backend.precision, problem)
-    if gradient is None or not is_nhwc(call.needed("dw")):
+    device = ctx.backend.properties
+    gradient = filter_gradient(device, ctx.backend.precision, problem)
+    if gradient is None or not is_nhwc(ctx.call.dw):
         return []
     configs = functools.partial(gradient.configs, device)
     estimate = functools.partial(gradient.milliseconds, device)

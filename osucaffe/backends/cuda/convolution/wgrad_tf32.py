@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...tensor import Step, sequence
-from ..call import CudaCall, Kernels
+from ...tensor import Run, sequence
+from ..call import Context, Kernels
 from ..layout import is_nhwc
 from ..runtime.compile import Kernel, kernel
 from ..runtime.device import Device
@@ -226,14 +226,15 @@ class WeightGradient(Problem):
             Box((o, wide, high, n, 1), (o, wide * o, image, n * image), maps_box),
         )
 
-    def step(self, config: TileConfig, call: CudaCall) -> Step:
+    def step(self, config: TileConfig, ctx: Context) -> Run:
         """A step for the gradients of a call's filters and biases."""
-        x, dy = (channels_last_blob(call, call.needed(name)) for name in ("x", "dy"))
-        dw, db, shares = call.needed("dw"), call["db"], config.grid[1]
-        add = [np.int32(name in call.accumulates) for name in ("dw", "db")]
-        partial = call.temporary((shares, self.y[1] * self.columns))
+        a = ctx.call
+        x, dy = channels_last_blob(ctx, a.x), channels_last_blob(ctx, a.dy)
+        dw, db, shares = a.dw, a.db, config.grid[1]
+        add = [np.int32(name in a.accumulates) for name in ("dw", "db")]
+        partial = ctx.temporary((shares, self.y[1] * self.columns))
         rows = shares * turns(self, config.tile)
-        partial_bias = None if db is None else call.temporary((rows, self.y[1]))
+        partial_bias = None if db is None else ctx.temporary((rows, self.y[1]))
         x_box, maps_box = self.boxes(config)
         function = functools.partial(self.function, config=config, bias=db is not None)
         blocks = -(-self.outputs // 32), -(-self.columns // 8) + (db is not None), self.group
@@ -258,10 +259,10 @@ def weight_gradient(device: Device, precision: str, problem: Problem) -> WeightG
     return gradient if gradient.possible and gradient.work >= LEAST_WORK else None
 
 
-def wgrad_tf32(call: CudaCall, problem: Problem) -> list[Kernels]:
+def wgrad_tf32(ctx: Context, problem: Problem) -> list[Kernels]:
     """This kernel, for the gradients of the filters of a call, where it is worth trying."""
-    device = call.backend.properties
-    gradient = weight_gradient(device, call.backend.precision, problem)
-    if gradient is None or not is_nhwc(call.needed("dw")):
+    device = ctx.backend.properties
+    gradient = weight_gradient(device, ctx.backend.precision, problem)
+    if gradient is None or not is_nhwc(ctx.call.dw):
         return []
     return [Kernels("wgrad_tf32", functools.partial(gradient.configs, device), gradient.step)]

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from ...tensor import Step, Tensor
+from ...tensor import Run, Tensor
 from ..layout import ITEM_BYTES, c_type, dtype_of, is_channels_last
 from ..runtime.compile import kernel, kernel_from
 from ..runtime.launch import blocks_for, launch
@@ -16,7 +16,7 @@ FEW_CHANNELS = 8
 """Up to so many, a thread moves all channels of a pixel; more are transposed tile by tile."""
 
 
-def convert(source: Tensor, target: Tensor, *, accumulate: bool = False) -> Step:
+def convert(source: Tensor, target: Tensor, *, accumulate: bool = False) -> Run:
     """A step that copies (or adds) values between tensors of any layouts."""
     from_channels_last = is_channels_last(source)
     if from_channels_last == is_channels_last(target):
@@ -44,7 +44,7 @@ def transpose(
     matrices: int = 1,
     *,
     accumulate: bool = False,
-) -> Step:
+) -> Run:
     """A step that transposes matrices of rows x columns, which lie one behind the other."""
     function = kernel("movement", "transpose", S=source, T=target)
     grid = (-(-columns // 32), -(-rows // 32), matrices)
@@ -60,7 +60,7 @@ def copy_columns(
     pitch: tuple[int, int],
     offset: tuple[int, int],
     relu_output: Tensor | None = None,
-) -> Step:
+) -> Run:
     """A step that copies `width` elements of each row; pitch, offset: those of source, target.
 
     relu_output: lies as the target; where it is not positive, zeros are written.
@@ -86,7 +86,7 @@ def copy_parts(
     cut: bool,
     columns: Sequence[tuple[int, int]] = (),
     relu_outputs: Sequence[Tensor | None] = (),
-) -> Step:
+) -> Run:
     """A step that copies matrices of so many rows next to one another into columns of the whole,
     from `begin` on; cut: the other way round.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...formula import to_c
-from ...tensor import Step, Tensor
+from ...tensor import Run, Tensor
 from ..layout import ITEM_BYTES, c_type, dtype_of
 from ..runtime.compile import kernel_from
 from ..runtime.launch import blocks_for, launch
@@ -92,7 +92,7 @@ extern "C" __global__ void {name}({declared}, int64_t count{others}) {{
 """
 
 
-def element_step(operands: Sequence[Operand], body: str) -> Step:
+def element_step(operands: Sequence[Operand], body: str) -> Run:
     """A step that runs `body` for each element of the operands."""
     count = operands[0].tensor.size
     function = kernel_from(element_kernel("elementwise", operands, body), "elementwise")
@@ -104,7 +104,7 @@ def formula_step(
     inputs: Sequence[tuple[str, Tensor]],
     outputs: Sequence[tuple[str, Tensor]],
     constants: dict[str, float] | None = None,
-) -> Step:
+) -> Run:
     """A step that evaluates a formula over flat tensors, by their names in it."""
     operands = [Operand(name, tensor) for name, tensor in inputs]
     operands += [Operand(name, tensor, stored=True, loaded=False) for name, tensor in outputs]
@@ -112,12 +112,12 @@ def formula_step(
     return element_step(operands, body)
 
 
-def fill_step(y: Tensor, value: float) -> Step:
+def fill_step(y: Tensor, value: float) -> Run:
     """A step that sets every element."""
     return element_step([Operand("y", y, stored=True, loaded=False)], f"y = {float(value)!r}f;")
 
 
-def finish_gradient(dx: Tensor, addend: Tensor | None, relu_output: Tensor | None) -> Step:
+def finish_gradient(dx: Tensor, addend: Tensor | None, relu_output: Tensor | None) -> Run:
     """A step that adds to dx, then sets it to 0 where `relu_output` is not positive: what there is
     of these, which lie as dx does."""
     given = {"more": addend, "positive": relu_output}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from ...tensor import Call, Step, Tensor, sequence
+from ...tensor import Run, Tensor, sequence
+from ..call import Context
 from ..layout import ITEM_BYTES, dtype_of
 from ..runtime import device
 from ..runtime.compile import kernel
@@ -15,7 +16,7 @@ LEAST_ROWS = 16
 """What a thread sums at least before work is cut into more parts."""
 
 
-def sum_rows(call: Call, x: Tensor, y: Tensor, rows: int, *, accumulate: bool) -> Step:
+def sum_rows(ctx: Context, x: Tensor, y: Tensor, rows: int, *, accumulate: bool) -> Run:
     """A step that sums the rows of x, a matrix in memory, into y (float32)."""
     columns = x.size // rows
     vector = math.gcd(columns, 16 // ITEM_BYTES[dtype_of(x)])
@@ -31,7 +32,7 @@ def sum_rows(call: Call, x: Tensor, y: Tensor, rows: int, *, accumulate: bool) -
     grid, block = (across, parts), groups * lanes
     if parts == 1:
         return launch(function, grid, [x, y, rows, share, accumulate], block=block)
-    partial = call.temporary((parts, columns))
+    partial = ctx.temporary((parts, columns))
     return sequence([
         launch(function, grid, [x, partial, rows, share, False], block=block),
         sum_parts(partial, y, accumulate=accumulate),
@@ -45,7 +46,7 @@ def sum_parts(
     accumulate: bool,
     more: Tensor | None = None,
     accumulate_more: bool = False,
-) -> Step:
+) -> Run:
     """A step that sums the rows of a (parts, columns) matrix into y. Columns behind those of y go
     into `more`, if it is given."""
     parts, columns = partial.shape

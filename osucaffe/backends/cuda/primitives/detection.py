@@ -5,21 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ... import primitives as ops
 from ...boxes import SMALL
-from ...primitives.detection import (
-    Coded,
-    DecodeBoxes,
-    DetectBoxes,
-    EvaluateBoxes,
-    MatchBoxes,
-    MineBoxes,
-    Multibox,
-    MultiboxLosses,
-    MultiboxLossesBackward,
-)
-from ...tensor import Step, Tensor, sequence
+from ...tensor import Run, Tensor, sequence
 from ..passes.elementwise import fill_step
-from ..registry import CudaCall, primitive
+from ..registry import Context, primitive
 from ..runtime.compile import Kernel, kernel
 from ..runtime.launch import blocks_for, launch
 
@@ -27,7 +17,7 @@ LIST_BLOCK, WIDE_BLOCK = 256, 1024
 
 
 def thin(
-    call: CudaCall,
+    ctx: Context,
     boxes: Tensor,
     scores: Tensor,
     room: int,
@@ -37,14 +27,14 @@ def thin(
     least: float | None = None,
     eta: float = 1.0,
     smallest: float = 0.0,
-) -> tuple[Step, Tensor, Tensor]:
+) -> tuple[Run, Tensor, Tensor]:
     """A step that keeps of each item and class of scores (N, P, C) up to `room` boxes, and where it
     puts which these are (N * C, room), and how many (N * C). boxes: (N or 1, P, L, 4)."""
     items, count, classes = scores.shape
     kept, kept_count = (
-        call.temporary(shape, "int32") for shape in ((items * classes, room), (items * classes,))
+        ctx.temporary(shape, "int32") for shape in ((items * classes, room), (items * classes,))
     )
-    scratch = [call.temporary((items * classes, each), "int32") for each in (count, room)]
+    scratch = [ctx.temporary((items * classes, each), "int32") for each in (count, room)]
     arguments = [
         boxes, scores, kept, kept_count, *scratch, count, classes, boxes.shape[2],
         boxes.shape[0] < items, room, background, -math.inf if least is None else least, threshold,
@@ -55,14 +45,14 @@ def thin(
 
 
 @primitive("plain")
-def detect_boxes(call: CudaCall, a: DetectBoxes) -> Step:
+def detect_boxes(ctx: Context, a: ops.DetectBoxes) -> Run:
     items, count, classes = a.confidence.shape
     room = min(count, a.top_k) if a.top_k >= 0 else count
     thinned, kept, kept_count = thin(
-        call, a.boxes, a.confidence, room,
+        ctx, a.boxes, a.confidence, room,
         threshold=a.threshold, background=a.background, least=a.least, eta=a.eta,
     )  # fmt: skip
-    counts = call.temporary(kept_count.shape, "int32")
+    counts = ctx.temporary(kept_count.shape, "int32")
     keeping = [a.confidence, kept, kept_count, counts, count, classes, room, a.keep]
     writing = [
         a.boxes, a.confidence, kept, counts, a.y, a.length, items, count, classes, a.boxes.shape[2],
@@ -76,9 +66,9 @@ def detect_boxes(call: CudaCall, a: DetectBoxes) -> Step:
 
 
 @primitive("plain")
-def evaluate_boxes(call: CudaCall, a: EvaluateBoxes) -> Step:
+def evaluate_boxes(ctx: Context, a: ops.EvaluateBoxes) -> Run:
     rows, known = a.found.shape[0], a.truth.shape[0]
-    hit, has = call.temporary((rows,), "int32"), call.temporary((rows,), "int32")
+    hit, has = ctx.temporary((rows,), "int32"), ctx.temporary((rows,), "int32")
     looking = [a.found, a.truth, hit, has, rows, known, a.threshold]
     judging = [
         a.found, a.truth, hit, has, a.y, a.length, rows, known, a.classes, a.background, a.difficult
@@ -94,14 +84,14 @@ CODINGS = {"CORNER": 1, "CENTER_SIZE": 2, "CORNER_SIZE": 3}
 BOUNDS = {None: 0, "prior": 1, "decoded": 2}
 
 
-def _kernel(function: str, a: Coded | None = None, **macros: Any) -> Kernel:
+def _kernel(function: str, a: ops.Coded | None = None, **macros: Any) -> Kernel:
     """A kernel of multibox.cu; a: how the boxes that it reads are coded."""
     coding, scaled = ("CORNER", True) if a is None else (a.coding, a.scaled)
     return kernel("multibox", function, CODING=CODINGS[coding], SCALED=scaled, **macros)
 
 
 @primitive("plain")
-def decode_boxes(call: CudaCall, a: DecodeBoxes) -> Step:
+def decode_boxes(ctx: Context, a: ops.DecodeBoxes) -> Run:
     _, count, wide, _ = a.location.shape
     total = a.location.count // 4
     arguments = [a.location, a.priors, a.boxes, total, count, wide]
@@ -109,19 +99,19 @@ def decode_boxes(call: CudaCall, a: DecodeBoxes) -> Step:
 
 
 @primitive("plain")
-def match_boxes(call: CudaCall, a: MatchBoxes) -> Step:
+def match_boxes(ctx: Context, a: ops.MatchBoxes) -> Run:
     items, wide, count = a.match.shape
     room = (items * wide, a.truth.shape[0])
-    scratch = [call.temporary(room, dtype) for dtype in ("int32", "float32", "int32")]
+    scratch = [ctx.temporary(room, dtype) for dtype in ("int32", "float32", "int32")]
     arguments = [
-        a.priors, a.truth, a.location, a.match, a.overlap, *scratch,
+        a.priors, a.truth, a.location, a.match, a.iou, *scratch,
         count, wide, a.truth.shape[0], a.background, a.difficult,
         -1 if a.threshold is None else a.threshold, a.inside,
     ]  # fmt: skip
     return launch(_kernel("match_boxes", a), items * wide, arguments, block=WIDE_BLOCK)
 
 
-def _losses(a: Multibox, *ends: Any) -> Step:
+def _losses(a: ops.Multibox, *ends: Any) -> Run:
     """A step that launches the primitive's kernel, a thread for each prior; ends: its arguments
     behind those that both directions share."""
     items, count, _ = a.confidence.shape
@@ -134,26 +124,26 @@ def _losses(a: Multibox, *ends: Any) -> Step:
 
 
 @primitive("plain")
-def multibox_losses(call: CudaCall, a: MultiboxLosses) -> Step:
+def multibox_losses(ctx: Context, a: ops.MultiboxLosses) -> Run:
     return _losses(a, a.location_loss, a.confidence_loss, *a.confidence.shape)
 
 
 @primitive("plain")
-def multibox_losses_backward(call: CudaCall, a: MultiboxLossesBackward) -> Step:
+def multibox_losses_backward(ctx: Context, a: ops.MultiboxLossesBackward) -> Run:
     gradients = [a.chosen, a.dloss, a.dlocation, a.dconfidence]
     return _losses(a, *gradients, *a.confidence.shape, a.weight)
 
 
 @primitive("plain")
-def mine_boxes(call: CudaCall, a: MineBoxes) -> Step:
+def mine_boxes(ctx: Context, a: ops.MineBoxes) -> Run:
     items, count = a.loss.shape
     if not a.hard or a.boxes is None:
         numbers = [count, a.hard, a.ratio, a.most_overlap, a.size]
-        arguments = [a.loss, a.match, a.overlap, a.negative, *numbers]
+        arguments = [a.loss, a.match, a.iou, a.negative, *numbers]
         return launch(_kernel("mine_boxes"), items, arguments, block=WIDE_BLOCK)
     room = min(count, a.top_k) if a.top_k >= 0 else count
     thinned, kept, kept_count = thin(
-        call, a.boxes.view((a.boxes.shape[0], count, 1, 4)), a.loss.view((items, count, 1)), room,
+        ctx, a.boxes.view((a.boxes.shape[0], count, 1, 4)), a.loss.view((items, count, 1)), room,
         threshold=a.threshold, smallest=SMALL,
     )  # fmt: skip
     picking = [a.match, a.negative, kept, kept_count, count, room, a.size]

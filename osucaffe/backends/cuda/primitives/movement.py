@@ -5,24 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ...primitives.movement import (
-    Collective,
-    Concat,
-    Copy,
-    Fill,
-    Gather,
-    GatherBackward,
-    GatherGradient,
-    Host,
-    Positions,
-    Split,
-    TopK,
-)
-from ...tensor import Step, Tensor, sequence
+from ... import primitives as ops
+from ...tensor import Run, Tensor, sequence
 from ..layout import is_channels_last
 from ..passes.convert import convert, copy_parts
 from ..passes.elementwise import Operand, element_step, fill_step, row_major_place
-from ..registry import CudaCall, primitive
+from ..registry import Context, primitive
 from ..runtime.compile import kernel
 from ..runtime.launch import blocks_for, launch
 from ..runtime.upload import feed_step
@@ -32,15 +20,15 @@ MOST_PARTS = 16
 
 
 @primitive("own")
-def fill(call: CudaCall, a: Fill) -> Step:
-    call.backend.choose_layout(a.y)
+def fill(ctx: Context, a: ops.Fill) -> Run:
+    ctx.backend.choose_layout(a.y)
     return fill_step(a.y, a.value)
 
 
 @primitive("own")
-def copy(call: CudaCall, a: Copy) -> Step:
-    call.backend.choose_layout(a.x)
-    call.backend.choose_layout(a.y)
+def copy(ctx: Context, a: ops.Copy) -> Run:
+    ctx.backend.choose_layout(a.x)
+    ctx.backend.choose_layout(a.y)
     return convert(a.x, a.y)
 
 
@@ -65,7 +53,7 @@ def _runs(parts: Sequence[Tensor | None]) -> list[list[int]]:
 
 
 @primitive("flat")
-def concat(call: CudaCall, a: Concat) -> Step:
+def concat(ctx: Context, a: ops.Concat) -> Run:
     # The largest tells how all lie: with one channel, whatever the order, memory is the same.
     inside = _inside(max(a.y, *a.xs, key=lambda each: each.size), a.axis)
     rows = a.y.size // (a.y.shape[a.axis] * inside)
@@ -80,7 +68,7 @@ def concat(call: CudaCall, a: Concat) -> Step:
 
 
 @primitive("flat")
-def split(call: CudaCall, a: Split) -> Step:
+def split(ctx: Context, a: ops.Split) -> Run:
     inside = _inside(a.x, a.axis)
     rows = a.x.size // (a.x.shape[a.axis] * inside)
     masks = a.relu_output or [None] * len(a.ys)
@@ -94,24 +82,24 @@ def split(call: CudaCall, a: Split) -> Step:
 
 
 @primitive("own")
-def positions(call: CudaCall, a: Positions) -> Step:
-    call.backend.choose_layout(a.y)
+def positions(ctx: Context, a: ops.Positions) -> Run:
+    ctx.backend.choose_layout(a.y)
     place = row_major_place(a.y) if is_channels_last(a.y) else "at"
     return element_step([Operand("y", a.y, stored=True, loaded=False)], f"y = (float)({place});")
 
 
 @primitive("row")
-def collective(call: CudaCall, a: Collective) -> Step:
+def collective(ctx: Context, a: ops.Collective) -> Run:
     def step() -> None:
-        stream = call.backend.current
+        stream = ctx.backend.current
         a.operation(a.x.array.reshape(-1), stream=stream).wait(stream)
 
     return step
 
 
 @primitive("own")
-def host(call: CudaCall, a: Host) -> Step:
-    backend = call.backend
+def host(ctx: Context, a: ops.Host) -> Run:
+    backend = ctx.backend
     for tensor in [*a.reads, *a.writes]:
         backend.choose_layout(tensor)
     if a.feed:
@@ -132,34 +120,34 @@ def _sizes(table: Tensor, index: Tensor) -> list[int]:
 
 
 @primitive("plain")
-def gather(call: CudaCall, a: Gather) -> Step:
+def gather(ctx: Context, a: ops.Gather) -> Run:
     return gather_step(a.x, a.index, a.y)
 
 
-def gather_step(x: Tensor, index: Tensor, y: Tensor) -> Step:
+def gather_step(x: Tensor, index: Tensor, y: Tensor) -> Run:
     """A step that sets y to those rows of x."""
     function = kernel("selection", "gather", INDEX=index)
     return launch(function, blocks_for(y.count), [x, index, y, *_sizes(x, index)])
 
 
 @primitive("plain")
-def gather_backward(call: CudaCall, a: GatherBackward) -> Step:
+def gather_backward(ctx: Context, a: ops.GatherBackward) -> Run:
     return _scatter(a.dy, a.index, a.dx, accumulate=False)
 
 
 @primitive("plain")
-def gather_gradient(call: CudaCall, a: GatherGradient) -> Step:
+def gather_gradient(ctx: Context, a: ops.GatherGradient) -> Run:
     # A conversion behind it adds otherwise.
-    return _scatter(a.dy, a.index, a.dw, accumulate="dw" in call.accumulates and not call.after)
+    return _scatter(a.dy, a.index, a.dw, accumulate="dw" in a.accumulates and not ctx.after)
 
 
-def _scatter(dy: Tensor, index: Tensor, dx: Tensor, *, accumulate: bool) -> Step:
+def _scatter(dy: Tensor, index: Tensor, dx: Tensor, *, accumulate: bool) -> Run:
     arguments = [dy, index, dx, *_sizes(dx, index), accumulate]
     return launch(kernel("selection", "gather_backward"), blocks_for(dx.count), arguments)
 
 
 @primitive("plain")
-def top_k(call: CudaCall, a: TopK) -> Step:
+def top_k(ctx: Context, a: ops.TopK) -> Run:
     step = math.prod(a.x.shape[a.axis + 1 :])
     arguments = [a.x, a.index, a.value, a.x.count, a.x.shape[a.axis], a.length, step]
     return launch(kernel("selection", "top_k"), blocks_for(a.x.count), arguments)

@@ -6,29 +6,19 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...primitives.normalization import (
-    BatchNorm,
-    BatchNormBackward,
-    BatchNormPooling,
-    BatchNormPoolingBackward,
-    BatchNormStatistics,
-    Lrn,
-    LrnBackward,
-    Softmax,
-    SoftmaxBackward,
-)
-from ...tensor import Shape, Step, Tensor, sequence
+from ... import primitives as ops
+from ...tensor import Run, Shape, Tensor, sequence
 from ..convolution.operands import choose_row_major
 from ..layout import ITEM_BYTES, Layout, Opaque, dtype_of, is_channels_last
 from ..passes.elementwise import fill_step
-from ..registry import CudaCall, primitive
+from ..registry import Context, primitive
 from ..runtime import device
 from ..runtime.compile import kernel
 from ..runtime.launch import THREADS, blocks_for, launch
 from .pooling import over_images
 
 
-def _lrn(a: Lrn | LrnBackward, *tensors: Tensor, relu: bool = False) -> Step:
+def _lrn(a: ops.Lrn | ops.LrnBackward, *tensors: Tensor, relu: bool = False) -> Run:
     """A step over (x, y), or backward over (x, dy, dx); within a channel the note stands before or
     behind the last."""
     x = tensors[0]
@@ -46,32 +36,32 @@ def _lrn(a: Lrn | LrnBackward, *tensors: Tensor, relu: bool = False) -> Step:
 
 
 @primitive("own")
-def lrn(call: CudaCall, a: Lrn) -> Step:
+def lrn(ctx: Context, a: ops.Lrn) -> Run:
     note = a.note
-    call.choose_layouts(a.x, a.y)
+    ctx.choose_layouts(a.x, a.y)
     if note is not None:
         if not a.within_channel and note.flexible:
             note.layout = Opaque("float32")  # to make the sums again is faster than to read them
-        call.backend.choose_layout(note, "float32")
-    y = call.in_layout(a.y, nhwc=True)
-    x = call.in_layout(a.x, nhwc=True, dtype=dtype_of(y))
+        ctx.backend.choose_layout(note, "float32")
+    y = ctx.in_layout(a.y, nhwc=True)
+    x = ctx.in_layout(a.x, nhwc=True, dtype=dtype_of(y))
     if not a.within_channel:
         return _lrn(a, x, y)
     # The kernel writes the sums in any case.
-    note = call.temporary(x.shape) if note is None else call.in_layout(note, nhwc=True)
+    note = ctx.temporary(x.shape) if note is None else ctx.in_layout(note, nhwc=True)
     return _lrn(a, x, y, note)
 
 
 @primitive("own")
-def lrn_backward(call: CudaCall, a: LrnBackward) -> Step:
-    call.choose_layouts(a.x, a.dy, a.dx)
+def lrn_backward(ctx: Context, a: ops.LrnBackward) -> Run:
+    ctx.choose_layouts(a.x, a.dy, a.dx)
     relu = a.relu_output is not None
     assert a.relu_output in (None, a.x), "only the ReLU that made x can be fused"
-    dx = call.in_layout(a.dx, nhwc=True)
-    x, dy = (call.in_layout(each, nhwc=True, dtype=dtype_of(dx)) for each in (a.x, a.dy))
+    dx = ctx.in_layout(a.dx, nhwc=True)
+    x, dy = (ctx.in_layout(each, nhwc=True, dtype=dtype_of(dx)) for each in (a.x, a.dy))
     if not a.within_channel:
         return _lrn(a, x, dy, dx, relu=relu)
-    return _lrn(a, x, dy, call.in_layout(a.note, nhwc=True), dx, relu=relu)
+    return _lrn(a, x, dy, ctx.in_layout(a.note, nhwc=True), dx, relu=relu)
 
 
 class Rows:
@@ -80,11 +70,11 @@ class Rows:
     tensors: in one memory order, in which the rows' elements are evenly spaced.
     """
 
-    def __init__(self, call: CudaCall, axis: int, *tensors: Tensor) -> None:
-        call.choose_layouts(*tensors)
+    def __init__(self, ctx: Context, axis: int, *tensors: Tensor) -> None:
+        ctx.choose_layouts(*tensors)
         shape = tensors[0].shape
         nhwc = axis == 1 and any(is_channels_last(tensor) for tensor in tensors)
-        self.tensors = [call.in_layout(tensor, nhwc=nhwc) for tensor in tensors]
+        self.tensors = [ctx.in_layout(tensor, nhwc=nhwc) for tensor in tensors]
         self.length = shape[axis]
         self.count = math.prod(shape) // max(1, self.length)
         self.step = 1 if nhwc else math.prod(shape[axis + 1 :])
@@ -94,22 +84,22 @@ class Rows:
         """The kernels' arguments that describe the rows."""
         return [self.count, self.length, self.step]
 
-    def launch(self, name: str, tensors: list[Tensor], *others: int, **macros: Any) -> Step:
+    def launch(self, name: str, tensors: list[Tensor], *others: int, **macros: Any) -> Run:
         """A step that launches a kernel of loss.cu, a warp for each row."""
         function = kernel("loss", name, **macros)
         return launch(function, blocks_for(self.count * 32), [*tensors, *self.shape, *others])
 
 
 @primitive("own")
-def softmax(call: CudaCall, a: Softmax) -> Step:
-    rows = Rows(call, a.axis, a.x, a.y)
+def softmax(ctx: Context, a: ops.Softmax) -> Run:
+    rows = Rows(ctx, a.axis, a.x, a.y)
     x, y = rows.tensors
     return rows.launch("softmax", [x, y], X_T=x, Y_T=y)
 
 
 @primitive("own")
-def softmax_backward(call: CudaCall, a: SoftmaxBackward) -> Step:
-    rows = Rows(call, a.axis, a.y, a.dy, a.dx)
+def softmax_backward(ctx: Context, a: ops.SoftmaxBackward) -> Run:
+    rows = Rows(ctx, a.axis, a.y, a.dy, a.dx)
     y, dy, dx = rows.tensors
     return rows.launch("softmax_backward", [y, dy, dx], X_T=y, Y_T=dy, DX_T=dx)
 
@@ -127,12 +117,12 @@ class _Matrix:
     """
 
     def __init__(
-        self, call: CudaCall, x: Tensor, *others: Tensor | None, every: Shape | None = None
+        self, ctx: Context, x: Tensor, *others: Tensor | None, every: Shape | None = None
     ) -> None:
         for tensor in (x, *others):
             if tensor is not None:
-                call.backend.choose_layout(tensor)
-        self.call = call
+                ctx.backend.choose_layout(tensor)
+        self.ctx = ctx
         self.dtype = dtype_of(x)
         self.x = self.in_layout(x)
         self.channels = x.shape[1]
@@ -156,36 +146,39 @@ class _Matrix:
 
     def in_layout(self, tensor: Tensor) -> Tensor:
         """A blob as the kernels want it."""
-        return self.call.in_layout(tensor, nhwc=True, dtype=self.dtype)
+        return self.ctx.in_layout(tensor, nhwc=True, dtype=self.dtype)
 
     def partial(self) -> Tensor:
         """Memory for two sums of each channel and part."""
-        return self.call.temporary((2, self.grid[1], self.channels))
+        return self.ctx.temporary((2, self.grid[1], self.channels))
 
-    def over(self, name: str, arguments: list[Any], **flags: Any) -> Step:
+    def over(self, name: str, arguments: list[Any], **flags: Any) -> Run:
         """A step that launches a kernel over the matrix."""
         function = kernel("batch_norm", name, **self.macros, **flags)
         return launch(function, self.grid, [*arguments, self.rows], block=self.block)
 
     def gradients(
-        self, a: BatchNormBackward | BatchNormPoolingBackward, dys: list[Tensor],
+        self, a: ops.BatchNormBackward | ops.BatchNormPoolingBackward, dys: list[Tensor],
         mask: Tensor | None, others: list[Tensor | None], *, relu: bool, **flags: Any,
-    ) -> Step:  # fmt: skip
+    ) -> Run:  # fmt: skip
         """A step over the gradients behind the ReLU: their sums, or what becomes of them."""
         parts = [dys[0], dys[1] if len(dys) > 1 else None, mask]
         flags |= {"PARTS": len(dys), "RELU": relu, "POSITIVE": relu and mask is not None}
         return self.over("gradients", [self.x, *parts, *a.small.values(), *others], **flags)
 
     def finish_gradients(
-        self, a: BatchNormBackward | BatchNormPoolingBackward, partial: Tensor, averages: Tensor
-    ) -> Step:
+        self,
+        a: ops.BatchNormBackward | ops.BatchNormPoolingBackward,
+        partial: Tensor,
+        averages: Tensor,
+    ) -> Run:
         """A step that makes the gradients of scale and bias, and averages, of sums over it."""
-        added = [name in self.call.accumulates for name in ("dscale", "dbias")]
+        added = [name in a.accumulates for name in ("dscale", "dbias")]
         share = a.x.shape[1] / a.x.count
         arguments = [partial, a.rate, a.dscale, a.dbias, averages, self.grid[1], share, *added]
         return self.finish("finish_gradients", arguments)
 
-    def finish(self, name: str, arguments: list[Any]) -> Step:
+    def finish(self, name: str, arguments: list[Any]) -> Run:
         """A step that launches a kernel with 32 threads for each channel."""
         function = kernel("batch_norm", name, **self.macros)
         return launch(function, -(-self.channels // 32), arguments, block=(32, 32))
@@ -195,28 +188,28 @@ SUMS = 4
 """Of each channel and part of the pixels: of x - shift, and its square; the shift; how many."""
 
 
-def choose_sums(call: CudaCall, sums: Tensor, y: Tensor) -> None:
+def choose_sums(ctx: Context, sums: Tensor, y: Tensor) -> None:
     """Let a convolution's sums of its output lie as `batch_norm_statistics` reads them."""
-    matrix = _Matrix(call, y)
+    matrix = _Matrix(ctx, y)
     assert matrix.x is y, "only a copy of it would have been summed"
     shape = SUMS, matrix.grid[1], matrix.channels
     sums.layout = Opaque("float32", shape, size=math.prod(shape))
 
 
-def sum_outputs(call: CudaCall) -> Step:
+def sum_outputs(ctx: Context) -> Run:
     """A step that makes these sums, behind a convolution that has not."""
-    matrix = _Matrix(call, call.needed("y"))
-    return matrix.over("sum_squares", [matrix.x, call.needed("sums")])
+    matrix = _Matrix(ctx, ctx.call.y)
+    return matrix.over("sum_squares", [matrix.x, ctx.call.sums])
 
 
 @primitive("own")
-def batch_norm_statistics(call: CudaCall, a: BatchNormStatistics) -> Step:
+def batch_norm_statistics(ctx: Context, a: ops.BatchNormStatistics) -> Run:
     for tensor in a.mean, a.rate, a.past_means, a.past_variances, a.past_weight:
         choose_row_major(tensor)
-    matrix, sums, steps = _Matrix(call, a.x), a.sums, []
+    matrix, sums, steps = _Matrix(ctx, a.x), a.sums, []
     rows, parts = matrix.rows, matrix.grid[1]
     if sums is None:
-        sums = call.temporary((SUMS, parts, matrix.channels))
+        sums = ctx.temporary((SUMS, parts, matrix.channels))
         steps = [matrix.over("sum_squares", [matrix.x, sums])]
     past = [a.past_means, a.past_variances, a.past_weight]
     numbers = [parts, 1 / rows, rows / max(rows - 1, 1), a.eps, a.fraction]
@@ -225,32 +218,32 @@ def batch_norm_statistics(call: CudaCall, a: BatchNormStatistics) -> Step:
 
 
 @primitive("own")
-def batch_norm(call: CudaCall, a: BatchNorm) -> Step:
+def batch_norm(ctx: Context, a: ops.BatchNorm) -> Run:
     small = [a.mean, a.rate, a.scale, a.bias]
     for tensor in small:
         choose_row_major(tensor)
-    matrix = _Matrix(call, a.x, a.addend, a.y, every=a.every)
+    matrix = _Matrix(ctx, a.x, a.addend, a.y, every=a.every)
     added = None if a.addend is None else matrix.in_layout(a.addend)
     arguments = [matrix.x, *small, added, matrix.in_layout(a.y)]
     return matrix.over("normalize", arguments, ADDEND=a.addend is not None, RELU=a.relu)
 
 
 @primitive("own")
-def batch_norm_backward(call: CudaCall, a: BatchNormBackward) -> Step:
+def batch_norm_backward(ctx: Context, a: ops.BatchNormBackward) -> Run:
     for tensor in a.mean, a.rate, a.scale, a.bias, a.dscale, a.dbias:
         choose_row_major(tensor)
     blobs = *a.dys, a.relu_output, a.dy, a.dx
-    matrix, read = (_Matrix(call, a.x, *blobs, every=every) for every in (None, a.every))
+    matrix, read = (_Matrix(ctx, a.x, *blobs, every=every) for every in (None, a.every))
     first, *others = [matrix.in_layout(part) for part in a.dys]
     mask = matrix.in_layout(a.relu_output) if a.relu and a.relu_output is not None else None
     whole = a.dx if a.every and a.dy is None else a.dy
     dy = None if whole is None else matrix.in_layout(whole)
-    averages = call.temporary((2, matrix.channels))
-    steps: list[Step] = [fill_step(dy, 0)] if a.every and dy is not None else []
+    averages = ctx.temporary((2, matrix.channels))
+    steps: list[Run] = [fill_step(dy, 0)] if a.every and dy is not None else []
 
     def gradients(
         matrix: _Matrix, target: Tensor | None, partial: Tensor | None, **flags: Any
-    ) -> Step:
+    ) -> Run:
         masked = a.relu and (dy is None or flags["SUMS"])
         operands = [averages, target, partial]
         return matrix.gradients(a, [first, *others], mask, operands, relu=masked, **flags)
@@ -269,25 +262,25 @@ def batch_norm_backward(call: CudaCall, a: BatchNormBackward) -> Step:
 
 
 @primitive("own")
-def batch_norm_pooling(call: CudaCall, a: BatchNormPooling) -> Step:
+def batch_norm_pooling(ctx: Context, a: ops.BatchNormPooling) -> Run:
     for tensor in a.small.values():
         choose_row_major(tensor)
-    call.choose_layouts(a.x, a.y, a.peaks)
+    ctx.choose_layouts(a.x, a.y, a.peaks)
     if a.index.is_open:
         a.index.layout = Layout(a.index.shape, "uint8", True)
     normalized = [a.peaks, a.mean, a.rate, a.scale, a.bias]
-    return over_images(call, a, a.x, a.y, a.index, relu=a.relu, normalized=normalized)
+    return over_images(ctx, a, a.x, a.y, a.index, relu=a.relu, normalized=normalized)
 
 
 @primitive("own")
-def batch_norm_pooling_backward(call: CudaCall, a: BatchNormPoolingBackward) -> Step:
+def batch_norm_pooling_backward(ctx: Context, a: ops.BatchNormPoolingBackward) -> Run:
     for tensor in *a.small.values(), a.dscale, a.dbias:
         choose_row_major(tensor)
-    call.choose_layouts(a.dx, a.dy)
-    averages, steps = call.temporary((2, a.x.shape[1])), list[Step]()
+    ctx.choose_layouts(a.dx, a.dy)
+    averages, steps = ctx.temporary((2, a.x.shape[1])), list[Run]()
     average = a.dx is not None and not a.constant
     if average or a.dscale is not None or a.dbias is not None:
-        matrix = _Matrix(call, a.peaks, a.dy)  # elsewhere the gradient is 0
+        matrix = _Matrix(ctx, a.peaks, a.dy)  # elsewhere the gradient is 0
         dys, partial = [matrix.in_layout(a.dy)], matrix.partial()
         flags = {"SUMS": 1, "WHOLE": 0, "AVERAGES": 0}
         others = [averages, None, partial]
@@ -298,5 +291,5 @@ def batch_norm_pooling_backward(call: CudaCall, a: BatchNormPoolingBackward) -> 
     if a.dx is not None:
         normalized = [a.x, a.mean, a.rate, a.scale, averages if average else None]
         tensors = a.dx, a.dy, a.index, None, None
-        steps.append(over_images(call, a, *tensors, normalized=normalized))
+        steps.append(over_images(ctx, a, *tensors, normalized=normalized))
     return sequence(steps)

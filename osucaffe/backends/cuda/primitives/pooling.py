@@ -7,22 +7,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ...primitives.pooling import (
-    AveragePooling,
-    AveragePoolingBackward,
-    Interpolation,
-    InterpolationBackward,
-    MaxPooling,
-    MaxPoolingBackward,
-    PoolingWindow,
-    StochasticPooling,
-    Unpooling,
-    UnpoolingBackward,
-)
-from ...primitives.products import Im2col, Im2colBackward, Unfolding
-from ...tensor import Step, Tensor, sequence
+from ... import primitives as ops
+from ...tensor import Run, Tensor, sequence
 from ..layout import ITEM_BYTES, Layout, dtype_of, is_nhwc, strides
-from ..registry import CudaCall, primitive
+from ..registry import Context, primitive
 from ..runtime.compile import kernel
 from ..runtime.launch import THREADS, blocks_for, launch
 
@@ -31,15 +19,15 @@ def _is_open(tensor: Tensor) -> bool:
     return tensor.flexible and tensor.like is None
 
 
-def _images(call: CudaCall, large: Tensor, small: Tensor) -> bool:
+def _images(ctx: Context, large: Tensor, small: Tensor) -> bool:
     """Whether the fast kernels serve: two spatial axes, channels last in memory somewhere."""
-    call.choose_layouts(large, small)
+    ctx.choose_layouts(large, small)
     return len(large.shape) == 4 and any(
         is_nhwc(tensor) and tensor.layout is not None for tensor in (large, small)
     )
 
 
-Windowed = PoolingWindow | StochasticPooling | Unfolding
+Windowed = ops.PoolingWindow | ops.StochasticPooling | ops.Unfolding
 
 
 MOST_TILED = 5
@@ -51,22 +39,22 @@ _PLAIN = (None,) * 5
 
 
 def over_images(
-    call: CudaCall, a: PoolingWindow, large: Tensor, small: Tensor, *others: Any,
+    ctx: Context, a: ops.PoolingWindow, large: Tensor, small: Tensor, *others: Any,
     relu: bool = False, normalized: Sequence[Tensor | None] = _PLAIN,
-) -> Step:  # fmt: skip
+) -> Run:  # fmt: skip
     """A step that launches the primitive's kernel of pooling.cu over images with the channels last:
     a thread for some channels of each tile of pixels that it writes. normalized: the last operands
     where x is normalized first, an image and four of the channels."""
     backward = a.name.endswith("_backward")
-    over = call.in_layout(large if backward else small, nhwc=True)
+    over = ctx.in_layout(large if backward else small, nhwc=True)
     floats = dtype_of(over)
     large, small, *rest = (
-        call.in_layout(each, nhwc=True, dtype=floats if each.dtype == "float32" else None)
+        ctx.in_layout(each, nhwc=True, dtype=floats if each.dtype == "float32" else None)
         if isinstance(each, Tensor)
         else each
         for each in (large, small, *others, normalized[0])
     )
-    maximum = not isinstance(a, AveragePooling | AveragePoolingBackward)
+    maximum = not isinstance(a, ops.AveragePooling | ops.AveragePoolingBackward)
     tiled = maximum and max(a.stride) <= 2 and max(a.kernel) <= MOST_TILED
     # What windows share is read once for four pixels; or for two, as windows side by side may share
     # little, and four take many registers, unless a thread has two channels only.
@@ -98,16 +86,16 @@ def over_images(
 
 
 def _over_windows(
-    call: CudaCall, a: Windowed, large: Tensor, small: Tensor, *others: Any, name: str = "",
+    ctx: Context, a: Windowed, large: Tensor, small: Tensor, *others: Any, name: str = "",
     relu: bool = False,
-) -> Step:  # fmt: skip
+) -> Run:  # fmt: skip
     """A step that launches the primitive's kernel of windows.cu, or that of this name, for windows
     over `large` (N, C, *in), one for each position of `small` (N, C, *out): a thread for each
     element that it writes."""
-    call.choose_layouts(large, small)
+    ctx.choose_layouts(large, small)
     # All lie row-major, in the types that are declared.
     large, small, *rest = (
-        call.in_layout(each, nhwc=False, dtype=each.dtype) if isinstance(each, Tensor) else each
+        ctx.in_layout(each, nhwc=False, dtype=each.dtype) if isinstance(each, Tensor) else each
         for each in (large, small, *others)
     )
     over = large if a.name.endswith("_backward") else small
@@ -121,55 +109,55 @@ def _over_windows(
 
 
 @primitive("own")
-def max_pooling(call: CudaCall, a: MaxPooling) -> Step:
-    images = _images(call, a.x, a.y)
+def max_pooling(ctx: Context, a: ops.MaxPooling) -> Run:
+    images = _images(ctx, a.x, a.y)
     if a.index is not None and _is_open(a.index):
         # Its place inside the window is all that the backward pass needs to know of a maximum.
         small = images and math.prod(a.kernel) < 255
         a.index.layout = Layout(a.index.shape, "uint8" if small else "int32", images)
     fast = images and (a.index is None or dtype_of(a.index) == "uint8")
     make = over_images if fast else _over_windows
-    return make(call, a, a.x, a.y, a.index, relu=a.behind_relu)
+    return make(ctx, a, a.x, a.y, a.index, relu=a.behind_relu)
 
 
 @primitive("own")
-def max_pooling_backward(call: CudaCall, a: MaxPoolingBackward) -> Step:
-    call.choose_layouts(a.dx, a.dy, a.index)
+def max_pooling_backward(ctx: Context, a: ops.MaxPoolingBackward) -> Run:
+    ctx.choose_layouts(a.dx, a.dy, a.index)
     make = over_images if dtype_of(a.index) == "uint8" else _over_windows
-    return make(call, a, a.dx, a.dy, a.index, a.addend, a.relu_output)
+    return make(ctx, a, a.dx, a.dy, a.index, a.addend, a.relu_output)
 
 
 @primitive("own")
-def average_pooling(call: CudaCall, a: AveragePooling) -> Step:
-    make = over_images if _images(call, a.x, a.y) else _over_windows
-    return make(call, a, a.x, a.y)
+def average_pooling(ctx: Context, a: ops.AveragePooling) -> Run:
+    make = over_images if _images(ctx, a.x, a.y) else _over_windows
+    return make(ctx, a, a.x, a.y)
 
 
 @primitive("own")
-def average_pooling_backward(call: CudaCall, a: AveragePoolingBackward) -> Step:
-    make = over_images if _images(call, a.dx, a.dy) else _over_windows
+def average_pooling_backward(ctx: Context, a: ops.AveragePoolingBackward) -> Run:
+    make = over_images if _images(ctx, a.dx, a.dy) else _over_windows
     index = [None] if make is over_images else []
-    return make(call, a, a.dx, a.dy, *index, a.addend, a.relu_output)
+    return make(ctx, a, a.dx, a.dy, *index, a.addend, a.relu_output)
 
 
 @primitive("own")
-def stochastic_pooling(call: CudaCall, a: StochasticPooling) -> Step:
+def stochastic_pooling(ctx: Context, a: ops.StochasticPooling) -> Run:
     if _is_open(a.index):
         a.index.layout = Layout(a.index.shape, "int32", False)
     if not a.train:
-        return _over_windows(call, a, a.x, a.y, name="expected_pooling")
-    drawn = call.backend.counter(), call.backend.key(a.key)
-    return _over_windows(call, a, a.x, a.y, a.index, *drawn)
+        return _over_windows(ctx, a, a.x, a.y, name="expected_pooling")
+    drawn = ctx.backend.counter(), ctx.backend.key(a.key)
+    return _over_windows(ctx, a, a.x, a.y, a.index, *drawn)
 
 
 @primitive("own")
-def im2col(call: CudaCall, a: Im2col) -> Step:
-    return _over_windows(call, a, a.x, a.y)
+def im2col(ctx: Context, a: ops.Im2col) -> Run:
+    return _over_windows(ctx, a, a.x, a.y)
 
 
 @primitive("own")
-def im2col_backward(call: CudaCall, a: Im2colBackward) -> Step:
-    return _over_windows(call, a, a.dx, a.dy)
+def im2col_backward(ctx: Context, a: ops.Im2colBackward) -> Run:
+    return _over_windows(ctx, a, a.dx, a.dy)
 
 
 def _planes(small: Tensor, large: Tensor) -> list[int]:
@@ -178,8 +166,8 @@ def _planes(small: Tensor, large: Tensor) -> list[int]:
 
 
 @primitive("plain")
-def unpooling(call: CudaCall, a: Unpooling) -> Step:
-    owner = call.temporary(a.y.shape, "int32")
+def unpooling(ctx: Context, a: ops.Unpooling) -> Run:
+    owner = ctx.temporary(a.y.shape, "int32")
     kernels = (
         ("no_owners", a.y.count, [owner, a.y.count]),
         ("find_owners", a.x.count, [a.index, owner, a.x.count, *_planes(a.x, a.y)]),
@@ -192,14 +180,18 @@ def unpooling(call: CudaCall, a: Unpooling) -> Step:
 
 
 @primitive("plain")
-def unpooling_backward(call: CudaCall, a: UnpoolingBackward) -> Step:
+def unpooling_backward(ctx: Context, a: ops.UnpoolingBackward) -> Run:
     arguments = [a.dy, a.index, a.dx, a.dx.count, *_planes(a.dx, a.dy)]
     return launch(kernel("resampling", "unpooling_backward"), blocks_for(a.dx.count), arguments)
 
 
 def _interpolation(
-    a: Interpolation | InterpolationBackward, x: Tensor, y: Tensor, over: Tensor, other: Tensor
-) -> Step:
+    a: ops.Interpolation | ops.InterpolationBackward,
+    x: Tensor,
+    y: Tensor,
+    over: Tensor,
+    other: Tensor,
+) -> Run:
     """A step that launches the primitive's kernel, which reads `other`, over the elements of an
     image that it writes; x is the image before, y behind the interpolation."""
     macros: dict[str, Any] = {"X_T": x, "Y_T": y}
@@ -212,12 +204,12 @@ def _interpolation(
 
 
 @primitive("own")
-def interpolation(call: CudaCall, a: Interpolation) -> Step:
-    call.choose_layouts(a.x, a.y)
+def interpolation(ctx: Context, a: ops.Interpolation) -> Run:
+    ctx.choose_layouts(a.x, a.y)
     return _interpolation(a, a.x, a.y, a.y, a.x)
 
 
 @primitive("own")
-def interpolation_backward(call: CudaCall, a: InterpolationBackward) -> Step:
-    call.choose_layouts(a.dx, a.dy)
+def interpolation_backward(ctx: Context, a: ops.InterpolationBackward) -> Run:
+    ctx.choose_layouts(a.dx, a.dy)
     return _interpolation(a, a.dx, a.dy, a.dx, a.dy)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from ... import primitives as ops
 from ...formula import to_c
-from ...primitives.recording import arguments
-from ...primitives.recurrence import Recurrent, RecurrentBackward
-from ...tensor import Step, Tensor, sequence
+from ...primitives.recording import Primitive, Read, Write
+from ...tensor import Run, Tensor, sequence
 from ..call import Candidate, Pending, Provider
 from ..convolution.gemm import Bound, Gemm
 from ..convolution.operands import choose_row_major, temporary
@@ -18,7 +18,7 @@ from ..convolution.tensor_cores import can_use_mma, mma_macros
 from ..layout import C_TYPES, ITEM_BYTES, choose_row_layout, dtype_of
 from ..libraries.cublaslt import Product
 from ..passes.convert import transpose
-from ..registry import CudaCall, primitive
+from ..registry import Context, primitive
 from ..runtime.compile import Kernel, kernel
 from ..runtime.launch import blocks_for, launch
 from .products import low_precision_weights
@@ -79,7 +79,7 @@ class Cell:
         units = [columns // self.parts for columns in COLUMNS if columns % self.parts == 0]
         return [each for each in units if each < 2 * self.units]
 
-    def launcher(self, units: int) -> Callable[[Sequence[Any]], Step]:
+    def launcher(self, units: int) -> Callable[[Sequence[Any]], Run]:
         """What makes a launch for these arguments; units of a block, or 0 without a product."""
         if not units:
             function = self.kernel(self.direction)
@@ -101,38 +101,41 @@ class Cell:
         return lambda arguments: launch(function, grid, arguments, block=WARPS * 32, shared=shared)
 
 
-def _choose_layouts(call: CudaCall) -> None:
+def _choose_layouts(ctx: Context) -> None:
     """All tensors lie row-major, where that is open: weights in float32."""
-    for name, tensor in (call.reads | call.writes).items():
+
+    def choose(name: str, tensor: Tensor) -> Tensor:
         if name == "w":
             choose_row_major(tensor)
         else:
-            choose_row_layout(tensor, _dtype(call, name))
+            choose_row_layout(tensor, _dtype(ctx, name))
+        return tensor
+
+    ctx.call.on(choose)
 
 
-def _dtype(call: CudaCall, name: str) -> str:
-    return "float32" if name in FLOATS else call.backend.dtype
+def _dtype(ctx: Context, name: str) -> str:
+    return "float32" if name in FLOATS else ctx.backend.dtype
 
 
-def _given(call: CudaCall) -> Any:
-    """The arguments of the call, with tensors as its kernels take them."""
+def _given(ctx: Context) -> Any:
+    """The call on tensors as its kernels take them."""
 
     def operand(name: str, tensor: Tensor) -> Tensor:
         if name == "w":
-            return low_precision_weights(call, tensor)
-        return call.in_layout(tensor, nhwc=False, dtype=_dtype(call, name))
+            return low_precision_weights(ctx, tensor)
+        return ctx.in_layout(tensor, nhwc=False, dtype=_dtype(ctx, name))
 
-    tensors = {name: operand(name, each) for name, each in (call.reads | call.writes).items()}
-    return arguments(call.name, call.settings, tensors)
+    return ctx.call.on(operand)
 
 
-def _cell(call: CudaCall, direction: str, formula: str, gates: Tensor, h: Tensor) -> Cell:
+def _cell(ctx: Context, direction: str, formula: str, gates: Tensor, h: Tensor) -> Cell:
     steps, items, units = h.shape
     parts = gates.shape[2] // units
-    return Cell(direction, formula, steps, items, units, parts, call.backend.dtype)
+    return Cell(direction, formula, steps, items, units, parts, ctx.backend.dtype)
 
 
-Make = Callable[["Cell", int, CudaCall, Any], Step]
+Make = Callable[["Cell", int, Context, Any], Run]
 """Makes the step for so many units a block, or 0: products by a library."""
 
 
@@ -150,58 +153,67 @@ class _Recurrence(Provider):
         for units in self._units:
             yield Candidate(f"{units} units", partial(self._step, units))
 
-    def _step(self, units: int, call: CudaCall) -> Step:
-        return self._make(self._cell, units, call, _given(call))
+    def _step(self, units: int, ctx: Context) -> Run:
+        return self._make(self._cell, units, ctx, _given(ctx))
 
-    def build(self, call: CudaCall) -> None:
+    def build(self, ctx: Context) -> None:
         """The kernels; not the products, which are tuned on their own."""
         for units in self._units:
             if units:
-                self._step(units, call.copy())
+                self._step(units, ctx.copy())
 
 
-def _tune(call: CudaCall, cell: Cell, make: Make) -> Pending | Step:
-    multiplies = call["w"] is not None
+def _tune(ctx: Context, cell: Cell, make: Make) -> Pending | Run:
+    multiplies = ctx.call.w is not None
     if not multiplies:
-        return make(cell, 0, call, _given(call))
-    backend = call.backend
+        return make(cell, 0, ctx, _given(ctx))
+    backend = ctx.backend
     fuses = can_use_mma(backend.properties, backend.precision)
-    return call.tune([_Recurrence(cell, make, multiplies=multiplies, fuses=fuses)])
+    return ctx.tune([_Recurrence(cell, make, multiplies=multiplies, fuses=fuses)])
 
 
 def _library_product(
-    call: CudaCall, cell: Cell, a: Tensor, w: Tensor, transpose_b: bool
-) -> tuple[Tensor, list[Step]]:
+    ctx: Context, cell: Cell, a: Tensor, w: Tensor, transpose_b: bool
+) -> tuple[Tensor, list[Run]]:
     """Where the product of a and the weights goes, and the step that computes it."""
-    backend = call.backend
+    backend = ctx.backend
     columns = cell.parts * cell.units
-    product = call.temporary((cell.items, columns))
+    product = ctx.temporary((cell.items, columns))
     size = (cell.items, columns, cell.length)
     found = Product(backend.precision, *size, False, transpose_b, dtype_of(a), dtype_of(product))
-    reads, writes = {"a": a, "b": w}, {"c": product}
-    inner = call.inner("product", reads, writes, {"transpose_b": transpose_b})
+    call = StateProduct(a, w, product, transpose_b)
+    inner = ctx.of(call.changed(layer=ctx.call.layer, scratch=ctx.call.scratch))
     return product, [inner.tune([Gemm(backend, found, _bind_product)]).step()]
 
 
-def _bind_product(call: CudaCall) -> Bound:
-    return Bound(call.needed("a"), call.needed("b"), call.needed("c"), None, [])
+class StateProduct(Primitive, abstract=True):
+    """c = a b, or a b^T: a part of the recurrence, which no layer records."""
+
+    a: Read
+    b: Read
+    c: Write
+    transpose_b: bool
+
+
+def _bind_product(ctx: Context) -> Bound:
+    return Bound(ctx.call.a, ctx.call.b, ctx.call.c, None, [])
 
 
 @primitive("own")
-def recurrent(call: CudaCall, a: Recurrent) -> Pending | Step:
-    _choose_layouts(call)
-    return _tune(call, _cell(call, "forward", a.formula, a.gates, a.h), _forward)
+def recurrent(ctx: Context, a: ops.Recurrent) -> Pending | Run:
+    _choose_layouts(ctx)
+    return _tune(ctx, _cell(ctx, "forward", a.formula, a.gates, a.h), _forward)
 
 
-def _forward(cell: Cell, units: int, call: CudaCall, a: Recurrent) -> Step:
+def _forward(cell: Cell, units: int, ctx: Context, a: ops.Recurrent) -> Run:
     """All steps. units: of a block, or 0: products by a library."""
     copy: Tensor | None = None
     product = a.w
-    steps: list[Step] = []
-    multiply: list[Step] = []
+    steps: list[Run] = []
+    multiply: list[Run] = []
     if product is not None and not units:
-        copy = temporary(call, (cell.items, cell.units))
-        product, multiply = _library_product(call, cell, copy, product, True)
+        copy = temporary(ctx, (cell.items, cell.units))
+        product, multiply = _library_product(ctx, cell, copy, product, True)
     if a.h_in is not None:
         count = blocks_for(cell.items * cell.units)
         steps.append(launch(cell.kernel("begin"), count, [a.keep, a.h_first, a.h_in, copy]))
@@ -213,24 +225,24 @@ def _forward(cell: Cell, units: int, call: CudaCall, a: Recurrent) -> Step:
 
 
 @primitive("own")
-def recurrent_backward(call: CudaCall, a: RecurrentBackward) -> Pending | Step:
-    _choose_layouts(call)
-    return _tune(call, _cell(call, "backward", a.formula, a.gates, a.dh), _backward)
+def recurrent_backward(ctx: Context, a: ops.RecurrentBackward) -> Pending | Run:
+    _choose_layouts(ctx)
+    return _tune(ctx, _cell(ctx, "backward", a.formula, a.gates, a.dh), _backward)
 
 
-def _backward(cell: Cell, units: int, call: CudaCall, a: RecurrentBackward) -> Step:
+def _backward(cell: Cell, units: int, ctx: Context, a: ops.RecurrentBackward) -> Run:
     """All steps, the last one first. units: of a block, or 0: products by a library."""
     copy: Tensor | None = None
     product = a.w
-    steps: list[Step] = []
-    multiply: list[Step] = []
+    steps: list[Run] = []
+    multiply: list[Run] = []
     if product is not None and units:
-        product, steps = _transposed(call, product)
+        product, steps = _transposed(ctx, product)
     elif product is not None:
-        copy = temporary(call, (cell.items, cell.gates * cell.units))
-        product, multiply = _library_product(call, cell, copy, product, False)
+        copy = temporary(ctx, (cell.items, cell.gates * cell.units))
+        product, multiply = _library_product(ctx, cell, copy, product, False)
     run = cell.launcher(units)
-    flow = call.temporary((cell.items, cell.units))
+    flow = ctx.temporary((cell.items, cell.units))
     fixed = [
         a.keep, a.c_first, a.gates, a.c, a.dh, a.dh_last, a.dc_last, a.dgates, copy, a.dh_first,
         a.dc_first, flow, product, cell.steps,
@@ -241,8 +253,8 @@ def _backward(cell: Cell, units: int, call: CudaCall, a: RecurrentBackward) -> S
     return sequence(steps)
 
 
-def _transposed(call: CudaCall, w: Tensor) -> tuple[Tensor, list[Step]]:
+def _transposed(ctx: Context, w: Tensor) -> tuple[Tensor, list[Run]]:
     """The weights transposed, so that the terms of a sum are neighbours, and what makes them so."""
     rows, columns = w.shape
-    transposed = temporary(call, (columns, rows))
+    transposed = temporary(ctx, (columns, rows))
     return transposed, [transpose(w, transposed, rows, columns)]

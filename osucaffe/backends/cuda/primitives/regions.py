@@ -5,19 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ... import primitives as ops
 from ...primitives.recording import Primitive
-from ...primitives.regions import (
-    Hardest,
-    RoiAveragePooling,
-    RoiAveragePoolingBackward,
-    RoiMaxPooling,
-    RoiMaxPoolingBackward,
-    RoiSampling,
-    RoiSamplingBackward,
-    RoiWarpingRoisBackward,
-)
-from ...tensor import Step, Tensor
-from ..registry import CudaCall, primitive
+from ...tensor import Run, Tensor
+from ..registry import Context, primitive
 from ..runtime.compile import kernel
 from ..runtime.launch import blocks_for, launch
 
@@ -31,7 +22,7 @@ def _launch(
     over: Tensor,
     blocks: int | None = None,
     warp: bool = False,
-) -> Step:
+) -> Run:
     """A step that launches the primitive's kernel of regions.cu with a thread for each element of
     `over`. x, y: the images (N, C, H, W) and the bins (R, D, BH, BW), or their gradients."""
     names = ("C", "H", "W", "D", "BH", "BW")
@@ -44,42 +35,42 @@ def _launch(
 
 
 @primitive("plain")
-def roi_max_pooling(call: CudaCall, a: RoiMaxPooling) -> Step:
+def roi_max_pooling(ctx: Context, a: ops.RoiMaxPooling) -> Run:
     return _launch(a, [a.x, a.rois, a.y, a.index], a.x, a.y, over=a.y)
 
 
 @primitive("plain")
-def roi_max_pooling_backward(call: CudaCall, a: RoiMaxPoolingBackward) -> Step:
+def roi_max_pooling_backward(ctx: Context, a: ops.RoiMaxPoolingBackward) -> Run:
     return _launch(a, [a.dy, a.rois, a.index, a.dx], a.dx, a.dy, over=a.dx)
 
 
 @primitive("plain")
-def roi_average_pooling(call: CudaCall, a: RoiAveragePooling) -> Step:
+def roi_average_pooling(ctx: Context, a: ops.RoiAveragePooling) -> Run:
     return _launch(a, [a.x, a.rois, a.y], a.x, a.y, over=a.y)
 
 
 @primitive("plain")
-def roi_average_pooling_backward(call: CudaCall, a: RoiAveragePoolingBackward) -> Step:
+def roi_average_pooling_backward(ctx: Context, a: ops.RoiAveragePoolingBackward) -> Run:
     return _launch(a, [a.dy, a.rois, a.dx], a.dx, a.dy, over=a.dx)
 
 
 @primitive("plain")
-def roi_sampling(call: CudaCall, a: RoiSampling) -> Step:
+def roi_sampling(ctx: Context, a: ops.RoiSampling) -> Run:
     return _launch(a, [a.x, a.rois, a.y], a.x, a.y, over=a.y)
 
 
 @primitive("plain")
-def roi_sampling_backward(call: CudaCall, a: RoiSamplingBackward) -> Step:
+def roi_sampling_backward(ctx: Context, a: ops.RoiSamplingBackward) -> Run:
     return _launch(a, [a.dy, a.rois, a.dx], a.dx, a.dy, over=a.dx)
 
 
 @primitive("plain")
-def roi_warping_rois_backward(call: CudaCall, a: RoiWarpingRoisBackward) -> Step:
+def roi_warping_rois_backward(ctx: Context, a: ops.RoiWarpingRoisBackward) -> Run:
     tensors, regions = [a.x, a.rois, a.dy, a.drois], a.dy.shape[0]
     return _launch(a, tensors, a.x, a.dy, over=a.dy, blocks=regions, warp=True)
 
 
 @primitive("plain")
-def hardest(call: CudaCall, a: Hardest) -> Step:
+def hardest(ctx: Context, a: ops.Hardest) -> Run:
     arguments = [a.rois, a.loss, a.y, a.count, math.prod(a.rois.shape[2:]), a.y.count]
     return launch(kernel("selection", "hardest"), blocks_for(a.y.count), arguments)

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ... import primitives as ops
 from ...formula import to_c
-from ...primitives.solvers import SUMS, SegmentSums, SumOfSquares, Update
-from ...tensor import Step, sequence
+from ...tensor import Run, sequence
 from ..layout import c_struct
 from ..passes.elementwise import Operand, vector_function
-from ..registry import CudaCall, primitive
+from ..registry import Context, primitive
 from ..runtime import device
 from ..runtime.compile import kernel, kernel_from
 from ..runtime.launch import THREADS, launch
@@ -39,12 +39,12 @@ def chunks(segments: Sequence[Segment]) -> np.ndarray:
 
 
 @primitive("row")
-def update(call: CudaCall, a: Update) -> Step:
-    backend = call.backend
+def update(ctx: Context, a: ops.Update) -> Run:
+    backend = ctx.backend
     operands = [Operand("w", a.weights, stored=True), Operand("g", a.gradients)]
     history = zip(("h", "h2"), a.history, strict=False)
     operands += [Operand(name, tensor, stored=True) for name, tensor in history]
-    names = [*a.names, "rate", "decay", *(SUMS if a.sums is not None else ())]
+    names = [*a.names, "rate", "decay", *(ops.SUMS if a.sums is not None else ())]
     body = to_c(a.formula, [x.name for x in operands], names, a.constants)
     if low := backend.low_precision_arena(a.weights):
         operands.append(Operand("low", low, stored=True, loaded=False))
@@ -60,7 +60,7 @@ def update_kernel(
 ) -> str:
     """The text of the kernel. names: of the scalars that `body` reads; sums: it reads a segment's,
     too."""
-    read = SUMS if sums else ()
+    read = ops.SUMS if sums else ()
     parameters = dict.fromkeys([*names, "rate", "decay", *read], "float")
     function, passed = vector_function(operands, body, parameters)
     declared = ", ".join(f"{each.type}* __restrict__ {each.name}_" for each in operands)
@@ -91,13 +91,13 @@ extern "C" __global__ void update({declared}, const float* scalars, const Chunk*
 
 
 @primitive("own")
-def segment_sums(call: CudaCall, a: SegmentSums) -> Step:
+def segment_sums(ctx: Context, a: ops.SegmentSums) -> Run:
     for tensor in (a.x, a.g):
-        call.backend.choose_layout(tensor)
+        ctx.backend.choose_layout(tensor)
     table = chunks([(*segment, 0.0, 0.0) for segment in a.segments])
     cuts = np.stack([table["start"], table["stop"]], axis=1)
     firsts = np.searchsorted(table["segment"], np.arange(len(a.segments) + 1)).astype(np.int64)
-    partial, upload = call.temporary((len(table), len(SUMS))), call.backend.upload
+    partial, upload = ctx.temporary((len(table), len(ops.SUMS))), ctx.backend.upload
     sums = kernel("reduce", "chunk_sums", T=a.x, G=a.g)
     total = kernel("reduce", "total_sums")
     return sequence([
@@ -107,10 +107,10 @@ def segment_sums(call: CudaCall, a: SegmentSums) -> Step:
 
 
 @primitive("own")
-def sum_of_squares(call: CudaCall, a: SumOfSquares) -> Step:
-    call.backend.choose_layout(a.x)
+def sum_of_squares(ctx: Context, a: ops.SumOfSquares) -> Run:
+    ctx.backend.choose_layout(a.x)
     blocks = min(device.current().enough_blocks, max(1, -(-a.x.size // (THREADS * 8))))
-    partial = call.temporary((blocks,))
+    partial = ctx.temporary((blocks,))
     squares = kernel("reduce", "square_parts", T=a.x)
     total = kernel("reduce", "sum_parts")
     return sequence([

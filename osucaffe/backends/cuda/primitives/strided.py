@@ -14,14 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ... import primitives as ops
 from ...formula import to_c
-from ...primitives.formulas import OUTPUTS, Broadcast, Reduce, ReduceGradient, Summation
-from ...primitives.movement import Crop, CropBackward, Permute
-from ...tensor import Shape, Step, Tensor, sequence
+from ...tensor import Run, Shape, Tensor, sequence
 from ..layout import c_type, strides
 from ..passes.elementwise import fill_step
 from ..passes.rows import sum_parts
-from ..registry import CudaCall, primitive
+from ..registry import Context, primitive
 from ..runtime import device
 from ..runtime.compile import kernel_from
 from ..runtime.launch import THREADS, blocks_for, launch
@@ -76,7 +75,7 @@ def _memory_order(view: View, box: Shape) -> list[int]:
     return sorted(range(len(box)), key=lambda axis: -view.strides[axis])
 
 
-def map_step(views: Sequence[View], box: Shape, body: str) -> Step:
+def map_step(views: Sequence[View], box: Shape, body: str) -> Run:
     """A step that runs `body` (C, over the views' names) for each point of the box."""
     count = math.prod(box)
     if count >= 2**32:
@@ -108,20 +107,20 @@ def _broadcast_strides(tensor: Tensor, box: Shape) -> tuple[int, ...]:
 
 
 @primitive("own")
-def permute(call: CudaCall, a: Permute) -> Step:
-    call.choose_layouts(a.x, a.y)
+def permute(ctx: Context, a: ops.Permute) -> Run:
+    ctx.choose_layouts(a.x, a.y)
     shape, permuted = a.seen
-    x, from_x = _seen(call, a.x, shape)
-    y, to_y = _seen(call, a.y, permuted)
+    x, from_x = _seen(ctx, a.x, shape)
+    y, to_y = _seen(ctx, a.y, permuted)
     views = View("x", x, tuple(from_x[axis] for axis in a.axes)), View("y", y, to_y, stored=True)
     return map_step(views, permuted, "y = x;")
 
 
-def _seen(call: CudaCall, tensor: Tensor, shape: Shape) -> tuple[Tensor, tuple[int, ...]]:
+def _seen(ctx: Context, tensor: Tensor, shape: Shape) -> tuple[Tensor, tuple[int, ...]]:
     """A tensor, or a row-major one in its place, and its strides under another shape."""
     found = seen_strides(tensor.shape, strides(tensor), shape)
     if found is None:
-        tensor = call.in_layout(tensor, nhwc=False)
+        tensor = ctx.in_layout(tensor, nhwc=False)
         found = seen_strides(tensor.shape, strides(tensor), shape)
     assert found is not None, "what is row-major can be seen under any shape"
     return tensor, found
@@ -150,45 +149,45 @@ def _corner(tensor: Tensor, offsets: Sequence[int]) -> int:
 
 
 @primitive("own")
-def crop(call: CudaCall, a: Crop) -> Step:
-    call.choose_layouts(a.x, a.y)
+def crop(ctx: Context, a: ops.Crop) -> Run:
+    ctx.choose_layouts(a.x, a.y)
     x = _view("x", a.x, _corner(a.x, a.offsets))
     return map_step([x, _view("y", a.y, stored=True)], a.y.shape, "y = x;")
 
 
 @primitive("own")
-def crop_backward(call: CudaCall, a: CropBackward) -> Step:
-    call.choose_layouts(a.dy, a.dx)
+def crop_backward(ctx: Context, a: ops.CropBackward) -> Run:
+    ctx.choose_layouts(a.dy, a.dx)
     y = _view("y", a.dx, _corner(a.dx, a.offsets), stored=True)
     return sequence([fill_step(a.dx, 0.0), map_step([_view("x", a.dy), y], a.dy.shape, "y = x;")])
 
 
 @primitive("own")
-def broadcast(call: CudaCall, a: Broadcast) -> Step:
-    call.choose_layouts(*a.inputs, *a.outputs)
+def broadcast(ctx: Context, a: ops.Broadcast) -> Run:
+    ctx.choose_layouts(*a.inputs, *a.outputs)
     box = a.outputs[0].shape
     views = [
-        View(name, tensor, _broadcast_strides(tensor, box), stored=name in OUTPUTS)
+        View(name, tensor, _broadcast_strides(tensor, box), stored=name in ops.OUTPUTS)
         for name, tensor in a.operands.items()
     ]
     return map_step(views, box, to_c(a.formula, list(a.operands), constants=a.constants))
 
 
 @primitive("own")
-def reduce(call: CudaCall, a: Reduce) -> Step:
-    return _reduce(call, a, a.y, accumulate=False)
+def reduce(ctx: Context, a: ops.Reduce) -> Run:
+    return _reduce(ctx, a, a.y, accumulate=False)
 
 
 @primitive("own")
-def reduce_gradient(call: CudaCall, a: ReduceGradient) -> Step:
-    return _reduce(call, a, a.dw, accumulate="dw" in call.accumulates)
+def reduce_gradient(ctx: Context, a: ops.ReduceGradient) -> Run:
+    return _reduce(ctx, a, a.dw, accumulate="dw" in a.accumulates)
 
 
-def _reduce(call: CudaCall, a: Summation, y: Tensor, *, accumulate: bool) -> Step:
+def _reduce(ctx: Context, a: ops.Summation, y: Tensor, *, accumulate: bool) -> Run:
     inputs = a.inputs
-    call.choose_layouts(*inputs, y)
-    y = call.in_layout(y, nhwc=False, dtype="float32")
-    accumulate = accumulate and not call.after  # the conversion adds
+    ctx.choose_layouts(*inputs, y)
+    y = ctx.in_layout(y, nhwc=False, dtype="float32")
+    accumulate = accumulate and not ctx.after  # the conversion adds
     box: Shape = np.broadcast_shapes(*(tensor.shape for tensor in inputs))
     summed = sorted(a.axes)
     kept = [axis for axis in range(len(box)) if axis not in summed]
@@ -213,7 +212,7 @@ def _reduce(call: CudaCall, a: Summation, y: Tensor, *, accumulate: bool) -> Ste
     function = kernel_from(text, "reduce")
     if parts == 1:
         return launch(function, (groups, 1), [*tensors, y, accumulate])
-    partial = call.temporary((parts, columns))
+    partial = ctx.temporary((parts, columns))
     return sequence([
         launch(function, (groups, parts), [*tensors, partial, False]),
         sum_parts(partial, y, accumulate=accumulate),

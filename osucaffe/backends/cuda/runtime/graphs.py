@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...tensor import Call, Step, sequence
+from ...backend import Prepared
+from ...tensor import Run, sequence
 from ..gpu import Gpu
 from .launch import captured
 
 
-def capture(backend: Gpu, steps: Sequence[Step]) -> Step:
+def capture(backend: Gpu, steps: Sequence[Run]) -> Run:
     """A step that runs these steps: as they are the first time (libraries load what they need
     lazily, which a capture forbids), captured and replayed as one CUDA graph from then on."""
     run = sequence(steps)
@@ -31,13 +32,13 @@ def capture(backend: Gpu, steps: Sequence[Step]) -> Step:
     return step
 
 
-def arrange(backend: Gpu, calls: Sequence[tuple[Call, Step]]) -> list[Step]:
+def arrange(backend: Gpu, calls: Sequence[Prepared]) -> list[Run]:
     """The steps in their order; those that may overlap others go to the side stream.
 
     The main stream waits for such steps before the first call that one of them may not overlap.
     """
-    steps: list[Step] = []
-    held: list[tuple[int, Step]] = []  # before which call to wait for which step
+    steps: list[Run] = []
+    held: list[tuple[int, Run]] = []  # before which call to wait for which step
     waited: list[tuple[int, Any]] = []  # for which event
 
     def begin() -> None:
@@ -53,9 +54,8 @@ def arrange(backend: Gpu, calls: Sequence[tuple[Call, Step]]) -> list[Step]:
         due = [event for place, event in waited if place <= index]
         waited = [(place, event) for place, event in waited if place > index]
         steps += [_wait(backend, event) for event in due[-1:]]
-        overlap = len(calls) if call.settings.get("overlap") else call.overlap
-        if overlap:
-            held.append((index + overlap + 1, step))
+        if call.overlap:
+            held.append((index + call.overlap + 1, step))
             if not call.held:
                 begin()
         else:
@@ -68,11 +68,11 @@ def _event(backend: Gpu) -> Any:
     return backend.cupy.cuda.Event(disable_timing=True)
 
 
-def _wait(backend: Gpu, event: Any) -> Step:
+def _wait(backend: Gpu, event: Any) -> Run:
     return lambda: backend.stream.wait_event(event)
 
 
-def on_other_stream(backend: Gpu, stream: Any, step: Step, done: Any = None) -> Step:
+def on_other_stream(backend: Gpu, stream: Any, step: Run, done: Any = None) -> Run:
     """A step that runs another on a stream, behind what the current one has got so far. done: the
     event of its end."""
     begun = _event(backend)

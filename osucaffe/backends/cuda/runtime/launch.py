@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...tensor import Step, Tensor
+from ...tensor import Run, Tensor
 from . import device
 from .compile import Kernel
 from .driver import Described, launch_early, launches_early
@@ -44,7 +44,7 @@ def launch(
     *,
     block: int | Sequence[int] = THREADS,
     shared: int = 0,
-) -> Step:
+) -> Run:
     """A step that launches a kernel. A Tensor among the arguments passes its address, which is
     read when the step runs, and if it is Described, what it is as well; None passes a null
     pointer; numbers become what the kernel declares. RuntimeError where no block fits the GPU."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...tensor import Shape, Step, Tensor
+from ...tensor import Run, Shape, Tensor
 from ...uploads import Mark, Uploads, pages
 from ..gpu import Gpu
 
@@ -115,7 +115,7 @@ class DeviceUploads(Uploads):
     def mark(self) -> Mark:
         return self._recorded(self._backend.stream)
 
-    def send(self, rows: np.ndarray, tensor: Tensor, first: int = 0, behind: Mark = None) -> Step:
+    def send(self, rows: np.ndarray, tensor: Tensor, first: int = 0, behind: Mark = None) -> Run:
         stream = self._backend.upload_stream
         if behind is not None:
             stream.wait_event(behind)
@@ -127,7 +127,7 @@ class DeviceUploads(Uploads):
             self._runtime.memcpy2DAsync(*rectangle, kind, stream.ptr)
         else:
             self._runtime.memcpyAsync(target, source, rows.nbytes, kind, stream.ptr)
-        done: Step = self._recorded(stream).synchronize
+        done: Run = self._recorded(stream).synchronize
         return done
 
     def receive(self) -> None:
@@ -139,7 +139,7 @@ class DeviceUploads(Uploads):
         return event
 
 
-def feed_step(backend: Gpu, tensors: Sequence[Tensor], function: Callable[[], None]) -> Step:
+def feed_step(backend: Gpu, tensors: Sequence[Tensor], function: Callable[[], None]) -> Run:
     """A step that lets `function` place tensors in the next batch's host memory, and uploads it."""
     uploads = [Upload(backend, tensor) for tensor in tensors]
 

@@ -18,8 +18,9 @@ from osucaffe.backends.cuda.autotune.trial import (
     trial_memory,
     trial_numbers,
 )
-from osucaffe.backends.cuda.call import Candidate, CudaCall
+from osucaffe.backends.cuda.call import Candidate, Context
 from osucaffe.backends.cuda.layout import Layout
+from osucaffe.backends.primitives.recording import Gradient, Primitive, Read, Write
 from osucaffe.backends.tensor import Tensor
 
 from ..simulated import compile_ptx, simulate
@@ -38,6 +39,21 @@ def test_numbers_are_finite_in_every_type(nbytes: int, monkeypatch: pytest.Monke
         assert words.size == 1 or (values < 0).any() > (values > 0).all()
 
 
+class Work(Primitive, abstract=True):
+    """A call that does anything."""
+
+    x: Read | None
+    w: Read | None
+    b: Read | None
+    y: Write | None
+    dw: Gradient | None
+
+
+def writing(backend: Any, y: Tensor) -> Context:
+    """A call that writes y."""
+    return Context(backend, Work(None, None, None, y, None))
+
+
 def placed(backend: Any, tensor: Tensor) -> Tensor:
     backend.place(tensor, backend.allocate(backend.nbytes(tensor)), 0)
     return tensor
@@ -52,26 +68,23 @@ def test_a_trial_touches_no_tensor_of_the_call(monkeypatch: pytest.MonkeyPatch) 
     for tensor in x, w, y:
         placed(backend, tensor)
     before = [np.array(each.array) for each in (x, w, y)]
-    call = CudaCall("work", {"x": x, "w": w, "b": None}, {"y": y}, {}, backend=backend)
+    ctx = Context(backend, Work(x, w, None, y, None))
     seen: dict[str, Any] = {}
 
-    def make(inner: CudaCall) -> Any:
-        seen["x"], seen["again"], seen["w"] = (
-            inner["x"],
-            inner["x"],
-            inner.low_precision(inner["w"]),
-        )
-        seen["y"], seen["scratch"] = inner["y"], inner.temporary((7,))
+    def make(inner: Context) -> Any:
+        call = inner.call
+        seen["x"], seen["w"] = call.x, inner.low_precision(call.w)
+        seen["y"], seen["scratch"] = call.y, inner.temporary((7,))
         return lambda: seen["y"].array.fill(1.0)
 
-    trial = Trial(call)
+    trial = Trial(ctx)
     step = trial.step(Candidate("this", make))
     assert seen["x"] is not x
     assert seen["x"].layout == x.layout
     assert seen["w"].layout.dtype == "bfloat16"
     assert not backend._copies  # of the parameter itself there is none
     assert seen["scratch"].array is not None
-    assert call.scratch == []
+    assert ctx.call.scratch == []
     trial.spoil_outputs()
     assert np.isnan(seen["y"].array).all()
     step()
@@ -85,14 +98,12 @@ def test_outputs_that_are_added_to_begin_with_the_same_numbers(
 ) -> None:
     simulate(monkeypatch)
     backend = Cuda()
-    call = CudaCall(
-        "work", {}, {"dw": placed(backend, Tensor((40, 9)))}, {}, "", frozenset(["dw"]),
-        backend=backend,
-    )  # fmt: skip
-    trial = Trial(call)
+    call = Work(None, None, None, None, placed(backend, Tensor((40, 9))))
+    call.accumulates = frozenset(["dw"])
+    trial = Trial(Context(backend, call))
     for _ in range(2):
         trial.spoil_outputs()
-        values = trial._like["dw"].array
+        values = trial._like.call.dw.array
         assert np.isfinite(values).all()
         np.testing.assert_array_equal(values.ravel(), trial_numbers().view(np.float32)[:360])
         values[...] = 5
@@ -104,7 +115,7 @@ def test_samples_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     for dtype in "float32", "bfloat16", "float16":
         y = Tensor((8, 3, 2, 2), flexible=True)
         y.layout = Layout(y.shape, dtype, True)
-        trial = Trial(CudaCall("work", {}, {"y": placed(backend, y)}, {}, backend=backend))
+        trial = Trial(writing(backend, placed(backend, y)))
         trial.sample()
         [found] = trial.samples()
         assert found.shape == (SAMPLES,)
@@ -116,11 +127,9 @@ def test_the_16_bit_copy_of_a_parameter_has_its_numbers() -> None:
     backend = Cuda(precision="bf16")
     w, y = Tensor((64, 3, 3, 3), flexible=True), Tensor((4,))
     w.layout = Layout(w.shape, "float32", True)
-    call = CudaCall(
-        "work", {"w": placed(backend, w)}, {"y": placed(backend, y)}, {}, backend=backend
-    )
-    trial = Trial(call)
-    own, copy = trial._like["w"], trial.low_precision(trial._like["w"])
+    call = Work(None, placed(backend, w), None, placed(backend, y), None)
+    trial = Trial(Context(backend, call))
+    own, copy = trial._like.call.w, trial.low_precision(trial._like.call.w)
     np.testing.assert_allclose(backend.read(copy), backend.read(own), rtol=2**-8)
 
 
@@ -128,10 +137,9 @@ def test_the_16_bit_copy_of_a_parameter_has_its_numbers() -> None:
 @pytest.mark.parametrize("count", [10, SAMPLES, 10**6])
 def test_samples_of_an_output(count: int) -> None:
     backend = Cuda()
-    call = CudaCall("work", {}, {"y": placed(backend, Tensor((count,)))}, {}, backend=backend)
-    trial = Trial(call)
+    trial = Trial(writing(backend, placed(backend, Tensor((count,)))))
     values = np.arange(count, dtype=np.float32)
-    backend.write(trial._like["y"], values)
+    backend.write(trial._like.call.y, values)
     trial.sample()
     [found] = trial.samples()
     if count <= SAMPLES:
@@ -148,8 +156,8 @@ def test_memory_is_given_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     simulate(monkeypatch)
     backend = Cuda()
     y = placed(backend, Tensor((8, 3)))
-    with Trial(CudaCall("work", {}, {"y": y}, {}, backend=backend)) as trial:
-        memory = weakref.ref(trial._like["y"].array.base)
+    with Trial(writing(backend, y)) as trial:
+        memory = weakref.ref(trial._like.call.y.array.base)
         assert memory() is not None
         del trial
     gc.disable()

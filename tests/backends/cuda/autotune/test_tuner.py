@@ -14,8 +14,9 @@ from osucaffe.backends.cuda import Cuda, backend
 from osucaffe.backends.cuda.autotune import timing, tuner
 from osucaffe.backends.cuda.autotune.trial import Trial
 from osucaffe.backends.cuda.autotune.tuner import Tuner, disagreeing, signature
-from osucaffe.backends.cuda.call import Candidate, CudaCall, Provider, only_unless, spares
+from osucaffe.backends.cuda.call import Candidate, Context, Provider, only_unless, spares
 from osucaffe.backends.cuda.runtime import compile
+from osucaffe.backends.primitives.recording import Primitive, Read, Write
 from osucaffe.backends.tensor import Tensor
 from osucaffe.errors import UserError
 
@@ -40,18 +41,18 @@ class Offered(Provider):
         self.built: list[str] = []
         self.made: list[str] = []
 
-    def build(self, call: CudaCall) -> None:
+    def build(self, ctx: Context) -> None:
         self.built += self.milliseconds
 
-    def build_named(self, call: CudaCall, name: str) -> None:
+    def build_named(self, ctx: Context, name: str) -> None:
         self.built.append(name)
 
     def candidates(self) -> Iterable[Candidate]:
         for name in self.milliseconds:
             yield Candidate(name, self._maker(name), self.estimates.get(name, 0.0))
 
-    def _maker(self, name: str) -> Callable[[CudaCall], Any]:
-        def make(call: CudaCall) -> Any:
+    def _maker(self, name: str) -> Callable[[Context], Any]:
+        def make(ctx: Context) -> Any:
             self.made.append(name)
             taken = self.milliseconds[name]
 
@@ -72,7 +73,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch) -> CudaCall:
+def ctx(monkeypatch: pytest.MonkeyPatch) -> Context:
     """A call on a GPU on which what runs takes the time that it says."""
     simulate(monkeypatch)
     for name in "once", "time_of":
@@ -81,107 +82,115 @@ def call(monkeypatch: pytest.MonkeyPatch) -> CudaCall:
     return new_call(with_libraries(Cuda(precision="bf16")))
 
 
-def new_call(backend: Any, rows: int = 4) -> CudaCall:
+class Work(Primitive, abstract=True):
+    """A call that does anything."""
+
+    x: Read
+    y: Write
+    axis: int
+
+
+def new_call(backend: Any, rows: int = 4) -> Context:
     x, y = Tensor((rows, 3)), Tensor((rows, 3))
-    return CudaCall("work", {"x": x}, {"y": y}, {"axis": 1}, "layer", backend=backend)
+    return Context(backend, Work(x, y, 1).changed(layer="layer"))
 
 
-def chosen(call: CudaCall, *providers: Provider) -> str:
-    return call.backend.tuner.fastest(call, providers).name
+def chosen(ctx: Context, *providers: Provider) -> str:
+    return ctx.backend.tuner.fastest(ctx, providers).name
 
 
-def test_the_fastest_is_chosen_once(call: CudaCall) -> None:
+def test_the_fastest_is_chosen_once(ctx: Context) -> None:
     first, second = Offered("a", slow=2.0, fast=0.5), Offered("b", medium=0.7)
-    assert chosen(call, first, second) == "fast"
+    assert chosen(ctx, first, second) == "fast"
     assert first.made + second.made == ["slow", "fast", "medium"]
-    assert chosen(call, first, second) == "fast"
+    assert chosen(ctx, first, second) == "fast"
     assert len(first.made + second.made) == 3
-    assert call.implementation == "a: fast"
-    call.backend.tuner = Tuner(call.backend, "none")
-    call.implementation = ""
-    assert chosen(call, Offered("a", fast=9.0, other=0.1)) == "fast"
-    assert call.implementation == "a: fast"
-    assert chosen(call, Offered("a", other=0.1)) == "other"  # that one is gone
+    assert ctx.call.implementation == "a: fast"
+    ctx.backend.tuner = Tuner(ctx.backend, "none")
+    ctx.call.implementation = ""
+    assert chosen(ctx, Offered("a", fast=9.0, other=0.1)) == "fast"
+    assert ctx.call.implementation == "a: fast"
+    assert chosen(ctx, Offered("a", other=0.1)) == "other"  # that one is gone
 
 
-def test_calls_that_differ_are_told_apart(call: CudaCall) -> None:
-    texts = {signature(call), signature(new_call(call.backend, 5))}
-    call.accumulates = frozenset(["y"])
-    texts.add(signature(call))
-    call.settings["axis"] = 0
-    texts.add(signature(call))
-    call.reads["x"] = Tensor((4, 3), "int32")
-    texts.add(signature(call))
-    call.reads["x"] = Tensor((4, 1, 3)).view((4, 3))
-    texts.add(signature(call))
+def test_calls_that_differ_are_told_apart(ctx: Context) -> None:
+    texts = {signature(ctx), signature(new_call(ctx.backend, 5))}
+    ctx.call.accumulates = frozenset(["y"])
+    texts.add(signature(ctx))
+    ctx.call.axis = 0
+    texts.add(signature(ctx))
+    ctx.call.x = Tensor((4, 3), "int32")
+    texts.add(signature(ctx))
+    ctx.call.x = Tensor((4, 1, 3)).view((4, 3))
+    texts.add(signature(ctx))
     assert len(texts) == 6
 
 
 def test_what_fails_is_dropped_with_a_debug_line(
-    call: CudaCall, caplog: pytest.LogCaptureFixture
+    ctx: Context, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     offered = Offered(broken=RuntimeError("ptxas: too many registers"), fine=1.0)
-    assert chosen(call, offered) == "fine"
+    assert chosen(ctx, offered) == "fine"
     said = [record for record in caplog.records if "left out" in record.getMessage()]
     assert [each.levelname for each in said] == ["DEBUG"]
-    assert "layer work: offered: broken is left out: ptxas" in said[0].getMessage()
+    assert "work of layer: offered: broken is left out: ptxas" in said[0].getMessage()
 
 
-def test_where_all_fail_one_message_says_why(call: CudaCall) -> None:
+def test_where_all_fail_one_message_says_why(ctx: Context) -> None:
     with pytest.raises(UserError, match=r'layer "layer": nothing .* work of \[\[4, 3\]\] .*ptxas'):
-        chosen(call, Offered(broken=RuntimeError("ptxas: too many registers")))
+        chosen(ctx, Offered(broken=RuntimeError("ptxas: too many registers")))
 
 
 @pytest.mark.parametrize("last", ["out of memory", "ptxas"])
-def test_out_of_memory_in_all_trials_is_told(call: CudaCall, last: str) -> None:
+def test_out_of_memory_in_all_trials_is_told(ctx: Context, last: str) -> None:
     failures = {
         "a": RuntimeError("cudaErrorMemoryAllocation: out of memory"),
         "b": RuntimeError(last),
     }
     with pytest.raises(RuntimeError, match="cudaErrorMemoryAllocation"):
-        chosen(call, Offered(**failures))
+        chosen(ctx, Offered(**failures))
 
 
-def test_what_need_not_be_asked_is_not(call: CudaCall) -> None:
+def test_what_need_not_be_asked_is_not(ctx: Context) -> None:
     good = Offered("good", fast=0.5)
     spared = Offered("spared", unless=0.6, faster=0.1)
-    assert chosen(call, good, spared, *spares([Offered("spare", fastest=0.01)])) == "fast"
+    assert chosen(ctx, good, spared, *spares([Offered("spare", fastest=0.01)])) == "fast"
     assert spared.made == []
-    again = new_call(call.backend, 9)
+    again = new_call(ctx.backend, 9)
     assert chosen(again, Offered("slow", slow=0.7), spared) == "faster"
     failing = Offered("bad", broken=RuntimeError("no"))
     spare = spares([Offered("spare", last=9.0)])
-    assert chosen(new_call(call.backend, 7), failing, *spare) == "last"
+    assert chosen(new_call(ctx.backend, 7), failing, *spare) == "last"
 
 
-def test_what_is_not_promising_is_not_timed(call: CudaCall) -> None:
+def test_what_is_not_promising_is_not_timed(ctx: Context) -> None:
     estimated = Offered("own", estimates={"a": 0.4, "b": 0.6}, a=0.45, b=0.1)
-    assert chosen(call, Offered("library", plan=0.5), estimated) == "a"
+    assert chosen(ctx, Offered("library", plan=0.5), estimated) == "a"
     assert estimated.made == ["a"]
 
 
-def test_candidates_are_built_when_the_call_is_known(call: CudaCall) -> None:
-    tuner = call.backend.tuner
+def test_candidates_are_built_when_the_call_is_known(ctx: Context) -> None:
+    tuner = ctx.backend.tuner
     eager, lazy = Offered("eager", a=1.0, b=2.0), Offered("lazy", eager=False, c=3.0)
-    pending = tuner.begin(call, [eager, lazy])
+    pending = tuner.begin(ctx, [eager, lazy])
     assert eager.built == ["a", "b"]
     assert lazy.built == []
-    tuner.begin(new_call(call.backend), [eager, lazy])  # one like it
+    tuner.begin(new_call(ctx.backend), [eager, lazy])  # one like it
     assert eager.built == ["a", "b"]
     pending.step()
-    call.backend.tuner = Tuner(call.backend, "none")
+    ctx.backend.tuner = Tuner(ctx.backend, "none")
     known = Offered("eager", a=1.0, b=2.0)
-    call.backend.tuner.begin(call, [known, lazy])
+    ctx.backend.tuner.begin(ctx, [known, lazy])
     assert known.built == ["a"]
 
 
 def test_the_user_is_told_once_why_he_waits(
-    call: CudaCall, caplog: pytest.LogCaptureFixture, folder: Path
+    ctx: Context, caplog: pytest.LogCaptureFixture, folder: Path
 ) -> None:
     caplog.set_level(logging.INFO)
     for rows in 4, 5:
-        chosen(new_call(call.backend, rows), Offered(a=1.0))
+        chosen(new_call(ctx.backend, rows), Offered(a=1.0))
     [said] = [each.getMessage() for each in caplog.records]
     assert str(folder) in said
 
@@ -217,7 +226,7 @@ def test_configurations_of_one_kernel_have_one_voice() -> None:
 
 @pytest.mark.parametrize("spare", [True, False])
 def test_what_a_library_says_is_heard_though_it_need_not_be_asked(
-    spare: bool, call: CudaCall, monkeypatch: pytest.MonkeyPatch
+    spare: bool, ctx: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where all configurations of our kernel are wrong in the same way; of the library, one of its
     candidates runs. Where they are right, the fastest is chosen as it was."""
@@ -226,32 +235,32 @@ def test_what_a_library_says_is_heard_though_it_need_not_be_asked(
     providers = spares([library]) if spare else only_unless(5.0, [library])
     says = {"plan": values(1.0)} | dict.fromkeys("abc", values(3.0))
     monkeypatch.setattr(Trial, "samples", lambda self: says[(library.made or own.made)[-1]])
-    assert chosen(call, own, *providers) == "plan"
+    assert chosen(ctx, own, *providers) == "plan"
     assert library.made == ["plan"]
     own.made, library.made = [], []
     says |= dict.fromkeys("abc", values(1.0))
-    assert chosen(new_call(call.backend, 7), own, *providers) == "a"
+    assert chosen(new_call(ctx.backend, 7), own, *providers) == "a"
     assert library.made == ["plan"]
 
 
 def test_what_disagrees_is_dropped(
-    call: CudaCall, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ctx: Context, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     offered = Offered("own", right=0.3, wrong=0.1, fine=0.5)
     found = {"right": values(1.0), "wrong": values(3.0), "fine": values(1.001)}
     monkeypatch.setattr(Trial, "samples", lambda self: found[offered.made[-1]])
-    assert chosen(call, offered) == "right"
+    assert chosen(ctx, offered) == "right"
     assert any(
         "own: wrong is left out: it does not agree" in each.message for each in caplog.records
     )
 
 
-def test_a_library_is_not_asked_to_the_end_where_each_takes_long(call: CudaCall) -> None:
+def test_a_library_is_not_asked_to_the_end_where_each_takes_long(ctx: Context) -> None:
     names = [f"p{i}" for i in range(tuner.PATIENCE + 4)]
     heavy = Offered("a", **dict.fromkeys(names, 2.0) | {"p0": 1.0})
     light = Offered("b", **dict.fromkeys(names, timing.BRIEF))
-    assert chosen(call, heavy, light) == "p0"
+    assert chosen(ctx, heavy, light) == "p0"
     assert heavy.made == names[: tuner.PATIENCE + 1]
     assert light.made == names
 

@@ -187,9 +187,9 @@ def run(
             found[name] = Output(layer.x)
             runner.record(PRIMITIVES["data"], {"dy": dy, "w": w, "dx": found[name]}, window)
             if masks and name != "dx":
-                runner.calls[-1].reads["relu_output"] = runner.tensor(relu_output)
+                runner.calls[-1].relu_output = runner.tensor(relu_output)
             if masks and name == "added":
-                runner.calls[-1].reads["addend"] = runner.tensor(addend)
+                runner.calls[-1].addend = runner.tensor(addend)
     if "filter" in operations:
         added = {"dw": before * 10} | ({} if integers else {"db": b * 10})
         found |= {name: Output(values.shape) for name, values in added.items()}

@@ -5,12 +5,11 @@ from __future__ import annotations
 import ctypes
 import math
 import shutil
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +24,7 @@ from osucaffe.backends.cuda.convolution.implicit_gemm import (
 from osucaffe.backends.cuda.convolution.operands import Operands
 from osucaffe.backends.cuda.layout import from_bfloat16, to_bfloat16
 from osucaffe.backends.cuda.runtime import device
+from osucaffe.backends.primitives.products import Convolution, ConvolutionBackwardData
 from osucaffe.backends.tensor import Tensor
 
 from ..devices import H200
@@ -191,18 +191,15 @@ def run(
     monkeypatch.setattr(device, "current", lambda: H200)
     sizes: list[int] = []
 
-    class Call(dict[str, Any]):
-        backend = SimpleNamespace(properties=H200)
+    def temporary(shape: Any) -> Tensor:
+        sizes.append(shape[0])
+        return Tensor(shape)
 
-        def temporary(self, shape: Any) -> Tensor:
-            sizes.append(shape[0])
-            return Tensor(shape)
-
-    call: Any = Call(sums=None)
-    nothing: Any = None
+    gpu, nothing = SimpleNamespace(properties=H200), None
+    ctx: Any = SimpleNamespace(backend=gpu, temporary=temporary, call=SimpleNamespace(sums=nothing))
     operands = Operands(Tensor(found.x), Tensor(layer.w), *[nothing] * 4, slope)
     monkeypatch.setattr(Operands, "of", lambda _: operands)
-    found.step(config, call)
+    found.step(config, ctx)
     (_, grid, arguments), named = launched[-1]
     assert named["shared"] <= 16 << 14  # what there is on the CPU
     x_memory, w_memory = memory(x, found.dtype), memory(w, found.dtype)
@@ -274,9 +271,13 @@ def test_what_is_offered_is_possible(written: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(implicit_gemm, "LEAST_WORK", 0)
     [layer] = ODD_EIGHTS.values()
 
-    class Call(defaultdict[str, None]):
-        backend = SimpleNamespace(properties=H200, precision="bf16")
-        writes: ClassVar = (written,)
-
-    call: Any = Call(lambda: None)
-    assert len(implicit_gemm.implicit_gemm(call, layer.problem)) == (written == "y")
+    x, w, y = (Tensor(each) for each in (layer.problem.x, layer.problem.w, layer.problem.y))
+    stride, pad, dilation = layer.problem.window
+    window: dict[str, Any] = {"stride": stride, "pad": pad, "dilation": dilation, "group": 1}
+    call = Convolution(x, w, None, y, **window)
+    if written == "dx":
+        call = ConvolutionBackwardData(y, w, x, **window)
+    ctx: Any = SimpleNamespace(
+        backend=SimpleNamespace(properties=H200, precision="bf16"), call=call
+    )
+    assert len(implicit_gemm.implicit_gemm(ctx, layer.problem)) == (written == "y")

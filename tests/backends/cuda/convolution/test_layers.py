@@ -71,13 +71,13 @@ class Every:
         self.names: list[str] = []
         monkeypatch.setattr(Tuner, "fastest", self._fastest)
 
-    def _fastest(self, call: Any, offered: Any) -> Any:
+    def _fastest(self, ctx: Any, offered: Any) -> Any:
         found = [(each.name, one) for each in offered for one in each.candidates()]
         own = [one for one in found if one[0] not in LIBRARIES]
         found = own if self._own and own else found
         self.count = max(self.count, len(found))
         name, one = found[self.number % len(found)]
-        self.names.append(f"{call.name} by {name}: {one.name}")
+        self.names.append(f"{ctx.call.name} by {name}: {one.name}")
         return one
 
 

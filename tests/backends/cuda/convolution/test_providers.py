@@ -55,7 +55,7 @@ def test_kernels_that_mask_compile(backend: Cuda) -> None:
     (case, *_) = [case for case in CASES if case.name == "convolution_backward_data"]
     runner = Runner(backend)
     runner.record(case.name, case.tensors, case.settings)
-    runner.calls[-1].reads["relu_output"] = runner.calls[-1].writes["dx"]
+    runner.calls[-1].relu_output = runner.calls[-1].dx
     runner.prepare()()
     assert runner.calls[-1].implementation.startswith(("cudnn", "small_", "implicit_gemm"))
 
@@ -83,7 +83,7 @@ def test_what_is_searched_for(
     tensors = {"dy": np.zeros((2, 16, 8, 8)), "w": filters, "dx": Output((2, 16, 8, 8))}
     window = {"stride": [1, 1], "pad": [kernel // 2] * 2, "dilation": [1, 1], "group": 1}
     runner.record("convolution_backward_data", tensors, window)
-    runner.calls[-1].reads["relu_output"] = runner.tensor(Output((2, 16, 8, 8)))
+    runner.calls[-1].relu_output = runner.tensor(Output((2, 16, 8, 8)))
     runner.prepare()
     asked = [*dict.fromkeys(each.relu is not None for each in cudnn.asked)]
     assert asked == searched

@@ -44,7 +44,7 @@ def run(backend: Any, layer: Layer) -> tuple[np.ndarray, list[np.ndarray]]:
     sums = Tensor(channels, flexible=True)
     spec = Output(channels)
     runner.tensors[id(spec)] = spec, sums
-    runner.calls[0].writes["sums"] = runner.calls[1].reads["sums"] = sums
+    runner.calls[0].sums = runner.calls[1].sums = sums
     runner.prepare()()
     return runner.read(y), [runner.read(each) for each in (mean, rate, *past)]
 

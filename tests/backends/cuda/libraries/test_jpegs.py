@@ -60,9 +60,9 @@ def crops(net: Net, batches: int = 3) -> list[np.ndarray]:
     found = []
     for _ in range(batches):
         net.forward()
-        x, table = (net.backend.read(call.reads[name]) for name in ("x", "table"))
-        out = np.empty(call.writes["y"].shape, np.float32)
-        images = x.transpose(0, 3, 1, 2) if call.settings["interleaved"] else x
+        x, table = (net.backend.read(getattr(call, name)) for name in ("x", "table"))
+        out = np.empty(call.y.shape, np.float32)
+        images = x.transpose(0, 3, 1, 2) if call.interleaved else x
         for image, choice, crop in zip(images, table.tolist(), out, strict=True):
             transform_record(image, crop, tuple(choice), mean=None, scale=1)
         found += [out, net.read("label")]

@@ -160,7 +160,8 @@ def test_gradients_of_pooling_add_and_mask(
         runner.record(f"{kind}_pooling_backward", tensors, settings)
         if backend.name == "cuda":
             more = {"addend": addend, "relu_output": mask}
-            runner.calls[-1].reads.update({name: runner.tensor(more[name]) for name in given})
+            for name in given:
+                setattr(runner.calls[-1], name, runner.tensor(more[name]))
         runner.prepare()()
         results.append(runner.read(dx))
         outputs += [runner.read(y)] if kind == "max" else []

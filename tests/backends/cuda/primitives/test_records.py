@@ -56,7 +56,7 @@ def test_bytes_are_uploaded(precision: str, dtype: str, monkeypatch: pytest.Monk
         for net in nets:
             net.forward()
             call = next(call for call in net.programs[0] if call.name == "transform")
-            fed.append([net.backend.read(call.reads[name]) for name in ("x", "table")])
+            fed.append([net.backend.read(getattr(call, name)) for name in ("x", "table")])
         assert [array.dtype.name for array in fed[0]] == ["uint8", "int32"]
         np.testing.assert_equal(*fed)
     data = nets[0].blobs["data"].data

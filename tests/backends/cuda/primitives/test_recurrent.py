@@ -27,9 +27,9 @@ class Forced:
         self.found = 0
         chosen = Tuner.fastest
 
-        def fastest(tuner: Tuner, call: Any, providers: Any) -> Any:
-            if not call.name.startswith("recurrent") or " " in call.name:
-                return chosen(tuner, call, providers)
+        def fastest(tuner: Tuner, ctx: Any, providers: Any) -> Any:
+            if not ctx.call.name.startswith("recurrent"):
+                return chosen(tuner, ctx, providers)
             candidates = [*providers[0].candidates()]
             self.found = len(candidates)
             return candidates[number % len(candidates)]

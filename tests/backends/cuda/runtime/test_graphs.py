@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 from osucaffe.backends.cuda.runtime.graphs import arrange
-from osucaffe.backends.tensor import Call
+from osucaffe.graph.capture import Mark
 
 
 class Stream:
@@ -48,7 +49,8 @@ class Backend:
         """What becomes of calls, each with its overlap, and whether it is held."""
         prepared = []
         for name, overlap, held in calls:
-            call = Call(name, {}, {}, {"overlap": name == "mark"}, overlap=overlap, held=held)
+            call = Mark()
+            call.overlap, call.held = sys.maxsize if name == "mark" else overlap, held
             step = lambda name=name: self.done.append(f"{self.current.name}: {name}")  # noqa: E731
             prepared.append((call, step))
         for step in arrange(self, prepared):  # type: ignore[arg-type]
