@@ -133,6 +133,14 @@ def _positive_unitball(filler, shape, draws, where):  # type: ignore[no-untyped-
     return values
 
 
+def _gaussian_unitball(filler, shape, draws, where):  # type: ignore[no-untyped-def]
+    """NormFace: normal, then the values of each first index scaled to length 1."""
+    values = draws.normal(0, 1, shape)
+    rows = values.reshape(_outputs(shape, "gaussian_unitball", where), -1)
+    rows /= np.sqrt((rows * rows).sum(axis=1, keepdims=True) + 1e-12)
+    return values
+
+
 def _bilinear(filler, shape, draws, where):  # type: ignore[no-untyped-def]
     """The kernel of bilinear upsampling, for Deconvolution."""
     if len(shape) != 4 or shape[2] != shape[3]:
@@ -150,5 +158,6 @@ _FILLERS: dict[str, Callable[..., np.ndarray]] = {
     "xavier": _xavier,
     "msra": _msra,
     "positive_unitball": _positive_unitball,
+    "gaussian_unitball": _gaussian_unitball,
     "bilinear": _bilinear,
 }

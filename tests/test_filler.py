@@ -32,6 +32,9 @@ def test_constants_and_distributions():
     ball = values('type: "positive_unitball"')
     assert ball.min() >= 0
     np.testing.assert_allclose(ball.reshape(200, -1).sum(axis=1), 1, rtol=1e-4)
+    rows = values('type: "gaussian_unitball"').reshape(200, -1)
+    np.testing.assert_allclose((rows * rows).sum(axis=1), 1, rtol=1e-5)
+    assert abs(rows.mean()) < 0.01
 
 
 def test_numbers_do_not_depend_on_the_number_of_cores(monkeypatch):

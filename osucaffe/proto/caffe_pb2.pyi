@@ -177,7 +177,7 @@ class FillerParameter(_message.Message):
     def __init__(self, type: _Optional[str] = ..., value: _Optional[float] = ..., min: _Optional[float] = ..., max: _Optional[float] = ..., mean: _Optional[float] = ..., std: _Optional[float] = ..., sparse: _Optional[int] = ..., variance_norm: _Optional[_Union[FillerParameter.VarianceNorm, str]] = ...) -> None: ...
 
 class NetParameter(_message.Message):
-    __slots__ = ("name", "input", "input_shape", "input_dim", "force_backward", "state", "debug_info", "layer", "layers", "default_forward_type", "default_backward_type", "default_forward_math", "default_backward_math", "global_grad_scale", "global_grad_scale_adaptive", "eltwise_mem_sharing", "reduce_buckets", "default_conv_algos_override", "default_cudnn_math_override", "bn_stats_batch_size")
+    __slots__ = ("name", "input", "input_shape", "input_dim", "force_backward", "state", "debug_info", "layer", "layers", "default_forward_type", "default_backward_type", "default_forward_math", "default_backward_math", "global_grad_scale", "global_grad_scale_adaptive", "eltwise_mem_sharing", "reduce_buckets", "default_conv_algos_override", "default_cudnn_math_override", "bn_stats_batch_size", "multinode")
     NAME_FIELD_NUMBER: _ClassVar[int]
     INPUT_FIELD_NUMBER: _ClassVar[int]
     INPUT_SHAPE_FIELD_NUMBER: _ClassVar[int]
@@ -198,6 +198,7 @@ class NetParameter(_message.Message):
     DEFAULT_CONV_ALGOS_OVERRIDE_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_CUDNN_MATH_OVERRIDE_FIELD_NUMBER: _ClassVar[int]
     BN_STATS_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    MULTINODE_FIELD_NUMBER: _ClassVar[int]
     name: str
     input: _containers.RepeatedScalarFieldContainer[str]
     input_shape: _containers.RepeatedCompositeFieldContainer[BlobShape]
@@ -218,7 +219,8 @@ class NetParameter(_message.Message):
     default_conv_algos_override: str
     default_cudnn_math_override: int
     bn_stats_batch_size: int
-    def __init__(self, name: _Optional[str] = ..., input: _Optional[_Iterable[str]] = ..., input_shape: _Optional[_Iterable[_Union[BlobShape, _Mapping]]] = ..., input_dim: _Optional[_Iterable[int]] = ..., force_backward: bool = ..., state: _Optional[_Union[NetState, _Mapping]] = ..., debug_info: bool = ..., layer: _Optional[_Iterable[_Union[LayerParameter, _Mapping]]] = ..., layers: _Optional[_Iterable[_Union[V1LayerParameter, _Mapping]]] = ..., default_forward_type: _Optional[_Union[Type, str]] = ..., default_backward_type: _Optional[_Union[Type, str]] = ..., default_forward_math: _Optional[_Union[Type, str]] = ..., default_backward_math: _Optional[_Union[Type, str]] = ..., global_grad_scale: _Optional[float] = ..., global_grad_scale_adaptive: bool = ..., eltwise_mem_sharing: bool = ..., reduce_buckets: _Optional[int] = ..., default_conv_algos_override: _Optional[str] = ..., default_cudnn_math_override: _Optional[int] = ..., bn_stats_batch_size: _Optional[int] = ...) -> None: ...
+    multinode: MultinodeParameter
+    def __init__(self, name: _Optional[str] = ..., input: _Optional[_Iterable[str]] = ..., input_shape: _Optional[_Iterable[_Union[BlobShape, _Mapping]]] = ..., input_dim: _Optional[_Iterable[int]] = ..., force_backward: bool = ..., state: _Optional[_Union[NetState, _Mapping]] = ..., debug_info: bool = ..., layer: _Optional[_Iterable[_Union[LayerParameter, _Mapping]]] = ..., layers: _Optional[_Iterable[_Union[V1LayerParameter, _Mapping]]] = ..., default_forward_type: _Optional[_Union[Type, str]] = ..., default_backward_type: _Optional[_Union[Type, str]] = ..., default_forward_math: _Optional[_Union[Type, str]] = ..., default_backward_math: _Optional[_Union[Type, str]] = ..., global_grad_scale: _Optional[float] = ..., global_grad_scale_adaptive: bool = ..., eltwise_mem_sharing: bool = ..., reduce_buckets: _Optional[int] = ..., default_conv_algos_override: _Optional[str] = ..., default_cudnn_math_override: _Optional[int] = ..., bn_stats_batch_size: _Optional[int] = ..., multinode: _Optional[_Union[MultinodeParameter, _Mapping]] = ...) -> None: ...
 
 class LayerWeights(_message.Message):
     __slots__ = ("name", "type", "blobs", "top", "include", "transform_param", "image_data_param")
@@ -273,7 +275,7 @@ class NetWeights(_message.Message):
     def __init__(self, name: _Optional[str] = ..., layer: _Optional[_Iterable[_Union[LayerWeights, _Mapping]]] = ..., layers: _Optional[_Iterable[_Union[V1LayerWeights, _Mapping]]] = ...) -> None: ...
 
 class SolverParameter(_message.Message):
-    __slots__ = ("net", "net_param", "train_net", "test_net", "train_net_param", "test_net_param", "train_state", "test_state", "test_iter", "test_interval", "test_compute_loss", "test_initialization", "base_lr", "display", "average_loss", "max_iter", "iter_size", "lr_policy", "gamma", "power", "momentum", "weight_decay", "regularization_type", "stepsize", "stepvalue", "clip_gradients", "snapshot", "snapshot_prefix", "snapshot_diff", "snapshot_format", "solver_mode", "device_id", "random_seed", "type", "delta", "momentum2", "rms_decay", "debug_info", "snapshot_after_train", "solver_type", "layer_wise_reduce", "weights", "eval_type", "ap_version", "show_per_class_result", "plateau_winsize", "min_lr", "rampup_interval", "rampup_lr", "momentum_policy", "max_momentum", "momentum_power", "weight_decay_policy", "max_weight_decay", "weight_decay_power", "larc", "larc_policy", "larc_eta", "larc_turbo", "test_and_snapshot_last_epochs", "solver_data_type", "store_blobs_in_old_format", "per_parameter_reduce", "warmup_iter", "warmup_start_lr", "local_lr_auto", "local_gw_ratio", "stagelr", "stageiter", "richness", "monitor_test", "monitor_test_id", "max_steps_without_improvement", "max_periods_without_improvement", "min_iters_per_period", "max_nonfinite_test_loss")
+    __slots__ = ("net", "net_param", "train_net", "test_net", "train_net_param", "test_net_param", "train_state", "test_state", "test_iter", "test_interval", "test_compute_loss", "test_initialization", "base_lr", "display", "average_loss", "max_iter", "iter_size", "lr_policy", "gamma", "power", "momentum", "weight_decay", "regularization_type", "stepsize", "stepvalue", "clip_gradients", "snapshot", "snapshot_prefix", "snapshot_diff", "snapshot_format", "solver_mode", "device_id", "random_seed", "type", "delta", "momentum2", "rms_decay", "debug_info", "snapshot_after_train", "solver_type", "layer_wise_reduce", "weights", "eval_type", "ap_version", "show_per_class_result", "plateau_winsize", "min_lr", "rampup_interval", "rampup_lr", "momentum_policy", "max_momentum", "momentum_power", "weight_decay_policy", "max_weight_decay", "weight_decay_power", "larc", "larc_policy", "larc_eta", "larc_turbo", "test_and_snapshot_last_epochs", "solver_data_type", "store_blobs_in_old_format", "per_parameter_reduce", "warmup_iter", "warmup_start_lr", "local_lr_auto", "local_gw_ratio", "stagelr", "stageiter", "richness", "monitor_test", "monitor_test_id", "max_steps_without_improvement", "max_periods_without_improvement", "min_iters_per_period", "max_nonfinite_test_loss", "test_offset")
     class SnapshotFormat(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         HDF5: _ClassVar[SolverParameter.SnapshotFormat]
@@ -376,6 +378,7 @@ class SolverParameter(_message.Message):
     MAX_PERIODS_WITHOUT_IMPROVEMENT_FIELD_NUMBER: _ClassVar[int]
     MIN_ITERS_PER_PERIOD_FIELD_NUMBER: _ClassVar[int]
     MAX_NONFINITE_TEST_LOSS_FIELD_NUMBER: _ClassVar[int]
+    TEST_OFFSET_FIELD_NUMBER: _ClassVar[int]
     net: str
     net_param: NetParameter
     train_net: str
@@ -452,7 +455,8 @@ class SolverParameter(_message.Message):
     max_periods_without_improvement: int
     min_iters_per_period: _containers.RepeatedScalarFieldContainer[int]
     max_nonfinite_test_loss: int
-    def __init__(self, net: _Optional[str] = ..., net_param: _Optional[_Union[NetParameter, _Mapping]] = ..., train_net: _Optional[str] = ..., test_net: _Optional[_Iterable[str]] = ..., train_net_param: _Optional[_Union[NetParameter, _Mapping]] = ..., test_net_param: _Optional[_Iterable[_Union[NetParameter, _Mapping]]] = ..., train_state: _Optional[_Union[NetState, _Mapping]] = ..., test_state: _Optional[_Iterable[_Union[NetState, _Mapping]]] = ..., test_iter: _Optional[_Iterable[int]] = ..., test_interval: _Optional[int] = ..., test_compute_loss: bool = ..., test_initialization: bool = ..., base_lr: _Optional[float] = ..., display: _Optional[int] = ..., average_loss: _Optional[int] = ..., max_iter: _Optional[int] = ..., iter_size: _Optional[int] = ..., lr_policy: _Optional[str] = ..., gamma: _Optional[float] = ..., power: _Optional[float] = ..., momentum: _Optional[float] = ..., weight_decay: _Optional[float] = ..., regularization_type: _Optional[str] = ..., stepsize: _Optional[int] = ..., stepvalue: _Optional[_Iterable[int]] = ..., clip_gradients: _Optional[float] = ..., snapshot: _Optional[int] = ..., snapshot_prefix: _Optional[str] = ..., snapshot_diff: bool = ..., snapshot_format: _Optional[_Union[SolverParameter.SnapshotFormat, str]] = ..., solver_mode: _Optional[_Union[SolverParameter.SolverMode, str]] = ..., device_id: _Optional[int] = ..., random_seed: _Optional[int] = ..., type: _Optional[str] = ..., delta: _Optional[float] = ..., momentum2: _Optional[float] = ..., rms_decay: _Optional[float] = ..., debug_info: bool = ..., snapshot_after_train: bool = ..., solver_type: _Optional[_Union[SolverParameter.SolverType, str]] = ..., layer_wise_reduce: bool = ..., weights: _Optional[_Iterable[str]] = ..., eval_type: _Optional[str] = ..., ap_version: _Optional[str] = ..., show_per_class_result: bool = ..., plateau_winsize: _Optional[_Iterable[int]] = ..., min_lr: _Optional[float] = ..., rampup_interval: _Optional[int] = ..., rampup_lr: _Optional[float] = ..., momentum_policy: _Optional[str] = ..., max_momentum: _Optional[float] = ..., momentum_power: _Optional[float] = ..., weight_decay_policy: _Optional[str] = ..., max_weight_decay: _Optional[float] = ..., weight_decay_power: _Optional[float] = ..., larc: bool = ..., larc_policy: _Optional[str] = ..., larc_eta: _Optional[float] = ..., larc_turbo: bool = ..., test_and_snapshot_last_epochs: _Optional[int] = ..., solver_data_type: _Optional[_Union[Type, str]] = ..., store_blobs_in_old_format: bool = ..., per_parameter_reduce: bool = ..., warmup_iter: _Optional[int] = ..., warmup_start_lr: _Optional[float] = ..., local_lr_auto: bool = ..., local_gw_ratio: _Optional[float] = ..., stagelr: _Optional[_Iterable[float]] = ..., stageiter: _Optional[_Iterable[int]] = ..., richness: _Optional[int] = ..., monitor_test: bool = ..., monitor_test_id: _Optional[int] = ..., max_steps_without_improvement: _Optional[int] = ..., max_periods_without_improvement: _Optional[int] = ..., min_iters_per_period: _Optional[_Iterable[int]] = ..., max_nonfinite_test_loss: _Optional[int] = ...) -> None: ...
+    test_offset: int
+    def __init__(self, net: _Optional[str] = ..., net_param: _Optional[_Union[NetParameter, _Mapping]] = ..., train_net: _Optional[str] = ..., test_net: _Optional[_Iterable[str]] = ..., train_net_param: _Optional[_Union[NetParameter, _Mapping]] = ..., test_net_param: _Optional[_Iterable[_Union[NetParameter, _Mapping]]] = ..., train_state: _Optional[_Union[NetState, _Mapping]] = ..., test_state: _Optional[_Iterable[_Union[NetState, _Mapping]]] = ..., test_iter: _Optional[_Iterable[int]] = ..., test_interval: _Optional[int] = ..., test_compute_loss: bool = ..., test_initialization: bool = ..., base_lr: _Optional[float] = ..., display: _Optional[int] = ..., average_loss: _Optional[int] = ..., max_iter: _Optional[int] = ..., iter_size: _Optional[int] = ..., lr_policy: _Optional[str] = ..., gamma: _Optional[float] = ..., power: _Optional[float] = ..., momentum: _Optional[float] = ..., weight_decay: _Optional[float] = ..., regularization_type: _Optional[str] = ..., stepsize: _Optional[int] = ..., stepvalue: _Optional[_Iterable[int]] = ..., clip_gradients: _Optional[float] = ..., snapshot: _Optional[int] = ..., snapshot_prefix: _Optional[str] = ..., snapshot_diff: bool = ..., snapshot_format: _Optional[_Union[SolverParameter.SnapshotFormat, str]] = ..., solver_mode: _Optional[_Union[SolverParameter.SolverMode, str]] = ..., device_id: _Optional[int] = ..., random_seed: _Optional[int] = ..., type: _Optional[str] = ..., delta: _Optional[float] = ..., momentum2: _Optional[float] = ..., rms_decay: _Optional[float] = ..., debug_info: bool = ..., snapshot_after_train: bool = ..., solver_type: _Optional[_Union[SolverParameter.SolverType, str]] = ..., layer_wise_reduce: bool = ..., weights: _Optional[_Iterable[str]] = ..., eval_type: _Optional[str] = ..., ap_version: _Optional[str] = ..., show_per_class_result: bool = ..., plateau_winsize: _Optional[_Iterable[int]] = ..., min_lr: _Optional[float] = ..., rampup_interval: _Optional[int] = ..., rampup_lr: _Optional[float] = ..., momentum_policy: _Optional[str] = ..., max_momentum: _Optional[float] = ..., momentum_power: _Optional[float] = ..., weight_decay_policy: _Optional[str] = ..., max_weight_decay: _Optional[float] = ..., weight_decay_power: _Optional[float] = ..., larc: bool = ..., larc_policy: _Optional[str] = ..., larc_eta: _Optional[float] = ..., larc_turbo: bool = ..., test_and_snapshot_last_epochs: _Optional[int] = ..., solver_data_type: _Optional[_Union[Type, str]] = ..., store_blobs_in_old_format: bool = ..., per_parameter_reduce: bool = ..., warmup_iter: _Optional[int] = ..., warmup_start_lr: _Optional[float] = ..., local_lr_auto: bool = ..., local_gw_ratio: _Optional[float] = ..., stagelr: _Optional[_Iterable[float]] = ..., stageiter: _Optional[_Iterable[int]] = ..., richness: _Optional[int] = ..., monitor_test: bool = ..., monitor_test_id: _Optional[int] = ..., max_steps_without_improvement: _Optional[int] = ..., max_periods_without_improvement: _Optional[int] = ..., min_iters_per_period: _Optional[_Iterable[int]] = ..., max_nonfinite_test_loss: _Optional[int] = ..., test_offset: _Optional[int] = ...) -> None: ...
 
 class SolverState(_message.Message):
     __slots__ = ("iter", "learned_net", "history", "current_step", "osucaffe", "model_checksum", "exchange")
@@ -523,7 +527,7 @@ class ParamSpec(_message.Message):
     def __init__(self, name: _Optional[str] = ..., share_mode: _Optional[_Union[ParamSpec.DimCheckMode, str]] = ..., lr_mult: _Optional[float] = ..., decay_mult: _Optional[float] = ...) -> None: ...
 
 class LayerParameter(_message.Message):
-    __slots__ = ("name", "type", "bottom", "top", "phase", "loss_weight", "param", "blobs", "propagate_down", "include", "exclude", "transform_param", "loss_param", "accuracy_param", "argmax_param", "batch_norm_param", "bias_param", "clip_param", "concat_param", "contrastive_loss_param", "convolution_param", "crop_param", "data_param", "dropout_param", "dummy_data_param", "eltwise_param", "elu_param", "embed_param", "exp_param", "flatten_param", "hdf5_data_param", "hdf5_output_param", "hinge_loss_param", "image_data_param", "infogain_loss_param", "inner_product_param", "input_param", "log_param", "lrn_param", "memory_data_param", "mvn_param", "parameter_param", "pooling_param", "power_param", "prelu_param", "python_param", "recurrent_param", "reduction_param", "relu_param", "reshape_param", "scale_param", "sigmoid_param", "softmax_param", "spp_param", "slice_param", "swish_param", "tanh_param", "threshold_param", "tile_param", "window_data_param", "forward_type", "backward_type", "forward_math", "backward_math", "layer_norm_param", "pixel_shuffle_param", "patch_data_param", "annotated_data_param", "detection_evaluate_param", "detection_output_param", "multibox_loss_param", "norm_param", "permute_param", "prior_box_param", "box_annotator_ohem_param", "mask_resize_param", "proposal_param", "psroi_pooling_param", "roi_pooling_param", "roi_warping_param", "smooth_l1_loss_param", "bn_param", "dense_image_data_param", "interp_param", "mat_write_param", "multi_stage_meanfield_param", "seg_accuracy_param", "upsample_param", "focal_loss_param", "relu6_param", "shuffle_channel_param", "center_loss_param", "channel_scale_param", "flip_param", "general_contrastive_loss_param", "general_triplet_loss_param", "inner_distance_param", "label_specific_add_param", "label_specific_rescale_param", "margin_inner_product_param", "noise_param", "normalize_param", "convolution3d_param", "pooling3d_param", "seg_data_param", "video_data_param", "detectnet_augmentation_param", "detectnet_groundtruth_param", "eval_detection_param", "region_loss_param", "reorg_param", "segmentation_evaluate_param", "yolov3_param", "yolov3_detection_output_param", "bbox_reg_param", "box_group_output_param", "box_output_param", "decode_bbox_param", "detection_accuracy_param", "detection_data_param", "detection_group_accuracy_param", "detection_group_loss_param", "detection_loss_param", "eval_data_param", "frcnn_output_param", "hard_mining_param", "image_gt_data_param", "proposal_target_param", "scale_route_param", "lstm_param", "cpm_transform_param", "engine", "cudnn_math_override", "debug", "selu_param", "selu_dropout_param", "crop_center_param", "image_float_data_param", "weight_euclidean_loss_param")
+    __slots__ = ("name", "type", "bottom", "top", "phase", "loss_weight", "param", "blobs", "propagate_down", "include", "exclude", "transform_param", "loss_param", "accuracy_param", "argmax_param", "batch_norm_param", "bias_param", "clip_param", "concat_param", "contrastive_loss_param", "convolution_param", "crop_param", "data_param", "dropout_param", "dummy_data_param", "eltwise_param", "elu_param", "embed_param", "exp_param", "flatten_param", "hdf5_data_param", "hdf5_output_param", "hinge_loss_param", "image_data_param", "infogain_loss_param", "inner_product_param", "input_param", "log_param", "lrn_param", "memory_data_param", "mvn_param", "parameter_param", "pooling_param", "power_param", "prelu_param", "python_param", "recurrent_param", "reduction_param", "relu_param", "reshape_param", "scale_param", "sigmoid_param", "softmax_param", "spp_param", "slice_param", "swish_param", "tanh_param", "threshold_param", "tile_param", "window_data_param", "forward_type", "backward_type", "forward_math", "backward_math", "layer_norm_param", "pixel_shuffle_param", "patch_data_param", "annotated_data_param", "detection_evaluate_param", "detection_output_param", "multibox_loss_param", "norm_param", "permute_param", "prior_box_param", "box_annotator_ohem_param", "mask_resize_param", "proposal_param", "psroi_pooling_param", "roi_pooling_param", "roi_warping_param", "smooth_l1_loss_param", "bn_param", "dense_image_data_param", "interp_param", "mat_write_param", "multi_stage_meanfield_param", "seg_accuracy_param", "upsample_param", "focal_loss_param", "relu6_param", "shuffle_channel_param", "center_loss_param", "channel_scale_param", "flip_param", "general_contrastive_loss_param", "general_triplet_loss_param", "inner_distance_param", "label_specific_add_param", "label_specific_rescale_param", "margin_inner_product_param", "noise_param", "normalize_param", "convolution3d_param", "pooling3d_param", "seg_data_param", "video_data_param", "detectnet_augmentation_param", "detectnet_groundtruth_param", "eval_detection_param", "region_loss_param", "reorg_param", "segmentation_evaluate_param", "yolov3_param", "yolov3_detection_output_param", "bbox_reg_param", "box_group_output_param", "box_output_param", "decode_bbox_param", "detection_accuracy_param", "detection_data_param", "detection_group_accuracy_param", "detection_group_loss_param", "detection_loss_param", "eval_data_param", "frcnn_output_param", "hard_mining_param", "image_gt_data_param", "proposal_target_param", "scale_route_param", "lstm_param", "cpm_transform_param", "engine", "cudnn_math_override", "debug", "selu_param", "selu_dropout_param", "crop_center_param", "image_float_data_param", "weight_euclidean_loss_param", "quantization_param")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     BOTTOM_FIELD_NUMBER: _ClassVar[int]
@@ -663,6 +667,7 @@ class LayerParameter(_message.Message):
     CROP_CENTER_PARAM_FIELD_NUMBER: _ClassVar[int]
     IMAGE_FLOAT_DATA_PARAM_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_EUCLIDEAN_LOSS_PARAM_FIELD_NUMBER: _ClassVar[int]
+    QUANTIZATION_PARAM_FIELD_NUMBER: _ClassVar[int]
     name: str
     type: str
     bottom: _containers.RepeatedScalarFieldContainer[str]
@@ -802,7 +807,8 @@ class LayerParameter(_message.Message):
     crop_center_param: CropCenterParameter
     image_float_data_param: ImageFloatDataParameter
     weight_euclidean_loss_param: WeightEuclideanLossParameter
-    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., bottom: _Optional[_Iterable[str]] = ..., top: _Optional[_Iterable[str]] = ..., phase: _Optional[_Union[Phase, str]] = ..., loss_weight: _Optional[_Iterable[float]] = ..., param: _Optional[_Iterable[_Union[ParamSpec, _Mapping]]] = ..., blobs: _Optional[_Iterable[_Union[BlobProto, _Mapping]]] = ..., propagate_down: _Optional[_Iterable[bool]] = ..., include: _Optional[_Iterable[_Union[NetStateRule, _Mapping]]] = ..., exclude: _Optional[_Iterable[_Union[NetStateRule, _Mapping]]] = ..., transform_param: _Optional[_Union[TransformationParameter, _Mapping]] = ..., loss_param: _Optional[_Union[LossParameter, _Mapping]] = ..., accuracy_param: _Optional[_Union[AccuracyParameter, _Mapping]] = ..., argmax_param: _Optional[_Union[ArgMaxParameter, _Mapping]] = ..., batch_norm_param: _Optional[_Union[BatchNormParameter, _Mapping]] = ..., bias_param: _Optional[_Union[BiasParameter, _Mapping]] = ..., clip_param: _Optional[_Union[ClipParameter, _Mapping]] = ..., concat_param: _Optional[_Union[ConcatParameter, _Mapping]] = ..., contrastive_loss_param: _Optional[_Union[ContrastiveLossParameter, _Mapping]] = ..., convolution_param: _Optional[_Union[ConvolutionParameter, _Mapping]] = ..., crop_param: _Optional[_Union[CropParameter, _Mapping]] = ..., data_param: _Optional[_Union[DataParameter, _Mapping]] = ..., dropout_param: _Optional[_Union[DropoutParameter, _Mapping]] = ..., dummy_data_param: _Optional[_Union[DummyDataParameter, _Mapping]] = ..., eltwise_param: _Optional[_Union[EltwiseParameter, _Mapping]] = ..., elu_param: _Optional[_Union[ELUParameter, _Mapping]] = ..., embed_param: _Optional[_Union[EmbedParameter, _Mapping]] = ..., exp_param: _Optional[_Union[ExpParameter, _Mapping]] = ..., flatten_param: _Optional[_Union[FlattenParameter, _Mapping]] = ..., hdf5_data_param: _Optional[_Union[HDF5DataParameter, _Mapping]] = ..., hdf5_output_param: _Optional[_Union[HDF5OutputParameter, _Mapping]] = ..., hinge_loss_param: _Optional[_Union[HingeLossParameter, _Mapping]] = ..., image_data_param: _Optional[_Union[ImageDataParameter, _Mapping]] = ..., infogain_loss_param: _Optional[_Union[InfogainLossParameter, _Mapping]] = ..., inner_product_param: _Optional[_Union[InnerProductParameter, _Mapping]] = ..., input_param: _Optional[_Union[InputParameter, _Mapping]] = ..., log_param: _Optional[_Union[LogParameter, _Mapping]] = ..., lrn_param: _Optional[_Union[LRNParameter, _Mapping]] = ..., memory_data_param: _Optional[_Union[MemoryDataParameter, _Mapping]] = ..., mvn_param: _Optional[_Union[MVNParameter, _Mapping]] = ..., parameter_param: _Optional[_Union[ParameterParameter, _Mapping]] = ..., pooling_param: _Optional[_Union[PoolingParameter, _Mapping]] = ..., power_param: _Optional[_Union[PowerParameter, _Mapping]] = ..., prelu_param: _Optional[_Union[PReLUParameter, _Mapping]] = ..., python_param: _Optional[_Union[PythonParameter, _Mapping]] = ..., recurrent_param: _Optional[_Union[RecurrentParameter, _Mapping]] = ..., reduction_param: _Optional[_Union[ReductionParameter, _Mapping]] = ..., relu_param: _Optional[_Union[ReLUParameter, _Mapping]] = ..., reshape_param: _Optional[_Union[ReshapeParameter, _Mapping]] = ..., scale_param: _Optional[_Union[ScaleParameter, _Mapping]] = ..., sigmoid_param: _Optional[_Union[SigmoidParameter, _Mapping]] = ..., softmax_param: _Optional[_Union[SoftmaxParameter, _Mapping]] = ..., spp_param: _Optional[_Union[SPPParameter, _Mapping]] = ..., slice_param: _Optional[_Union[SliceParameter, _Mapping]] = ..., swish_param: _Optional[_Union[SwishParameter, _Mapping]] = ..., tanh_param: _Optional[_Union[TanHParameter, _Mapping]] = ..., threshold_param: _Optional[_Union[ThresholdParameter, _Mapping]] = ..., tile_param: _Optional[_Union[TileParameter, _Mapping]] = ..., window_data_param: _Optional[_Union[WindowDataParameter, _Mapping]] = ..., forward_type: _Optional[_Union[Type, str]] = ..., backward_type: _Optional[_Union[Type, str]] = ..., forward_math: _Optional[_Union[Type, str]] = ..., backward_math: _Optional[_Union[Type, str]] = ..., layer_norm_param: _Optional[_Union[LayerNormParameter, _Mapping]] = ..., pixel_shuffle_param: _Optional[_Union[PixelShuffleParameter, _Mapping]] = ..., patch_data_param: _Optional[_Union[PatchDataParameter, _Mapping]] = ..., annotated_data_param: _Optional[_Union[AnnotatedDataParameter, _Mapping]] = ..., detection_evaluate_param: _Optional[_Union[DetectionEvaluateParameter, _Mapping]] = ..., detection_output_param: _Optional[_Union[DetectionOutputParameter, _Mapping]] = ..., multibox_loss_param: _Optional[_Union[MultiBoxLossParameter, _Mapping]] = ..., norm_param: _Optional[_Union[NormalizeParameter, _Mapping]] = ..., permute_param: _Optional[_Union[PermuteParameter, _Mapping]] = ..., prior_box_param: _Optional[_Union[PriorBoxParameter, _Mapping]] = ..., box_annotator_ohem_param: _Optional[_Union[BoxAnnotatorOHEMParameter, _Mapping]] = ..., mask_resize_param: _Optional[_Union[MaskResizeParameter, _Mapping]] = ..., proposal_param: _Optional[_Union[ProposalParameter, _Mapping]] = ..., psroi_pooling_param: _Optional[_Union[PSROIPoolingParameter, _Mapping]] = ..., roi_pooling_param: _Optional[_Union[ROIPoolingParameter, _Mapping]] = ..., roi_warping_param: _Optional[_Union[ROIWarpingParameter, _Mapping]] = ..., smooth_l1_loss_param: _Optional[_Union[SmoothL1LossParameter, _Mapping]] = ..., bn_param: _Optional[_Union[BNParameter, _Mapping]] = ..., dense_image_data_param: _Optional[_Union[DenseImageDataParameter, _Mapping]] = ..., interp_param: _Optional[_Union[InterpParameter, _Mapping]] = ..., mat_write_param: _Optional[_Union[MatWriteParameter, _Mapping]] = ..., multi_stage_meanfield_param: _Optional[_Union[MultiStageMeanfieldParameter, _Mapping]] = ..., seg_accuracy_param: _Optional[_Union[SegAccuracyParameter, _Mapping]] = ..., upsample_param: _Optional[_Union[UpsampleParameter, _Mapping]] = ..., focal_loss_param: _Optional[_Union[FocalLossParameter, _Mapping]] = ..., relu6_param: _Optional[_Union[ReLU6Parameter, _Mapping]] = ..., shuffle_channel_param: _Optional[_Union[ShuffleChannelParameter, _Mapping]] = ..., center_loss_param: _Optional[_Union[CenterLossParameter, _Mapping]] = ..., channel_scale_param: _Optional[_Union[ChannelScaleParameter, _Mapping]] = ..., flip_param: _Optional[_Union[FlipParameter, _Mapping]] = ..., general_contrastive_loss_param: _Optional[_Union[GeneralContrastiveParameter, _Mapping]] = ..., general_triplet_loss_param: _Optional[_Union[GeneralTripletParameter, _Mapping]] = ..., inner_distance_param: _Optional[_Union[InnerDistanceParameter, _Mapping]] = ..., label_specific_add_param: _Optional[_Union[LabelSpecificAddParameter, _Mapping]] = ..., label_specific_rescale_param: _Optional[_Union[LabelSpecificRescaleParameter, _Mapping]] = ..., margin_inner_product_param: _Optional[_Union[MarginInnerProductParameter, _Mapping]] = ..., noise_param: _Optional[_Union[NoiseLayerParameter, _Mapping]] = ..., normalize_param: _Optional[_Union[FeatureNormalizeParameter, _Mapping]] = ..., convolution3d_param: _Optional[_Union[Convolution3DParameter, _Mapping]] = ..., pooling3d_param: _Optional[_Union[Pooling3DParameter, _Mapping]] = ..., seg_data_param: _Optional[_Union[SegDataParameter, _Mapping]] = ..., video_data_param: _Optional[_Union[VideoDataParameter, _Mapping]] = ..., detectnet_augmentation_param: _Optional[_Union[DetectNetAugmentationParameter, _Mapping]] = ..., detectnet_groundtruth_param: _Optional[_Union[DetectNetGroundTruthParameter, _Mapping]] = ..., eval_detection_param: _Optional[_Union[EvalDetectionParameter, _Mapping]] = ..., region_loss_param: _Optional[_Union[RegionLossParameter, _Mapping]] = ..., reorg_param: _Optional[_Union[ReorgParameter, _Mapping]] = ..., segmentation_evaluate_param: _Optional[_Union[SegmentationEvaluateParameter, _Mapping]] = ..., yolov3_param: _Optional[_Union[Yolov3Parameter, _Mapping]] = ..., yolov3_detection_output_param: _Optional[_Union[Yolov3DetectionOutputParameter, _Mapping]] = ..., bbox_reg_param: _Optional[_Union[BBoxRegParameter, _Mapping]] = ..., box_group_output_param: _Optional[_Union[BoxGroupOutputParameter, _Mapping]] = ..., box_output_param: _Optional[_Union[BoxOutputParameter, _Mapping]] = ..., decode_bbox_param: _Optional[_Union[DecodeBBoxParameter, _Mapping]] = ..., detection_accuracy_param: _Optional[_Union[DetectionAccuracyParameter, _Mapping]] = ..., detection_data_param: _Optional[_Union[DetectionDataParameter, _Mapping]] = ..., detection_group_accuracy_param: _Optional[_Union[DetectionGroupAccuracyParameter, _Mapping]] = ..., detection_group_loss_param: _Optional[_Union[DetectionGroupLossParameter, _Mapping]] = ..., detection_loss_param: _Optional[_Union[DetectionLossParameter, _Mapping]] = ..., eval_data_param: _Optional[_Union[EvalDataParameter, _Mapping]] = ..., frcnn_output_param: _Optional[_Union[FrcnnOutputParameter, _Mapping]] = ..., hard_mining_param: _Optional[_Union[HardMiningParameter, _Mapping]] = ..., image_gt_data_param: _Optional[_Union[ImageGtDataParameter, _Mapping]] = ..., proposal_target_param: _Optional[_Union[ProposalTargetParameter, _Mapping]] = ..., scale_route_param: _Optional[_Union[ScaleRouteParameter, _Mapping]] = ..., lstm_param: _Optional[_Union[LstmParameter, _Mapping]] = ..., cpm_transform_param: _Optional[_Union[CPMTransformationParameter, _Mapping]] = ..., engine: _Optional[str] = ..., cudnn_math_override: _Optional[int] = ..., debug: bool = ..., selu_param: _Optional[_Union[SeLuParameter, _Mapping]] = ..., selu_dropout_param: _Optional[_Union[SeLuDropoutParameter, _Mapping]] = ..., crop_center_param: _Optional[_Union[CropCenterParameter, _Mapping]] = ..., image_float_data_param: _Optional[_Union[ImageFloatDataParameter, _Mapping]] = ..., weight_euclidean_loss_param: _Optional[_Union[WeightEuclideanLossParameter, _Mapping]] = ...) -> None: ...
+    quantization_param: QuantizationParameter
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., bottom: _Optional[_Iterable[str]] = ..., top: _Optional[_Iterable[str]] = ..., phase: _Optional[_Union[Phase, str]] = ..., loss_weight: _Optional[_Iterable[float]] = ..., param: _Optional[_Iterable[_Union[ParamSpec, _Mapping]]] = ..., blobs: _Optional[_Iterable[_Union[BlobProto, _Mapping]]] = ..., propagate_down: _Optional[_Iterable[bool]] = ..., include: _Optional[_Iterable[_Union[NetStateRule, _Mapping]]] = ..., exclude: _Optional[_Iterable[_Union[NetStateRule, _Mapping]]] = ..., transform_param: _Optional[_Union[TransformationParameter, _Mapping]] = ..., loss_param: _Optional[_Union[LossParameter, _Mapping]] = ..., accuracy_param: _Optional[_Union[AccuracyParameter, _Mapping]] = ..., argmax_param: _Optional[_Union[ArgMaxParameter, _Mapping]] = ..., batch_norm_param: _Optional[_Union[BatchNormParameter, _Mapping]] = ..., bias_param: _Optional[_Union[BiasParameter, _Mapping]] = ..., clip_param: _Optional[_Union[ClipParameter, _Mapping]] = ..., concat_param: _Optional[_Union[ConcatParameter, _Mapping]] = ..., contrastive_loss_param: _Optional[_Union[ContrastiveLossParameter, _Mapping]] = ..., convolution_param: _Optional[_Union[ConvolutionParameter, _Mapping]] = ..., crop_param: _Optional[_Union[CropParameter, _Mapping]] = ..., data_param: _Optional[_Union[DataParameter, _Mapping]] = ..., dropout_param: _Optional[_Union[DropoutParameter, _Mapping]] = ..., dummy_data_param: _Optional[_Union[DummyDataParameter, _Mapping]] = ..., eltwise_param: _Optional[_Union[EltwiseParameter, _Mapping]] = ..., elu_param: _Optional[_Union[ELUParameter, _Mapping]] = ..., embed_param: _Optional[_Union[EmbedParameter, _Mapping]] = ..., exp_param: _Optional[_Union[ExpParameter, _Mapping]] = ..., flatten_param: _Optional[_Union[FlattenParameter, _Mapping]] = ..., hdf5_data_param: _Optional[_Union[HDF5DataParameter, _Mapping]] = ..., hdf5_output_param: _Optional[_Union[HDF5OutputParameter, _Mapping]] = ..., hinge_loss_param: _Optional[_Union[HingeLossParameter, _Mapping]] = ..., image_data_param: _Optional[_Union[ImageDataParameter, _Mapping]] = ..., infogain_loss_param: _Optional[_Union[InfogainLossParameter, _Mapping]] = ..., inner_product_param: _Optional[_Union[InnerProductParameter, _Mapping]] = ..., input_param: _Optional[_Union[InputParameter, _Mapping]] = ..., log_param: _Optional[_Union[LogParameter, _Mapping]] = ..., lrn_param: _Optional[_Union[LRNParameter, _Mapping]] = ..., memory_data_param: _Optional[_Union[MemoryDataParameter, _Mapping]] = ..., mvn_param: _Optional[_Union[MVNParameter, _Mapping]] = ..., parameter_param: _Optional[_Union[ParameterParameter, _Mapping]] = ..., pooling_param: _Optional[_Union[PoolingParameter, _Mapping]] = ..., power_param: _Optional[_Union[PowerParameter, _Mapping]] = ..., prelu_param: _Optional[_Union[PReLUParameter, _Mapping]] = ..., python_param: _Optional[_Union[PythonParameter, _Mapping]] = ..., recurrent_param: _Optional[_Union[RecurrentParameter, _Mapping]] = ..., reduction_param: _Optional[_Union[ReductionParameter, _Mapping]] = ..., relu_param: _Optional[_Union[ReLUParameter, _Mapping]] = ..., reshape_param: _Optional[_Union[ReshapeParameter, _Mapping]] = ..., scale_param: _Optional[_Union[ScaleParameter, _Mapping]] = ..., sigmoid_param: _Optional[_Union[SigmoidParameter, _Mapping]] = ..., softmax_param: _Optional[_Union[SoftmaxParameter, _Mapping]] = ..., spp_param: _Optional[_Union[SPPParameter, _Mapping]] = ..., slice_param: _Optional[_Union[SliceParameter, _Mapping]] = ..., swish_param: _Optional[_Union[SwishParameter, _Mapping]] = ..., tanh_param: _Optional[_Union[TanHParameter, _Mapping]] = ..., threshold_param: _Optional[_Union[ThresholdParameter, _Mapping]] = ..., tile_param: _Optional[_Union[TileParameter, _Mapping]] = ..., window_data_param: _Optional[_Union[WindowDataParameter, _Mapping]] = ..., forward_type: _Optional[_Union[Type, str]] = ..., backward_type: _Optional[_Union[Type, str]] = ..., forward_math: _Optional[_Union[Type, str]] = ..., backward_math: _Optional[_Union[Type, str]] = ..., layer_norm_param: _Optional[_Union[LayerNormParameter, _Mapping]] = ..., pixel_shuffle_param: _Optional[_Union[PixelShuffleParameter, _Mapping]] = ..., patch_data_param: _Optional[_Union[PatchDataParameter, _Mapping]] = ..., annotated_data_param: _Optional[_Union[AnnotatedDataParameter, _Mapping]] = ..., detection_evaluate_param: _Optional[_Union[DetectionEvaluateParameter, _Mapping]] = ..., detection_output_param: _Optional[_Union[DetectionOutputParameter, _Mapping]] = ..., multibox_loss_param: _Optional[_Union[MultiBoxLossParameter, _Mapping]] = ..., norm_param: _Optional[_Union[NormalizeParameter, _Mapping]] = ..., permute_param: _Optional[_Union[PermuteParameter, _Mapping]] = ..., prior_box_param: _Optional[_Union[PriorBoxParameter, _Mapping]] = ..., box_annotator_ohem_param: _Optional[_Union[BoxAnnotatorOHEMParameter, _Mapping]] = ..., mask_resize_param: _Optional[_Union[MaskResizeParameter, _Mapping]] = ..., proposal_param: _Optional[_Union[ProposalParameter, _Mapping]] = ..., psroi_pooling_param: _Optional[_Union[PSROIPoolingParameter, _Mapping]] = ..., roi_pooling_param: _Optional[_Union[ROIPoolingParameter, _Mapping]] = ..., roi_warping_param: _Optional[_Union[ROIWarpingParameter, _Mapping]] = ..., smooth_l1_loss_param: _Optional[_Union[SmoothL1LossParameter, _Mapping]] = ..., bn_param: _Optional[_Union[BNParameter, _Mapping]] = ..., dense_image_data_param: _Optional[_Union[DenseImageDataParameter, _Mapping]] = ..., interp_param: _Optional[_Union[InterpParameter, _Mapping]] = ..., mat_write_param: _Optional[_Union[MatWriteParameter, _Mapping]] = ..., multi_stage_meanfield_param: _Optional[_Union[MultiStageMeanfieldParameter, _Mapping]] = ..., seg_accuracy_param: _Optional[_Union[SegAccuracyParameter, _Mapping]] = ..., upsample_param: _Optional[_Union[UpsampleParameter, _Mapping]] = ..., focal_loss_param: _Optional[_Union[FocalLossParameter, _Mapping]] = ..., relu6_param: _Optional[_Union[ReLU6Parameter, _Mapping]] = ..., shuffle_channel_param: _Optional[_Union[ShuffleChannelParameter, _Mapping]] = ..., center_loss_param: _Optional[_Union[CenterLossParameter, _Mapping]] = ..., channel_scale_param: _Optional[_Union[ChannelScaleParameter, _Mapping]] = ..., flip_param: _Optional[_Union[FlipParameter, _Mapping]] = ..., general_contrastive_loss_param: _Optional[_Union[GeneralContrastiveParameter, _Mapping]] = ..., general_triplet_loss_param: _Optional[_Union[GeneralTripletParameter, _Mapping]] = ..., inner_distance_param: _Optional[_Union[InnerDistanceParameter, _Mapping]] = ..., label_specific_add_param: _Optional[_Union[LabelSpecificAddParameter, _Mapping]] = ..., label_specific_rescale_param: _Optional[_Union[LabelSpecificRescaleParameter, _Mapping]] = ..., margin_inner_product_param: _Optional[_Union[MarginInnerProductParameter, _Mapping]] = ..., noise_param: _Optional[_Union[NoiseLayerParameter, _Mapping]] = ..., normalize_param: _Optional[_Union[FeatureNormalizeParameter, _Mapping]] = ..., convolution3d_param: _Optional[_Union[Convolution3DParameter, _Mapping]] = ..., pooling3d_param: _Optional[_Union[Pooling3DParameter, _Mapping]] = ..., seg_data_param: _Optional[_Union[SegDataParameter, _Mapping]] = ..., video_data_param: _Optional[_Union[VideoDataParameter, _Mapping]] = ..., detectnet_augmentation_param: _Optional[_Union[DetectNetAugmentationParameter, _Mapping]] = ..., detectnet_groundtruth_param: _Optional[_Union[DetectNetGroundTruthParameter, _Mapping]] = ..., eval_detection_param: _Optional[_Union[EvalDetectionParameter, _Mapping]] = ..., region_loss_param: _Optional[_Union[RegionLossParameter, _Mapping]] = ..., reorg_param: _Optional[_Union[ReorgParameter, _Mapping]] = ..., segmentation_evaluate_param: _Optional[_Union[SegmentationEvaluateParameter, _Mapping]] = ..., yolov3_param: _Optional[_Union[Yolov3Parameter, _Mapping]] = ..., yolov3_detection_output_param: _Optional[_Union[Yolov3DetectionOutputParameter, _Mapping]] = ..., bbox_reg_param: _Optional[_Union[BBoxRegParameter, _Mapping]] = ..., box_group_output_param: _Optional[_Union[BoxGroupOutputParameter, _Mapping]] = ..., box_output_param: _Optional[_Union[BoxOutputParameter, _Mapping]] = ..., decode_bbox_param: _Optional[_Union[DecodeBBoxParameter, _Mapping]] = ..., detection_accuracy_param: _Optional[_Union[DetectionAccuracyParameter, _Mapping]] = ..., detection_data_param: _Optional[_Union[DetectionDataParameter, _Mapping]] = ..., detection_group_accuracy_param: _Optional[_Union[DetectionGroupAccuracyParameter, _Mapping]] = ..., detection_group_loss_param: _Optional[_Union[DetectionGroupLossParameter, _Mapping]] = ..., detection_loss_param: _Optional[_Union[DetectionLossParameter, _Mapping]] = ..., eval_data_param: _Optional[_Union[EvalDataParameter, _Mapping]] = ..., frcnn_output_param: _Optional[_Union[FrcnnOutputParameter, _Mapping]] = ..., hard_mining_param: _Optional[_Union[HardMiningParameter, _Mapping]] = ..., image_gt_data_param: _Optional[_Union[ImageGtDataParameter, _Mapping]] = ..., proposal_target_param: _Optional[_Union[ProposalTargetParameter, _Mapping]] = ..., scale_route_param: _Optional[_Union[ScaleRouteParameter, _Mapping]] = ..., lstm_param: _Optional[_Union[LstmParameter, _Mapping]] = ..., cpm_transform_param: _Optional[_Union[CPMTransformationParameter, _Mapping]] = ..., engine: _Optional[str] = ..., cudnn_math_override: _Optional[int] = ..., debug: bool = ..., selu_param: _Optional[_Union[SeLuParameter, _Mapping]] = ..., selu_dropout_param: _Optional[_Union[SeLuDropoutParameter, _Mapping]] = ..., crop_center_param: _Optional[_Union[CropCenterParameter, _Mapping]] = ..., image_float_data_param: _Optional[_Union[ImageFloatDataParameter, _Mapping]] = ..., weight_euclidean_loss_param: _Optional[_Union[WeightEuclideanLossParameter, _Mapping]] = ..., quantization_param: _Optional[_Union[QuantizationParameter, _Mapping]] = ...) -> None: ...
 
 class TransformationParameter(_message.Message):
     __slots__ = ("scale", "mirror", "crop_size", "mean_file", "mean_value", "force_color", "force_gray", "crop_h", "crop_w", "resize_param", "noise_param", "distort_param", "expand_param", "emit_constraint", "fix_crop", "more_fix_crop", "multi_scale", "scale_ratios", "max_distort", "is_flow", "scale_factors", "crop_height", "crop_width", "img_rand_resize_lower", "img_rand_resize_upper", "rand_resize_ratio_lower", "rand_resize_ratio_upper", "vertical_stretch_lower", "vertical_stretch_upper", "horizontal_stretch_lower", "horizontal_stretch_upper", "interpolation_algo_up", "interpolation_algo_down", "allow_upscale", "random_seed", "use_gpu_transform", "pad", "random_resize_param", "random_aspect_ratio_param", "stride", "upper_size", "upper_height", "upper_width", "augmentation_param")
@@ -973,15 +979,19 @@ class ArgMaxParameter(_message.Message):
     def __init__(self, out_max_val: bool = ..., top_k: _Optional[int] = ..., axis: _Optional[int] = ...) -> None: ...
 
 class BatchNormParameter(_message.Message):
-    __slots__ = ("use_global_stats", "moving_average_fraction", "eps", "scale_filler", "bias_filler", "scale_bias", "engine")
+    __slots__ = ("use_global_stats", "moving_average_fraction", "eps", "scale_filler", "bias_filler", "scale_bias", "engine", "filler")
     class Engine(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         DEFAULT: _ClassVar[BatchNormParameter.Engine]
         CAFFE: _ClassVar[BatchNormParameter.Engine]
         CUDNN: _ClassVar[BatchNormParameter.Engine]
+        MKL2017: _ClassVar[BatchNormParameter.Engine]
+        MKLDNN: _ClassVar[BatchNormParameter.Engine]
     DEFAULT: BatchNormParameter.Engine
     CAFFE: BatchNormParameter.Engine
     CUDNN: BatchNormParameter.Engine
+    MKL2017: BatchNormParameter.Engine
+    MKLDNN: BatchNormParameter.Engine
     USE_GLOBAL_STATS_FIELD_NUMBER: _ClassVar[int]
     MOVING_AVERAGE_FRACTION_FIELD_NUMBER: _ClassVar[int]
     EPS_FIELD_NUMBER: _ClassVar[int]
@@ -989,6 +999,7 @@ class BatchNormParameter(_message.Message):
     BIAS_FILLER_FIELD_NUMBER: _ClassVar[int]
     SCALE_BIAS_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
+    FILLER_FIELD_NUMBER: _ClassVar[int]
     use_global_stats: bool
     moving_average_fraction: float
     eps: float
@@ -996,7 +1007,8 @@ class BatchNormParameter(_message.Message):
     bias_filler: FillerParameter
     scale_bias: bool
     engine: BatchNormParameter.Engine
-    def __init__(self, use_global_stats: bool = ..., moving_average_fraction: _Optional[float] = ..., eps: _Optional[float] = ..., scale_filler: _Optional[_Union[FillerParameter, _Mapping]] = ..., bias_filler: _Optional[_Union[FillerParameter, _Mapping]] = ..., scale_bias: bool = ..., engine: _Optional[_Union[BatchNormParameter.Engine, str]] = ...) -> None: ...
+    filler: FillerParameter
+    def __init__(self, use_global_stats: bool = ..., moving_average_fraction: _Optional[float] = ..., eps: _Optional[float] = ..., scale_filler: _Optional[_Union[FillerParameter, _Mapping]] = ..., bias_filler: _Optional[_Union[FillerParameter, _Mapping]] = ..., scale_bias: bool = ..., engine: _Optional[_Union[BatchNormParameter.Engine, str]] = ..., filler: _Optional[_Union[FillerParameter, _Mapping]] = ...) -> None: ...
 
 class BiasParameter(_message.Message):
     __slots__ = ("axis", "num_axes", "filler")
@@ -1017,12 +1029,14 @@ class ClipParameter(_message.Message):
     def __init__(self, min: _Optional[float] = ..., max: _Optional[float] = ...) -> None: ...
 
 class ConcatParameter(_message.Message):
-    __slots__ = ("axis", "concat_dim")
+    __slots__ = ("axis", "concat_dim", "per_fla_fuse")
     AXIS_FIELD_NUMBER: _ClassVar[int]
     CONCAT_DIM_FIELD_NUMBER: _ClassVar[int]
+    PER_FLA_FUSE_FIELD_NUMBER: _ClassVar[int]
     axis: int
     concat_dim: int
-    def __init__(self, axis: _Optional[int] = ..., concat_dim: _Optional[int] = ...) -> None: ...
+    per_fla_fuse: bool
+    def __init__(self, axis: _Optional[int] = ..., concat_dim: _Optional[int] = ..., per_fla_fuse: bool = ...) -> None: ...
 
 class ContrastiveLossParameter(_message.Message):
     __slots__ = ("margin", "legacy_version")
@@ -1039,9 +1053,13 @@ class ConvolutionParameter(_message.Message):
         DEFAULT: _ClassVar[ConvolutionParameter.Engine]
         CAFFE: _ClassVar[ConvolutionParameter.Engine]
         CUDNN: _ClassVar[ConvolutionParameter.Engine]
+        MKL2017: _ClassVar[ConvolutionParameter.Engine]
+        MKLDNN: _ClassVar[ConvolutionParameter.Engine]
     DEFAULT: ConvolutionParameter.Engine
     CAFFE: ConvolutionParameter.Engine
     CUDNN: ConvolutionParameter.Engine
+    MKL2017: ConvolutionParameter.Engine
+    MKLDNN: ConvolutionParameter.Engine
     NUM_OUTPUT_FIELD_NUMBER: _ClassVar[int]
     BIAS_TERM_FIELD_NUMBER: _ClassVar[int]
     PAD_FIELD_NUMBER: _ClassVar[int]
@@ -1365,9 +1383,13 @@ class LRNParameter(_message.Message):
         DEFAULT: _ClassVar[LRNParameter.Engine]
         CAFFE: _ClassVar[LRNParameter.Engine]
         CUDNN: _ClassVar[LRNParameter.Engine]
+        MKL2017: _ClassVar[LRNParameter.Engine]
+        MKLDNN: _ClassVar[LRNParameter.Engine]
     DEFAULT: LRNParameter.Engine
     CAFFE: LRNParameter.Engine
     CUDNN: LRNParameter.Engine
+    MKL2017: LRNParameter.Engine
+    MKLDNN: LRNParameter.Engine
     LOCAL_SIZE_FIELD_NUMBER: _ClassVar[int]
     ALPHA_FIELD_NUMBER: _ClassVar[int]
     BETA_FIELD_NUMBER: _ClassVar[int]
@@ -1449,9 +1471,13 @@ class PoolingParameter(_message.Message):
         DEFAULT: _ClassVar[PoolingParameter.Engine]
         CAFFE: _ClassVar[PoolingParameter.Engine]
         CUDNN: _ClassVar[PoolingParameter.Engine]
+        MKL2017: _ClassVar[PoolingParameter.Engine]
+        MKLDNN: _ClassVar[PoolingParameter.Engine]
     DEFAULT: PoolingParameter.Engine
     CAFFE: PoolingParameter.Engine
     CUDNN: PoolingParameter.Engine
+    MKL2017: PoolingParameter.Engine
+    MKLDNN: PoolingParameter.Engine
     class RoundMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         CEIL: _ClassVar[PoolingParameter.RoundMode]
@@ -1555,9 +1581,13 @@ class ReLUParameter(_message.Message):
         DEFAULT: _ClassVar[ReLUParameter.Engine]
         CAFFE: _ClassVar[ReLUParameter.Engine]
         CUDNN: _ClassVar[ReLUParameter.Engine]
+        MKL2017: _ClassVar[ReLUParameter.Engine]
+        MKLDNN: _ClassVar[ReLUParameter.Engine]
     DEFAULT: ReLUParameter.Engine
     CAFFE: ReLUParameter.Engine
     CUDNN: ReLUParameter.Engine
+    MKL2017: ReLUParameter.Engine
+    MKLDNN: ReLUParameter.Engine
     NEGATIVE_SLOPE_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     negative_slope: float
@@ -1599,9 +1629,13 @@ class SigmoidParameter(_message.Message):
         DEFAULT: _ClassVar[SigmoidParameter.Engine]
         CAFFE: _ClassVar[SigmoidParameter.Engine]
         CUDNN: _ClassVar[SigmoidParameter.Engine]
+        MKL2017: _ClassVar[SigmoidParameter.Engine]
+        MKLDNN: _ClassVar[SigmoidParameter.Engine]
     DEFAULT: SigmoidParameter.Engine
     CAFFE: SigmoidParameter.Engine
     CUDNN: SigmoidParameter.Engine
+    MKL2017: SigmoidParameter.Engine
+    MKLDNN: SigmoidParameter.Engine
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     engine: SigmoidParameter.Engine
     def __init__(self, engine: _Optional[_Union[SigmoidParameter.Engine, str]] = ...) -> None: ...
@@ -1623,9 +1657,13 @@ class SoftmaxParameter(_message.Message):
         DEFAULT: _ClassVar[SoftmaxParameter.Engine]
         CAFFE: _ClassVar[SoftmaxParameter.Engine]
         CUDNN: _ClassVar[SoftmaxParameter.Engine]
+        MKL2017: _ClassVar[SoftmaxParameter.Engine]
+        MKLDNN: _ClassVar[SoftmaxParameter.Engine]
     DEFAULT: SoftmaxParameter.Engine
     CAFFE: SoftmaxParameter.Engine
     CUDNN: SoftmaxParameter.Engine
+    MKL2017: SoftmaxParameter.Engine
+    MKLDNN: SoftmaxParameter.Engine
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     AXIS_FIELD_NUMBER: _ClassVar[int]
     NORMALIZE_TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -1647,9 +1685,13 @@ class TanHParameter(_message.Message):
         DEFAULT: _ClassVar[TanHParameter.Engine]
         CAFFE: _ClassVar[TanHParameter.Engine]
         CUDNN: _ClassVar[TanHParameter.Engine]
+        MKL2017: _ClassVar[TanHParameter.Engine]
+        MKLDNN: _ClassVar[TanHParameter.Engine]
     DEFAULT: TanHParameter.Engine
     CAFFE: TanHParameter.Engine
     CUDNN: TanHParameter.Engine
+    MKL2017: TanHParameter.Engine
+    MKLDNN: TanHParameter.Engine
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     engine: TanHParameter.Engine
     def __init__(self, engine: _Optional[_Union[TanHParameter.Engine, str]] = ...) -> None: ...
@@ -1713,9 +1755,13 @@ class SPPParameter(_message.Message):
         DEFAULT: _ClassVar[SPPParameter.Engine]
         CAFFE: _ClassVar[SPPParameter.Engine]
         CUDNN: _ClassVar[SPPParameter.Engine]
+        MKL2017: _ClassVar[SPPParameter.Engine]
+        MKLDNN: _ClassVar[SPPParameter.Engine]
     DEFAULT: SPPParameter.Engine
     CAFFE: SPPParameter.Engine
     CUDNN: SPPParameter.Engine
+    MKL2017: SPPParameter.Engine
+    MKLDNN: SPPParameter.Engine
     PYRAMID_HEIGHT_FIELD_NUMBER: _ClassVar[int]
     POOL_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
@@ -2245,9 +2291,13 @@ class BNParameter(_message.Message):
         DEFAULT: _ClassVar[BNParameter.Engine]
         CAFFE: _ClassVar[BNParameter.Engine]
         CUDNN: _ClassVar[BNParameter.Engine]
+        MKL2017: _ClassVar[BNParameter.Engine]
+        MKLDNN: _ClassVar[BNParameter.Engine]
     DEFAULT: BNParameter.Engine
     CAFFE: BNParameter.Engine
     CUDNN: BNParameter.Engine
+    MKL2017: BNParameter.Engine
+    MKLDNN: BNParameter.Engine
     SCALE_FILLER_FIELD_NUMBER: _ClassVar[int]
     SHIFT_FILLER_FIELD_NUMBER: _ClassVar[int]
     BN_MODE_FIELD_NUMBER: _ClassVar[int]
@@ -2305,20 +2355,22 @@ class DenseImageDataParameter(_message.Message):
     def __init__(self, source: _Optional[str] = ..., batch_size: _Optional[int] = ..., rand_skip: _Optional[int] = ..., shuffle: bool = ..., new_height: _Optional[int] = ..., new_width: _Optional[int] = ..., is_color: bool = ..., mean_file: _Optional[str] = ..., root_folder: _Optional[str] = ..., mirror: bool = ..., crop_width: _Optional[int] = ..., crop_height: _Optional[int] = ..., label_divide_factor: _Optional[int] = ...) -> None: ...
 
 class InterpParameter(_message.Message):
-    __slots__ = ("height", "width", "zoom_factor", "shrink_factor", "pad_beg", "pad_end")
+    __slots__ = ("height", "width", "zoom_factor", "shrink_factor", "pad_beg", "pad_end", "use_blob_size")
     HEIGHT_FIELD_NUMBER: _ClassVar[int]
     WIDTH_FIELD_NUMBER: _ClassVar[int]
     ZOOM_FACTOR_FIELD_NUMBER: _ClassVar[int]
     SHRINK_FACTOR_FIELD_NUMBER: _ClassVar[int]
     PAD_BEG_FIELD_NUMBER: _ClassVar[int]
     PAD_END_FIELD_NUMBER: _ClassVar[int]
+    USE_BLOB_SIZE_FIELD_NUMBER: _ClassVar[int]
     height: int
     width: int
     zoom_factor: int
     shrink_factor: int
     pad_beg: int
     pad_end: int
-    def __init__(self, height: _Optional[int] = ..., width: _Optional[int] = ..., zoom_factor: _Optional[int] = ..., shrink_factor: _Optional[int] = ..., pad_beg: _Optional[int] = ..., pad_end: _Optional[int] = ...) -> None: ...
+    use_blob_size: bool
+    def __init__(self, height: _Optional[int] = ..., width: _Optional[int] = ..., zoom_factor: _Optional[int] = ..., shrink_factor: _Optional[int] = ..., pad_beg: _Optional[int] = ..., pad_end: _Optional[int] = ..., use_blob_size: bool = ...) -> None: ...
 
 class MatWriteParameter(_message.Message):
     __slots__ = ("prefix", "source", "strip", "period")
@@ -2417,9 +2469,13 @@ class FocalLossParameter(_message.Message):
         DEFAULT: _ClassVar[FocalLossParameter.Engine]
         CAFFE: _ClassVar[FocalLossParameter.Engine]
         CUDNN: _ClassVar[FocalLossParameter.Engine]
+        MKL2017: _ClassVar[FocalLossParameter.Engine]
+        MKLDNN: _ClassVar[FocalLossParameter.Engine]
     DEFAULT: FocalLossParameter.Engine
     CAFFE: FocalLossParameter.Engine
     CUDNN: FocalLossParameter.Engine
+    MKL2017: FocalLossParameter.Engine
+    MKLDNN: FocalLossParameter.Engine
     AXIS_FIELD_NUMBER: _ClassVar[int]
     ALPHA_FIELD_NUMBER: _ClassVar[int]
     GAMMA_FIELD_NUMBER: _ClassVar[int]
@@ -2441,9 +2497,13 @@ class ReLU6Parameter(_message.Message):
         DEFAULT: _ClassVar[ReLU6Parameter.Engine]
         CAFFE: _ClassVar[ReLU6Parameter.Engine]
         CUDNN: _ClassVar[ReLU6Parameter.Engine]
+        MKL2017: _ClassVar[ReLU6Parameter.Engine]
+        MKLDNN: _ClassVar[ReLU6Parameter.Engine]
     DEFAULT: ReLU6Parameter.Engine
     CAFFE: ReLU6Parameter.Engine
     CUDNN: ReLU6Parameter.Engine
+    MKL2017: ReLU6Parameter.Engine
+    MKLDNN: ReLU6Parameter.Engine
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     N_FIELD_NUMBER: _ClassVar[int]
     NEGATIVE_SLOPE_FIELD_NUMBER: _ClassVar[int]
@@ -3909,3 +3969,67 @@ class V0LayerParameter(_message.Message):
     concat_dim: int
     hdf5_output_param: HDF5OutputParameter
     def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., num_output: _Optional[int] = ..., biasterm: bool = ..., weight_filler: _Optional[_Union[FillerParameter, _Mapping]] = ..., bias_filler: _Optional[_Union[FillerParameter, _Mapping]] = ..., pad: _Optional[int] = ..., kernelsize: _Optional[int] = ..., group: _Optional[int] = ..., stride: _Optional[int] = ..., pool: _Optional[_Union[V0LayerParameter.PoolMethod, str]] = ..., dropout_ratio: _Optional[float] = ..., local_size: _Optional[int] = ..., alpha: _Optional[float] = ..., beta: _Optional[float] = ..., k: _Optional[float] = ..., source: _Optional[str] = ..., scale: _Optional[float] = ..., meanfile: _Optional[str] = ..., batchsize: _Optional[int] = ..., cropsize: _Optional[int] = ..., mirror: bool = ..., blobs: _Optional[_Iterable[_Union[BlobProto, _Mapping]]] = ..., blobs_lr: _Optional[_Iterable[float]] = ..., weight_decay: _Optional[_Iterable[float]] = ..., rand_skip: _Optional[int] = ..., det_fg_threshold: _Optional[float] = ..., det_bg_threshold: _Optional[float] = ..., det_fg_fraction: _Optional[float] = ..., det_context_pad: _Optional[int] = ..., det_crop_mode: _Optional[str] = ..., new_num: _Optional[int] = ..., new_channels: _Optional[int] = ..., new_height: _Optional[int] = ..., new_width: _Optional[int] = ..., shuffle_images: bool = ..., concat_dim: _Optional[int] = ..., hdf5_output_param: _Optional[_Union[HDF5OutputParameter, _Mapping]] = ...) -> None: ...
+
+class QuantizationParameter(_message.Message):
+    __slots__ = ("precision", "rounding_scheme", "bw_layer_in", "bw_layer_out", "bw_params", "fl_layer_in", "fl_layer_out", "fl_params", "scale_in", "scale_out", "scale_params", "is_negative_input", "force_u8_input")
+    class Precision(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        DYNAMIC_FIXED_POINT: _ClassVar[QuantizationParameter.Precision]
+    DYNAMIC_FIXED_POINT: QuantizationParameter.Precision
+    class Rounding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        NEAREST: _ClassVar[QuantizationParameter.Rounding]
+    NEAREST: QuantizationParameter.Rounding
+    PRECISION_FIELD_NUMBER: _ClassVar[int]
+    ROUNDING_SCHEME_FIELD_NUMBER: _ClassVar[int]
+    BW_LAYER_IN_FIELD_NUMBER: _ClassVar[int]
+    BW_LAYER_OUT_FIELD_NUMBER: _ClassVar[int]
+    BW_PARAMS_FIELD_NUMBER: _ClassVar[int]
+    FL_LAYER_IN_FIELD_NUMBER: _ClassVar[int]
+    FL_LAYER_OUT_FIELD_NUMBER: _ClassVar[int]
+    FL_PARAMS_FIELD_NUMBER: _ClassVar[int]
+    SCALE_IN_FIELD_NUMBER: _ClassVar[int]
+    SCALE_OUT_FIELD_NUMBER: _ClassVar[int]
+    SCALE_PARAMS_FIELD_NUMBER: _ClassVar[int]
+    IS_NEGATIVE_INPUT_FIELD_NUMBER: _ClassVar[int]
+    FORCE_U8_INPUT_FIELD_NUMBER: _ClassVar[int]
+    precision: QuantizationParameter.Precision
+    rounding_scheme: QuantizationParameter.Rounding
+    bw_layer_in: int
+    bw_layer_out: int
+    bw_params: int
+    fl_layer_in: _containers.RepeatedScalarFieldContainer[int]
+    fl_layer_out: _containers.RepeatedScalarFieldContainer[int]
+    fl_params: _containers.RepeatedScalarFieldContainer[int]
+    scale_in: _containers.RepeatedScalarFieldContainer[float]
+    scale_out: _containers.RepeatedScalarFieldContainer[float]
+    scale_params: _containers.RepeatedScalarFieldContainer[float]
+    is_negative_input: bool
+    force_u8_input: bool
+    def __init__(self, precision: _Optional[_Union[QuantizationParameter.Precision, str]] = ..., rounding_scheme: _Optional[_Union[QuantizationParameter.Rounding, str]] = ..., bw_layer_in: _Optional[int] = ..., bw_layer_out: _Optional[int] = ..., bw_params: _Optional[int] = ..., fl_layer_in: _Optional[_Iterable[int]] = ..., fl_layer_out: _Optional[_Iterable[int]] = ..., fl_params: _Optional[_Iterable[int]] = ..., scale_in: _Optional[_Iterable[float]] = ..., scale_out: _Optional[_Iterable[float]] = ..., scale_params: _Optional[_Iterable[float]] = ..., is_negative_input: bool = ..., force_u8_input: bool = ...) -> None: ...
+
+class MultinodeParameter(_message.Message):
+    __slots__ = ("model_parallel", "compress_layer_type_list")
+    MODEL_PARALLEL_FIELD_NUMBER: _ClassVar[int]
+    COMPRESS_LAYER_TYPE_LIST_FIELD_NUMBER: _ClassVar[int]
+    model_parallel: _containers.RepeatedCompositeFieldContainer[MnModelParallelParameter]
+    compress_layer_type_list: MnParamGradCompressLayerTypeList
+    def __init__(self, model_parallel: _Optional[_Iterable[_Union[MnModelParallelParameter, _Mapping]]] = ..., compress_layer_type_list: _Optional[_Union[MnParamGradCompressLayerTypeList, _Mapping]] = ...) -> None: ...
+
+class MnModelParallelParameter(_message.Message):
+    __slots__ = ("layer_from", "layer_to", "num_nodes", "model_parts")
+    LAYER_FROM_FIELD_NUMBER: _ClassVar[int]
+    LAYER_TO_FIELD_NUMBER: _ClassVar[int]
+    NUM_NODES_FIELD_NUMBER: _ClassVar[int]
+    MODEL_PARTS_FIELD_NUMBER: _ClassVar[int]
+    layer_from: str
+    layer_to: str
+    num_nodes: int
+    model_parts: int
+    def __init__(self, layer_from: _Optional[str] = ..., layer_to: _Optional[str] = ..., num_nodes: _Optional[int] = ..., model_parts: _Optional[int] = ...) -> None: ...
+
+class MnParamGradCompressLayerTypeList(_message.Message):
+    __slots__ = ("layer_type",)
+    LAYER_TYPE_FIELD_NUMBER: _ClassVar[int]
+    layer_type: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, layer_type: _Optional[_Iterable[str]] = ...) -> None: ...

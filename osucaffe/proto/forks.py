@@ -60,7 +60,6 @@ _ROWS: tuple[tuple[str, ...], ...] = (
         "rand_resize_ratio_lower rand_resize_ratio_upper vertical_stretch_lower "
         "vertical_stretch_upper",
     ),
-    ("NormFace", "AccuracyParameter", "min_is_better"),
     ("NormFace", "CenterLossParameter", "distance_type"),
     (
         "NormFace",
@@ -71,8 +70,6 @@ _ROWS: tuple[tuple[str, ...], ...] = (
     ("NormFace", "FeatureNormalizeParameter", "fix_gradient rescale"),
     ("NormFace", "LabelSpecificAddParameter", "transform_test"),
     ("NormFace", "LabelSpecificRescaleParameter", "do_backward"),
-    ("NormFace", "ParameterParameter", "blob_filler"),
-    ("NormFace", "ScaleParameter", "max_value min_value", "GlobalLSEMargin"),
     ("NormFace", "SoftmaxParameter", "normalize_type"),
     ("osucaffe", "LossParameter", "class_balance", "SigmoidCrossEntropyLoss"),
     ("osucaffe", "TransformationParameter", "augmentation_param", "Data", "ImageData"),
@@ -131,6 +128,13 @@ _CUBES = "C3D has kernel_depth, kernel_size and the like"
 _FIELD_LOSSES = "DetectionAccuracy DetectionGroupAccuracy DetectionGroupLoss DetectionLoss"
 _IDLE_ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("AnnotatedData", "DataParameter", "shuffle", "train --shuffle draws an order"),
+    (
+        "",
+        "BatchNormParameter",
+        "filler",
+        "the Scale layer that follows has its own (Intel Caffe computes both as one; add one where "
+        "none follows)",
+    ),
     (
         "BoxGroupOutput BoxOutput DecodeBBox " + _FIELD_LOSSES,
         "BBoxRegParameter",
@@ -198,6 +202,7 @@ _IDLE_ROWS: tuple[tuple[str, str, str, str], ...] = (
         "of darknet's data and training, which the fork does not use here either",
     ),
     ("", "NetParameter", "debug_info", "give the solver this field"),
+    ("", "NetParameter", "multinode", "options of train say how ranks share the work"),
     ("MultiBoxLoss", "NonMaximumSuppressionParameter", "eta", "mining keeps its threshold"),
     ("", "SegAccuracyParameter", "metric", "the top has all three"),
     (_READS_IMAGES, "TransformationParameter", "force_color force_gray", _GRAY),

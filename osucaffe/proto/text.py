@@ -31,6 +31,8 @@ _GIVEN_TWICE = re.compile(r'Message type "(\S+)" should not have multiple "(\S+)
 _QUOTED_NUMBER = re.compile(r"""Couldn't parse \w+: (["']([-+\d.e]+)["'])""")
 _TOKEN = re.compile(r"#[^\n]*|\"(?:\\.|[^\"\\\n])*\"?|'(?:\\.|[^'\\\n])*'?|[{}\n]|[^\s{}\"'#]+")
 _MAY_BE_NULL = re.compile(r"\0|\\(?:0|x0)")
+_MINUS = re.compile(r"""#[^\n]*|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?|-(\s+)(?=[.\d])""")
+"""A minus apart from its number, which Caffe's parser takes; or what may contain one."""
 _BACKSLASHES = re.compile(r"\\{256,}")
 """Google's parser takes time with the square of their number."""
 
@@ -63,6 +65,8 @@ def parse_text(text: str, message_type: type[AnyMessage], name: str = "text") ->
     if found := _BACKSLASHES.search(text):
         place = f"{name}:{text.count(chr(10), 0, found.start()) + 1}"
         raise UserError(f"{place}: {len(found[0]):,} backslashes in a row are no text of a net")
+    if re.search(r":\s*-\s", text):
+        text = _MINUS.sub(lambda found: f"{found[1]}-" if found[1] else found[0], text)
     try:
         text_format.Parse(text, message)
     except text_format.ParseError as error:

@@ -186,7 +186,7 @@ class Solver:
             self.net.forward()
             self.losses.append(np.array([self.net.loss()]))
             logger.info("Iteration %d, loss = %g", self.iteration, self.loss)
-        if self.due(self.param.test_interval):
+        if self._tests():
             self.test_all()
 
     def step(self, iterations: int) -> None:
@@ -203,7 +203,7 @@ class Solver:
             self.tracer.plan(self.iteration, end)
         while self.iteration < end:
             begun = self.iteration > 0 or self.param.test_initialization
-            if begun and self.due(self.param.test_interval):
+            if begun and self._tests():
                 self.test_all()
                 if self.stopped:
                     self._writer.wait()
@@ -314,9 +314,12 @@ class Solver:
         """Whether to stop because the run has diverged."""
         return self._stop_on_nan and self.losses.lost
 
-    def due(self, interval: int) -> bool:
-        """Whether something with this interval (0: never) is due in this iteration."""
-        return interval > 0 and self.iteration % interval == 0
+    def due(self, interval: int, first: int = 0) -> bool:
+        """Whether something with this interval (0: never) is due in this iteration, as in first."""
+        return interval > 0 and (self.iteration - first) % interval == 0
+
+    def _tests(self) -> bool:
+        return self.due(self.param.test_interval, self.param.test_offset)
 
     @property
     def loss(self) -> float:

@@ -147,6 +147,13 @@ VALUES = [
           IMAGES / (np.abs(IMAGES).sum(axis=1, keepdims=True) + 1e-6)),
     value("InnerProduct", "inner_product_param { num_output: 3 normalize: true }", [X],
           X @ UNIT.T + 1, parameters=[WEIGHT, np.ones(3)]),
+    value("InnerProduct", "inner_product_param { bias_term: false }", [X, WEIGHT[..., None]],
+          X @ WEIGHT.T),
+    value("InnerProduct", "", [X, WEIGHT, BIAS[:3]], X @ WEIGHT.T + BIAS[:3]),
+    *(value("Scale", f"scale_param {{ min_value: -0.5 max_value: 0.5 {axes} }}", [X],
+            X * np.clip(WEIGHT[0][:n], -0.5, 0.5), parameters=[WEIGHT[0][:n].reshape(shape)])
+      for axes, n, shape in (("", 4, (4,)), ("num_axes: 0", 1, ()))),
+    value("Scale", "scale_param { min_value: 1.5 }", [X], X * 1.5),
     value("GELU", "", [X], X * 0.5 * (1 + np.vectorize(math.erf)(X / math.sqrt(2)))),
     value("SeLu", "", [X], 1.050700987 * np.where(X > 0, X, 1.67326324 * (np.exp(X) - 1))),
     value("SeLu", "selu_param { lambda: 2 alpha: 0.5 }", [X],
@@ -252,6 +259,11 @@ def test_accuracy_per_class() -> None:
     )
     assert y == pytest.approx(2 / 3)
     np.testing.assert_allclose(classes, [1, 0, 1, 0])
+    y, classes = run(
+        "Accuracy", [1 - scores, label], "accuracy_param { min_is_better: true }", tops=2
+    )
+    assert y == pytest.approx(3 / 5)
+    np.testing.assert_allclose(classes, [1, 0.5, 1, 0])
 
 
 @pytest.mark.parametrize("wrong", [-1.0, 4.0])

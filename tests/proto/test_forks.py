@@ -87,7 +87,7 @@ def test_transformations_are_refused_by_data_layers(tmp_path: Path) -> None:
         "pooling_param { kernel_size: 2 temporal_stride: 1 }",
         # Another type's settings, which Caffe does not look at either.
         "pooling_param { kernel_size: 2 } convolution_param { kernel_depth: 3 }",
-        'engine: "MKL2017" pooling_param { kernel_size: 2 }',
+        'engine: "MKL2017" pooling_param { kernel_size: 2 engine: MKLDNN }',
     ],
 )
 def test_what_says_nothing_is_taken(text: str) -> None:
@@ -116,6 +116,11 @@ def test_a_row_may_name_types_that_read_the_field(monkeypatch: pytest.MonkeyPatc
          "pooling_param: has no effect: layers of this type do not read it"),
         ("ConvolutionDepthwise", "convolution_param { kernel_size: 2 num_output: 3 group: 2 }",
          "convolution_param.num_output: has no effect: each of the 2 channels has a filter"),
+        ("BatchNorm", "batch_norm_param { filler { value: 1 } }",
+         "batch_norm_param.filler: has no effect: the Scale layer that follows has its own (Intel "
+         "Caffe computes both as one; add one where none follows)"),
+        ("ReLU", "quantization_param { bw_layer_in: 8 }",
+         "quantization_param: has no effect: layers of this type do not read it"),
         ("Dropout", "phase: TEST", "phase: works as in TEST, the net is in TRAIN"),
         ("ReLU", "blobs { }", "blobs: has no effect: give weights as a file"),
     ],

@@ -83,6 +83,18 @@ def test_a_mistake_is_named_with_its_place(text: str, message: str) -> None:
     assert "osucaffe." not in str(error.value)
 
 
+def test_a_minus_may_stand_apart_from_its_number() -> None:
+    net = parse_text(
+        """layer { name: "a: - 1" # b: - 2
+        power_param { scale: - 1 shift: -\n.5 } }""",
+        NetParameter,
+    )
+    (layer,), power = net.layer, net.layer[0].power_param
+    assert (layer.name, power.scale, power.shift) == ("a: - 1", -1, -0.5)
+    with pytest.raises(UserError, match=r'^text:2:13: unknown field "unknown"'):
+        parse_text("layer { power_param {\n scale: - 1 unknown: 2 } }", NetParameter)
+
+
 _LONG = 200_000
 LONG = {  # each took minutes, or gigabytes
     "nested blocks": (

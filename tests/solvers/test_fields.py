@@ -35,6 +35,7 @@ ROWS: dict[str, tuple[str, str]] = {
     "test_state": (f'net: "FOLDER/staged" {TESTED}', 'test_state { stage: "s" }'),
     "test_iter": (TESTED, "test_iter: 2"),
     "test_interval": (TESTED, "test_interval: 4"),
+    "test_offset": (TESTED, "test_offset: 1"),
     "test_compute_loss": (TESTED, "test_compute_loss: true"),
     "test_initialization": (TESTED, "test_initialization: false"),
     "base_lr": ("", "base_lr: 0.5"),

@@ -19,7 +19,9 @@ from ...solvers.solver import Solver
 from .. import output
 from ..output import scaled, table
 
-_READERS = ("Data", "ImageData", "WindowData", "AnnotatedData", "HDF5Data")
+_MAPS = ("DenseImageData", "ImageLabelmapData", "ImageSegData")
+_READERS = ("Data", "ImageData", "WindowData", "AnnotatedData", "HDF5Data", "MemoryData", *_MAPS)
+"""Layers that read data, and those of them whose labels are maps."""
 _LAYER = re.compile(r"^[ \t]*layers?\s*(?::\s*)?\{", re.MULTILINE)
 
 
@@ -87,14 +89,16 @@ def _read_nothing(layer: Any, shape: list[int]) -> None:
     """Make an Input layer of one that reads images: of the images first, of labels then."""
     settings = (getattr(layer, name) for name in layer.DESCRIPTOR.fields_by_name if "data" in name)
     batches = (getattr(setting, "batch_size", 0) for setting in settings)
-    crop = layer.transform_param.crop_size
+    crop, size = layer.transform_param, layer.transform_param.crop_size
     channels, *extents = shape
+    if size or crop.crop_height:
+        extents = [size or crop.crop_height, size or crop.crop_width]
     batch = max(batches) or 1
+    second = [batch, 1, *extents] if layer.type in _MAPS else [batch]
     layer.type = "Input"
     layer.ClearField("transform_param")
-    for index in range(len(layer.top)):
-        image = [batch, channels, *([crop] * len(extents) if crop else extents)]
-        layer.input_param.shape.add(dim=[batch] if index else image)
+    for dims in [[batch, channels, *extents], second, [batch, 1, 1, 2]][: len(layer.top)]:
+        layer.input_param.shape.add(dim=dims)
 
 
 def describe(net: Net) -> list[Row]:

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ...backends.formula import PRELU
+from ...proto.caffe_pb2 import ScaleParameter
 from ..base import Blobs, Flags, Layer, Program, Shape, Shapes, Tensor, pass_on, register
+
+LARGEST = float(np.finfo(np.float32).max)
+WITHIN = "y = max(least, min(most, a))"
 
 
 class Broadcast(Layer):
@@ -64,15 +70,24 @@ class Broadcast(Layer):
 
 @register("Scale")
 class Scale(Broadcast):
-    """y = x * scale (+ bias), with the scale learned or given by a second bottom."""
+    """y = x * scale (+ bias), with the scale learned or given by a second bottom.
+
+    A learned one stays from min_value to max_value, where they are given.
+    """
 
     bottoms = (1, 2)
+    bounds: dict[str, float] | None = None
 
     def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.scale_param
         shape = self.read_operand(bottom, param, "scale_param")
         if shape is not None:
             self.add_parameter(shape, param.filler if param.HasField("filler") else None, 1)
+        self.bounds = bounds_of(param)
+        if self.bounds:
+            self.along_channels = False  # so that what reads the scale comes after the bounds
+            if shape is None:
+                self.fail("scale_param", "min_value and max_value need a learned scale: one bottom")
         self.bias = len(self.parameters) if param.bias_term else None
         if param.bias_term:
             self.add_parameter(bottom[1] if shape is None else shape, param.bias_filler)
@@ -80,6 +95,9 @@ class Scale(Broadcast):
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         self.saved = self.saved_input(program, bottom, top)
+        if self.bounds:
+            scale = [self.parameters[0].data]
+            program.elementwise(scale, scale, formula=WITHIN, constants=self.bounds)
         if self.along_channels and len(bottom) == 1:  # batch normalization without statistics
             program.batch_norm(self.saved, None, None, *self.pair(), None, top[0].data)
             return
@@ -110,6 +128,18 @@ class Scale(Broadcast):
         self.backward_operand(program, [dy, self.saved], "y = a * b", propagate_down, bottom)
         if propagate_down[0]:
             program.broadcast([dy, self.scale], [bottom[0].diff], formula="y = a * b")
+
+
+def bounds_of(param: ScaleParameter) -> dict[str, float]:
+    """The bounds of a learned scale, as constants of WITHIN; none where it has no bound."""
+    fields = {"least": "min_value", "most": "max_value"}
+    if not any(map(param.HasField, fields.values())):
+        return {}
+    far = {"least": -LARGEST, "most": LARGEST}
+    return {
+        name: getattr(param, field) if param.HasField(field) else far[name]
+        for name, field in fields.items()
+    }
 
 
 @register("Bias")

@@ -107,7 +107,8 @@ class SoftmaxWithLoss(Layer):
 class Accuracy(Layer):
     """The share of labels among the top_k scores (a second top: the same for each class).
 
-    A label that names no class is a miss, and counts for no class.
+    With min_is_better the least scores, of distances, are the best. A label that names no class is
+    a miss, and counts for no class.
     """
 
     bottoms = (2, 2)
@@ -140,6 +141,9 @@ class Accuracy(Layer):
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         per_class = top[1].data if len(top) > 1 else None
         x, label, y = bottom[0].data, bottom[1].data, top[0].data
+        if self.param.accuracy_param.min_is_better:
+            x, distance = self.tensor(x.shape), x
+            program.elementwise([distance], [x], formula="y = -a")
         program.accuracy(x, label, y, per_class, **self.settings)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..base import Blobs, Flags, Layer, Program, Shapes, Tensor, register
+from ..base import Blobs, Flags, Layer, Program, Shape, Shapes, Tensor, register
 from ..splitting import SplitProduct
 
 
@@ -14,19 +14,31 @@ from ..splitting import SplitProduct
 class InnerProduct(Layer):
     """A fully connected layer: axes from `axis` on become num_output weighted sums.
 
-    normalize (NormFace): by the weights of each output at length 1; they are kept as they are.
+    NormFace: with normalize by the weights of each output at length 1; they are kept as they are.
+    The weights may be a second bottom, whose items are the outputs', and the bias a third.
     """
+
+    bottoms = (1, 3)
+    settings: dict[str, Any]
+    given: list[Shape] = []  # noqa: RUF012 (not changed)
+    """Of weights and bias that are bottoms the shapes in which they are used."""
 
     def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.inner_product_param
         axis = self.axis(param.axis, len(bottom[0]), "inner_product_param.axis")
-        self.check_positive("inner_product_param", "num_output")
         inputs, outputs = math.prod(bottom[0][axis:]), param.num_output
+        if len(bottom) > 1:
+            self.check_axes(bottom[1], "outputs x ...", "bottom[1]")
+            self.given = [(bottom[1][0], inputs), bottom[1][:1]][: len(bottom) - 1]
+            self._check_given(bottom)
+            self.settings, self.normalize = {"axis": axis, "transpose": False}, False
+            return [(*bottom[0][:axis], bottom[1][0])]
+        self.check_positive("inner_product_param", "num_output")
         shape = (inputs, outputs) if param.transpose else (outputs, inputs)
         self.add_parameter(shape, param.weight_filler)
         if param.bias_term:
             self.add_parameter((outputs,), param.bias_filler)
-        self.settings: dict[str, Any] = {"axis": axis, "transpose": param.transpose}
+        self.settings = {"axis": axis, "transpose": param.transpose}
         self.normalize = param.normalize
         if param.normalize and param.transpose:
             self.fail("inner_product_param.normalize", "cannot be given with transpose")
@@ -37,7 +49,25 @@ class InnerProduct(Layer):
             self.split = SplitProduct(self, self.splitter)
         return [(*bottom[0][:axis], outputs)]
 
+    def _check_given(self, bottom: Shapes) -> None:
+        """Refuse weights, and a bias, as bottoms that do not fit."""
+        param, bias = self.param.inner_product_param, self.given[1:]
+        for name in "transpose", "normalize":
+            if getattr(param, name):
+                self.fail(f"inner_product_param.{name}", "needs weights of its own: one bottom")
+        if param.bias_term != bool(bias):
+            self.fail(
+                "inner_product_param.bias_term", "must be false with two bottoms, true with three"
+            )
+        for index, shape in enumerate(self.given, 1):
+            self.check_count(bottom, index, math.prod(shape))
+
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
+        if self.given:
+            w, *b = (each.data.view(s) for each, s in zip(bottom[1:], self.given, strict=True))
+            bias = b[0] if b else None
+            program.inner_product(bottom[0].data, w, bias, top[0].data, **self.settings)
+            return
         bias = self.parameters[1].data if len(self.parameters) > 1 else None
         weight, x, y = self.parameters[0].data, bottom[0].data, top[0].data
         if self.is_split:
@@ -74,6 +104,9 @@ class InnerProduct(Layer):
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         x, dy, dw, db = bottom[0].data, top[0].diff, self.gradient(0), self.gradient(1)
+        if self.given:
+            self._backward_given(program, dy, propagate_down, bottom)
+            return
         if self.is_split:
             self.split.backward(program, dy, bottom[0].diff if propagate_down[0] else None)
             return
@@ -88,6 +121,24 @@ class InnerProduct(Layer):
         if propagate_down[0]:
             weight = self.parameters[0].data
             program.inner_product_backward_data(dy, weight, bottom[0].diff, **self.settings)
+
+    def _backward_given(
+        self, program: Program, dy: Tensor, propagate_down: Flags, bottom: Blobs
+    ) -> None:
+        """The gradients of weights and bias that are bottoms are those of blobs."""
+        shape = outputs, inputs = self.given[0]
+        items = dy.count // outputs
+        if propagate_down[0]:
+            weight = bottom[1].data.view(shape)
+            program.inner_product_backward_data(dy, weight, bottom[0].diff, **self.settings)
+        if propagate_down[1]:
+            columns, x = self.tensor((outputs, items)), bottom[0].data.view((items, inputs))
+            program.permute(dy, columns, axes=(1, 0), shape=(items, outputs))
+            dw = bottom[1].diff.view(shape)
+            program.inner_product(columns, x, None, dw, axis=1, transpose=True)
+        if any(propagate_down[2:]):
+            rows, db = dy.view((items, outputs)), bottom[2].diff.view((outputs,))
+            program.reduce([rows], db, formula="y = a", axes=(0,))
 
 
 @register("Embed")
@@ -130,7 +181,7 @@ class Parameter(Layer):
         shape = tuple(int(dim) for dim in self.param.parameter_param.shape.dim)
         if not shape or min(shape) < 1:
             self.fail("parameter_param.shape", f"is {shape}: it must name extents of at least 1")
-        self.add_parameter(shape)
+        self.add_parameter(shape, self.param.parameter_param.blob_filler)
         return [shape]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:

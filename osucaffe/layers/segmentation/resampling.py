@@ -94,13 +94,19 @@ class Interp(Layer):
     """Bilinear interpolation with corners on corners, perhaps of a part (DeepLab, PSPNet).
 
     The size: by shrink_factor s, (n - 1) / s + 1, and then by zoom_factor z, n + (n - 1) (z - 1);
-    height and width where neither of the factors is given, or both are. pad_beg, pad_end: 0, or
+    height and width where neither of the factors is given, or both are; with use_blob_size those of
+    a second bottom. pad_beg, pad_end: 0, or
     less: so many rows and columns are cut off first.
     """
+
+    bottoms = (1, 2)
+    no_gradient = (1,)
 
     def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.interp_param
         self.check_axes(bottom[0])
+        if param.use_blob_size != (len(bottom) == 2):
+            self.fail("bottom", "must be two with interp_param.use_blob_size, else one")
         for name in ("pad_beg", "pad_end"):
             if getattr(param, name) > 0:
                 self.fail(f"interp_param.{name}", "must be 0, or less to cut the image")
@@ -111,6 +117,9 @@ class Interp(Layer):
             extents = "x".join(map(str, bottom[0][2:]))
             self.fail("interp_param.pad_beg", f"and pad_end leave nothing of {extents}")
         self.part = (*bottom[0][:2], *inner) if cut else None
+        if param.use_blob_size:
+            self.check_axes(bottom[1], field="bottom[1]")
+            return [(*bottom[0][:2], *bottom[1][2:])]
         return [(*bottom[0][:2], *self._size(inner))]
 
     def _size(self, extents: Shape) -> Shape:

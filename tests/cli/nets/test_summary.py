@@ -62,6 +62,23 @@ def test_data_that_are_not_there(cli: Cli) -> None:
     assert cli("summary", LENET, "--shape", "1,x").code == 2
 
 
+def test_maps_of_labels_without_data(cli: Cli) -> None:
+    """DeepLab's layer: images, maps of the same size, and how much of them each image fills."""
+    layer = """layer { name: "data" type: "ImageSegData" top: "data" top: "label" top: "fills"
+      image_data_param { source: "none.txt" batch_size: 3 label_type: PIXEL }
+      transform_param { %s } }
+      layer { name: "rest" type: "Silence" bottom: "data" bottom: "label" bottom: "fills" }"""
+    for crop, height, width in (
+        ("", 9, 7),
+        ("crop_size: 5", 5, 5),
+        ("crop_height: 4 crop_width: 6", 4, 6),
+    ):
+        cli.write("net.prototxt", layer % crop)
+        found = json.loads(cli.ok("summary", "net.prototxt", "--shape", "3,9,7", "--json").out)
+        shapes = [[3, 3, height, width], [3, 1, height, width], [3, 1, 1, 2]]
+        assert found["layers"][0]["shapes"] == shapes
+
+
 @pytest.mark.parametrize("iter_size", [1, 2])
 def test_training_says_what_it_trains(cli: Cli, iter_size: int) -> None:
     """200 records, 8 in a batch."""

@@ -7,7 +7,8 @@ _ROWS = (
         "how to compute, not what: here the backend chooses",
         "engine ConvolutionParameter.force_nd_im2col ConvolutionParameter.conv_algorithm "
         "ConvolutionParameter.conv_algos_override Convolution3DParameter.filter_group "
-        "EltwiseParameter.stable_prod_grad MultiStageMeanfieldParameter.force_cpu "
+        "ConcatParameter.per_fla_fuse EltwiseParameter.stable_prod_grad "
+        "MultiStageMeanfieldParameter.force_cpu "
         "TransformationParameter.use_gpu_transform",
     ),
     (
