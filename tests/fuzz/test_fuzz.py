@@ -37,7 +37,7 @@ def test_regressions_and_mutations(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kinds", [KINDS[n::4] for n in range(4)], ids=",".join)
 def test_mutations(tmp_path: Path, kinds: list[str]) -> None:
     """So many of a fixed seed, not as many as a machine is able to."""
-    run_each(tmp_path, kinds, 200)
+    run_each(tmp_path, kinds, 50)
 
 
 @pytest.mark.long
