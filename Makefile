@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 ITERATIONS ?= 3000
 
-.PHONY: help train test test-short test-long test-quick test-lowest test-newest test-pythons test-gpu lint docs bench-cpu bench-data bench-classify bench-gpu bench-memory bench-setup bench-kernels bench-train bench-scaling bench-comm bench-comm-cpu bench-recurrent bench-infer bench-real clean fuzz differential bench-servers papers papers-gpu bench-predict bench-comm-profile bench-ranks bench-designs grpc-peer
+.PHONY: help train test test-short test-long test-quick test-lowest test-newest test-pythons test-gpu lint docs bench-cpu bench-data bench-classify bench-gpu bench-memory bench-setup bench-kernels bench-train bench-scaling bench-comm bench-comm-cpu bench-recurrent bench-infer bench-real clean fuzz differential bench-servers papers papers-gpu bench-predict bench-comm-profile bench-ranks bench-designs grpc-peer projects
 .DELETE_ON_ERROR:
 
 help:
@@ -26,6 +26,7 @@ help:
 	@echo "make test-gpu   run the tests that need a GPU, on a machine that has one"
 	@echo "make lint       run ruff and mypy only"
 	@echo "make docs       write the documentation as a site to site/, every link checked"
+	@echo "make projects   run public projects' own commands in clones, PROJECTS=folder (docs/projects.md)"
 	@echo "make bench-cpu  measure training on the CPU side by side with PyTorch"
 	@echo "make bench-data read LMDBs side by side with PyTorch's DataLoader; PYTHON=... on a GPU machine"
 	@echo "make bench-gpu  the same on a GPU, beside JAX, too, where it is (needs CuPy, cuDNN and PyTorch for CUDA)"
@@ -130,6 +131,10 @@ differential: $(if $(filter python3,$(PYTHON)),$(VENV)/differential.stamp)
 ROUNDS ?= 100
 soak: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.soak --rounds $(ROUNDS) --seed $(SEED) $(if $(WRITE),--write soak-cpu)
+
+projects: $(VENV)/dev.stamp
+	$(PIP) install --quiet six fissix
+	PROJECTS="$(PROJECTS)" $(BIN)/python -m tests.projects
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check
