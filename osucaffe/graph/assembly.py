@@ -17,7 +17,7 @@ from ..labels import Classes, Labels
 from ..layer import create_layer, messages_of
 from ..layers.base import Layer, Splitter, registered
 from ..messages import is_users
-from ..proto import caffe_pb2, refuse_unread
+from ..proto import caffe_pb2, idle_fields, refuse_unread
 from .gradients import Node
 
 log = logging.getLogger("osucaffe")
@@ -65,15 +65,19 @@ def assemble(
     """
     parts = Assembly()
     refuse_unread(param, f'net "{param.name}", ')
+    idle: dict[str, list[str]] = {}
     for layer_param in param.layer:
         layer = create_layer(layer_param, phase, key=len(parts.nodes), seed=seed)
-        _check_fields(layer, layer_param, phase)
+        for text in _check_fields(layer, layer_param, phase):
+            idle.setdefault(text, []).append(layer.title)
         _refuse_infinite(layer)
         layer.backend, layer.data_config, layer.splitter = backend, data_config, splitter
         layer.raw_records, layer.inspectable = backend.raw_records, inspectable
         tops = _set_up(layer, [parts.blobs[name].shape for name in layer_param.bottom])
         _add_layer(parts, layer, tops, inspectable)
     _find_inputs_and_outputs(parts)
+    for text, (first, *more) in idle.items():
+        log.warning("%s, %s%s", first, text, f" (so in {len(more):,} more layers)" if more else "")
     return parts
 
 
@@ -136,24 +140,24 @@ def keep_memory(before: Assembly, after: Assembly) -> bool:
     return moved
 
 
-def _check_fields(layer: Layer, param: caffe_pb2.LayerParameter, phase: str) -> None:
-    """Refuse a field of a fork that the layer would drop; warn of what its type does not use.
+def _check_fields(layer: Layer, param: caffe_pb2.LayerParameter, phase: str) -> Iterator[str]:
+    """Refuse a field of a fork that the layer would drop; yield what is to be told of fields that
+    its type does not use.
 
     param: as the net has it; a layer may change its own. phase: the net's.
     """
     own = messages_of(registered[param.type])
     for setting, message in param.ListFields():
-        if setting.name in own:
-            refuse_unread(message, f"{layer.title}, {setting.name}.", param.type)
-        elif setting.name.endswith("_param"):
-            text = "%s, %s: has no effect: layers of this type do not read it"
-            log.warning(text, layer.title, setting.name)
-        elif setting.name == "phase" and layer.phase != phase:  # as in a printed .caffemodel
-            log.warning(
-                "%s, phase: works as in %s, the net is in %s", layer.title, layer.phase, phase
-            )
-        elif setting.name == "blobs":
-            log.warning("%s, blobs: has no effect: give weights as a file", layer.title)
+        name = setting.name
+        if name in own:
+            for text in idle_fields(message, f"{layer.title}, {name}.", param.type):
+                yield text.removeprefix(f"{layer.title}, ")
+        elif name.endswith("_param"):
+            yield f"{name}: has no effect: layers of this type do not read it"
+        elif name == "phase" and layer.phase != phase:  # as in a printed .caffemodel
+            yield f"phase: works as in {layer.phase}, the net is in {phase}"
+        elif name == "blobs":
+            yield "blobs: has no effect: give weights as a file"
 
 
 def _refuse_infinite(layer: Layer) -> None:

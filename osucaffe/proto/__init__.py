@@ -26,7 +26,7 @@ from .caffe_pb2 import (
 )
 from .checksum import stated_checksum
 from .files import read_mean, read_net, read_solver, write_mean
-from .forks import is_unread, refuse_unread, why_idle
+from .forks import idle_fields, is_unread, refuse_unread, why_idle
 from .state import find_learned_net, read_state, write_state
 from .text import format_text, parse_text, read_text, write_text
 from .titles import label, title
@@ -65,6 +65,7 @@ __all__ = [
     "find_learned_net",
     "format_text",
     "has_values",
+    "idle_fields",
     "is_unread",
     "label",
     "parse_text",

@@ -9,6 +9,7 @@ others lack it still).
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
@@ -245,8 +246,14 @@ def why_idle(message: str, field: str, reader: str) -> str:
 
 
 def refuse_unread(message: Message, place: str, reader: str = "") -> None:
-    """Raise UserError "place.field: …" if a field of a fork is set that would be dropped; warn of
-    those that its own fork, or Caffe, drops as well.
+    """Raise UserError, and warn, as `idle_fields` says."""
+    for text in idle_fields(message, place, reader):
+        _log.warning("%s", text)
+
+
+def idle_fields(message: Message, place: str, reader: str = "") -> Iterator[str]:
+    """Raise UserError "place.field: …" if a field of a fork is set that would be dropped; yield
+    what is to be told of those that its own fork, or Caffe, drops as well.
 
     reader: the type of the layer that the message belongs to. A field that has its default value
     says nothing, so it may be set.
@@ -263,11 +270,11 @@ def refuse_unread(message: Message, place: str, reader: str = "") -> None:
                 "take it out if you can do without it"
             )
         if why := why_idle(message.DESCRIPTOR.name, field.name, reader):
-            _log.warning("%s%s: has no effect: %s", place, field.name, why)
+            yield f"{place}{field.name}: has no effect: {why}"
             continue
         if field.message_type is not None and field.message_type.name not in _NETS:
             for part in values:
-                refuse_unread(part, f"{place}{field.name}.", reader)
+                yield from idle_fields(part, f"{place}{field.name}.", reader)
 
 
 def _is_default(field: FieldDescriptor, value: object) -> bool:

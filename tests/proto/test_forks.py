@@ -132,6 +132,17 @@ def test_what_has_no_effect_is_told(
     assert caplog.messages == [f'layer "op" ({layer_type}), {told}']
 
 
+def test_what_has_no_effect_in_many_layers_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    net = setting("pooling_param { }", "ReLU")
+    for _ in range(2):
+        net.layer.add().CopyFrom(net.layer[-1])
+        net.layer[-1].name, net.layer[-1].top[0] = f"op{len(net.layer)}", f"t{len(net.layer)}"
+    Net(net, backend=Cpu())
+    [told] = caplog.messages
+    assert told.startswith('layer "op" (ReLU), pooling_param: has no effect')
+    assert told.endswith(" (so in 2 more layers)")
+
+
 def test_two_layers_of_one_name_are_both_looked_at() -> None:
     """Whose fields say which it is, one of them being a class of its own."""
     with pytest.raises(UserError, match=r"normalize_param\.rescale: is not supported yet"):
