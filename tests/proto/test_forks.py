@@ -134,9 +134,9 @@ def test_what_has_no_effect_is_told(
 
 def test_what_has_no_effect_in_many_layers_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     net = setting("pooling_param { }", "ReLU")
-    for _ in range(2):
-        net.layer.add().CopyFrom(net.layer[-1])
-        net.layer[-1].name, net.layer[-1].top[0] = f"op{len(net.layer)}", f"t{len(net.layer)}"
+    for name in "ab":
+        net.layer.append(net.layer[1])
+        net.layer[-1].name, net.layer[-1].top[0] = name, name
     Net(net, backend=Cpu())
     [told] = caplog.messages
     assert told.startswith('layer "op" (ReLU), pooling_param: has no effect')
