@@ -76,7 +76,7 @@ CASES = [
          name="transpose"),
     case("Interp", "interp_param { height: 9 width: 4 }"),
     case("Interp", "interp_param { use_blob_size: true }", {"x": (2, 4, 5, 6), "z": (1, 1, 7, 3)},
-         name="as another blob"),
+         labels={"z": 2}, name="as another blob"),
     case("Interp", "interp_param { zoom_factor: 3 shrink_factor: 2 pad_beg: -1 pad_end: -1 }", name="of a part"),
     case("BilinearInterpolation", "", {"x": (2, 3, 4, 5), "like": (2, 1, 7, 3)}, labels={"like": 2}),
     case("SeLu"),

@@ -161,9 +161,8 @@ def inner_product(ctx: Context, a: ops.InnerProduct) -> Pending:
     choose_row_major(a.b)
     columns = a.w.shape[1 if a.transpose else 0]
     size = (a.y.count // columns, columns, math.prod(a.x.shape[a.axis :]))
-    fuses = not a.relu  # nothing fuses a slope
-    words = ["bias"] * (a.b is not None) + ["relu"] * (a.relu is not None)
-    dtypes, epilogue = (backend.dtype, backend.dtype), " ".join(words) if fuses else ""
+    fuses = a.relu is None  # a slope it does not know, and NaN its ReLU makes 0 (in fp16)
+    dtypes, epilogue = (backend.dtype, backend.dtype), "bias" if fuses and a.b is not None else ""
     product = Product(backend.precision, *size, False, not a.transpose, *dtypes, epilogue)
 
     def bind(ctx: Context) -> Bound:
