@@ -103,7 +103,6 @@ class Solver:
         models: list[Model] = [(file, read_weights(file)) for file in [*named, *weights]]
         self.losses = Losses(backend, self.group, param.average_loss, param.iter_size)
         self._before_test: RunPosition | None = None
-        self._keeps_losses = False
         self._writer = SnapshotWriter()
         self._check_interval, self._stop_on_nan = check_interval, stop_on_nan
         self.stopped = False
@@ -190,12 +189,8 @@ class Solver:
             self.test_all()
 
     def step(self, iterations: int) -> None:
-        """Make this many updates, or fewer when a stop is requested (then `stopped` is true). The
-        losses that are displayed are those of these alone, but for what a snapshot remembers."""
+        """Make this many updates, or fewer when a stop is requested (then `stopped` is true)."""
         self.stopped = False
-        if not self._keeps_losses:
-            self.losses.recent.clear()
-        self._keeps_losses = False
         self.group.begin()
         self._displayed = (self.iteration, time.perf_counter())
         end = self.iteration + iterations
@@ -433,7 +428,6 @@ class Solver:
         self.iteration = restored.state.iter
         self.policy.current_step = restored.state.current_step
         self.losses.reset(position.losses if position else [])
-        self._keeps_losses = True
         if position:
             self.policy.best = list(position.plateau or self.policy.best)
             position.apply([self.net, *self.test_nets], self.loss_scale)

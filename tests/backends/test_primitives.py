@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from osucaffe.backends import primitives as ops
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.primitives import NAMES, Program
-from osucaffe.backends.primitives.recording import PRIMITIVES
 from osucaffe.backends.tensor import Tensor
 
 from . import cases_boxes, cases_layers, cases_plain, cases_recurrent, cases_regions
@@ -162,11 +162,11 @@ def test_gradients_are_added_when_the_call_accumulates(
 def test_what_fusion_gives_is_declared() -> None:
     from osucaffe.backends.cuda import Cuda
 
-    for name in Cuda.fuses_relu_backward:
-        if "max" in name:
-            assert "behind_relu" in PRIMITIVES[name.removesuffix("_backward")].fused
+    for kind in Cuda.fuses_relu_backward:
+        if kind is ops.MaxPoolingBackward:
+            assert ops.MaxPooling.roles["behind_relu"] == "FusedFlag"
         else:
-            assert "relu_output" in PRIMITIVES[name].fused
+            assert kind.roles["relu_output"].startswith("Fused")
     x, y = Tensor((1,)), Tensor((1,))
     with pytest.raises(ValueError, match="only the fusion pass"):
         Program().sum([x], y, x)

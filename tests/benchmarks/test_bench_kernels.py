@@ -63,7 +63,7 @@ def test_every_provider_is_asked(
         backend.tuner.calls
         == [{"good": 0.5, "only if nothing is good": 0.7, "spare": 9.0, "hopeless": 1.5}] * 2
     )
-    assert {call.implementation for call in calls} == {"good: fast"}
+    assert {each.call.implementation for each in calls} == {"good: fast"}
     assert not [*tmp_path.rglob("census*")]  # later runs are not to find it
 
 

@@ -50,6 +50,11 @@ PROMISES: dict[str, list[str]] = {
         "test_files.py::test_what_a_killed_process_has_left_goes_away",
         "test_log.py::test_a_log_follows_no_link",
     ],
+    "**Names in files": [
+        "cli/test_output.py::test_names_steer_no_terminal",
+        "cli/test_output.py::test_a_record_of_the_log_is_one_line",
+        "cli/test_output.py::test_cells_begin_no_formula",
+    ],
     "**A snapshot prefix": [
         "solvers/snapshots/test_claim.py::test_another_process_is_told_until_the_first_is_gone"
     ],

@@ -13,8 +13,6 @@ from osucaffe.backends.tensor import Tensor
 from osucaffe.solvers.losses import Losses
 from osucaffe.solvers.process_group import ProcessGroup
 
-from .runs import solver
-
 
 def gpu() -> Any:
     from osucaffe.backends.cuda import Cuda
@@ -31,14 +29,6 @@ def scalar(backend: Any) -> Tensor:
     tensor = Tensor((), persistent=True)
     backend.place(tensor, backend.allocate(backend.nbytes(tensor)), 0)
     return tensor
-
-
-def test_smoothing_begins_again_with_each_step() -> None:
-    """As in Caffe, unless a snapshot says what came before."""
-    run = solver("max_iter: 11 display: 1 average_loss: 5")
-    for count in (3, 1, 7):
-        run.step(count)
-        assert len(run.losses.recent) == min(count, 5)
 
 
 def test_iterations_are_means_of_their_passes(backend: Any) -> None:

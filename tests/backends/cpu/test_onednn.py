@@ -59,7 +59,10 @@ def test_it_serves_what_it_has_code_for() -> None:
         if prepare(runner.program)[-1] is not None:
             served.add(each.name)
     functions = {name for module in onednn._MODULES for name in vars(module)}
-    assert served | CHECKED == functions.intersection(NAMES)
+    # Without AVX-512 oneDNN has only a reference of this one, which is left out.
+    library = ONEDNN.onednn.library if ONEDNN.onednn else None
+    lacks = set() if library and library.has_avx512 else {"softmax_backward"}
+    assert served | CHECKED | lacks == functions.intersection(NAMES)
 
 
 @pytest.mark.parametrize("row_major", [True, False])
