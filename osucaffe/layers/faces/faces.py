@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from ..base import Blobs, Flags, Layer, Program, Shapes, Tensor, register
-from ..core.channelwise import WITHIN, bounds_of
+from ..core.channelwise import LARGEST, WITHIN, bounds_of
 from ..core.combine import ByPosition
 from ..core.losses import Loss
 
@@ -167,7 +167,7 @@ class GlobalLSEMargin(Layer):
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         param, (scale, margin) = self.param.scale_param, (tensor.data for tensor in self.parameters)
-        bounds = bounds_of(param) | {"least": param.min_value}
+        bounds = {"most": LARGEST} | bounds_of(param) | {"least": param.min_value}
         program.elementwise([scale], [scale], formula=WITHIN, constants=bounds)
         column = (self.items, 1)
         self.scale = bottom[2].data.view(column) if len(bottom) > 2 else scale.view((1, 1))
