@@ -82,7 +82,7 @@ class Net:
             **state,
         )
         if not (is_served := ForwardOnly.serves(net)):
-            net.ready()
+            net.complete()
         self._begin(net)
         if is_served:
 
