@@ -133,7 +133,6 @@ def accuracy(ctx: Context, a: ops.Accuracy) -> Run:
         np.copyto(score.array, 0, where=labels.wrong.array)
         a.y.array.fill(float(score.array.sum(dtype=np.float64)) / max(count, 1))
         if a.per_class is not None:
-            np.copyto(counted, 0, where=labels.wrong.array)
             totals.array.fill(0)
             np.copyto(counted, 0, where=labels.wrong.array)  # nor is it of any class
             np.add.at(totals.array, labels.values.array, counted)
