@@ -23,7 +23,7 @@ from pathlib import Path
 
 from .errors import UserError
 from .files import open_new
-from .messages import one_line, printable
+from .messages import printable
 
 quiet = False
 """Whether standard error gets warnings and errors only; a file gets all."""
@@ -59,9 +59,11 @@ class Formatter(logging.Formatter):
         moment = time.strftime("%m%d %H:%M:%S", time.localtime(record.created))
         microseconds = int(record.created % 1 * 1e6)
         place = f"{record.filename}:{record.lineno}"
+        # Caffe's own lines have tabs; an end of line would begin what looks like another record.
+        message = printable(record.getMessage()).replace("\n", "\\n")
         line = (
             f"{_SEVERITY.get(record.levelno, 'I')}{moment}.{microseconds:06d} "
-            f"{threading.get_native_id():5d} {place}] {one_line(record.getMessage())}"
+            f"{threading.get_native_id():5d} {place}] {message}"
         )
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
