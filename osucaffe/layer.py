@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from . import plugins
 from .errors import UserError, nearest
 from .layers.base import Layer, registered
 from .proto import LayerParameter, is_unread, why_idle
@@ -11,9 +12,22 @@ from .proto.titles import title
 _FIELDS = LayerParameter.DESCRIPTOR.fields_by_name
 
 
+def layer_names() -> list[str]:
+    """All layer types: ours, those of other packages, and those registered since the start."""
+    return sorted({*registered, *plugins.names(plugins.LAYERS)})
+
+
+def layer_type(name: str) -> type[Layer] | None:
+    """The class of a layer type; its module is imported. None where there is no such type."""
+    found = registered.get(name) or plugins.find(plugins.LAYERS, name)
+    if found and name not in registered:
+        raise UserError(f"the entry point of layer type {name} lacks @register({name!r})")
+    return registered.get(name)
+
+
 def layer_types() -> dict[str, type[Layer]]:
-    """Every layer type by name."""
-    return dict(sorted(registered.items()))
+    """Every layer type by name: imports all of them."""
+    return {name: found for name in layer_names() if (found := layer_type(name))}
 
 
 def create_layer(param: LayerParameter, phase: str, *, key: int = 0, seed: int = 0) -> Layer:
@@ -21,14 +35,15 @@ def create_layer(param: LayerParameter, phase: str, *, key: int = 0, seed: int =
 
     phase: the net's, which a layer has that names none of its own.
     """
-    if param.type not in registered:
-        near = nearest(param.type, registered)
+    found = layer_type(param.type)
+    if found is None:
+        near = nearest(param.type, layer_names())
         hint = f' (did you mean "{near}"?)' if near else ""
         what = f'unknown layer type "{param.type}"{hint}' if param.type else "has no type"
         raise UserError(f"{title(param)}: {what}; osucaffe layers lists the types there are")
     if param.HasField("phase"):
         phase = Phase.Name(param.phase)
-    layer = registered[param.type].form(param)(param, phase, key=key, seed=seed)
+    layer = found.form(param)(param, phase, key=key, seed=seed)
     layer.check_counts()
     return layer
 

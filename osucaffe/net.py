@@ -48,7 +48,7 @@ from .graph.weights import (
     to_proto,
     write_constants,
 )
-from .layer import layer_types
+from .layer import layer_type
 from .layers.base import Reshaped, Splitter
 from .layers.reading.alignment import align
 from .proto import AnyWeights, caffe_pb2
@@ -111,10 +111,8 @@ class Net:
             gradients = False
         if gradients is None:
             gradients = phase == "TRAIN" or inspectable
-        types = layer_types()
-        if any(
-            types[each.type].is_dynamic(each) for each in self.param.layer if each.type in types
-        ):
+        types = {each.type: layer_type(each.type) for each in self.param.layer}
+        if any((found := types[each.type]) and found.is_dynamic(each) for each in self.param.layer):
             self.inspectable = True
         self._on_demand = on_demand and self.inspectable
         self._backwards = [False, True][: gradients + (gradients and (accumulate or inspectable))]

@@ -1,11 +1,3 @@
-"""Owns the layer types: Caffe's own, and those of its forks, a folder for each family of forks.
-
-Importing the package imports all modules of its folders, which registers their layers: a folder
-that is taken away takes its own layers with it, and nothing else.
+"""Owns Caffe's layers. `entry_points.txt` has the types, and where each is: a layer's module is
+imported when a net first names its type. `python -m tests.project.entry_points` writes the list.
 """
-
-import importlib
-import pkgutil
-
-for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
-    importlib.import_module(_module.name)

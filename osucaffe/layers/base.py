@@ -40,7 +40,7 @@ Flags: TypeAlias = "list[bool]"
 Shapes: TypeAlias = "list[Shape]"
 
 registered: dict[str, LayerClass] = {}
-"""The layer types by name: all of them, once the package `layers` is imported."""
+"""The layer types whose modules have been imported, by name."""
 
 
 def pass_on(program: Program, x: Tensor, y: Tensor) -> None:

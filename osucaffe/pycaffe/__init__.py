@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 from .. import __version__, as_caffe
-from ..layer import layer_types
+from ..layer import layer_names
 from ..layers.core.python import PythonLayer as Layer
 from ..proto.caffe_pb2 import TEST, TRAIN, LayerParameter
 from . import _caffe, coord_map, draw, io, net_spec, proto
@@ -99,7 +99,7 @@ pycaffe = _caffe
 
 def layer_type_list() -> list[str]:
     """The names of all layer types."""
-    return list(layer_types())
+    return layer_names()
 
 
 def install() -> None:

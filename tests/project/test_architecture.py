@@ -14,16 +14,16 @@ import pytest
 
 from tests.processes import python
 
+from .entry_points import files
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGE = ROOT / "osucaffe"
 MOST_FILES = 18
 """In a folder."""
-FORKS = sorted(
-    path.name
-    for path in (PACKAGE / "layers").iterdir()
-    if (path / "__init__.py").exists() and path.name not in ("core", "reading")
-)
-"""The folders of layers that came from forks of Caffe."""
+PARTS = ("forks",)
+"""The folders that the core does without: what they have is found by name (`plugins.py`)."""
+FORKS = sorted(path.parent.name for path in (PACKAGE / "forks").glob("*/__init__.py"))
+"""The families of forks of Caffe."""
 
 Table = dict[str, tuple[int, str]]
 """For each part of the package ("proto", "net" ...) its row, and what the row says it imports."""
@@ -178,31 +178,44 @@ def test_no_folder_has_too_many_files(top: str) -> None:
     assert not {folder: count for folder, count in counts.items() if count > MOST_FILES}
 
 
+def importing(part: str) -> list[str]:
+    """The files outside a part, "forks" or "forks.ssd", that import something of it."""
+    folder = PACKAGE / part.replace(".", "/")
+    others = [path for path in sources("osucaffe") if folder not in path.parents]
+    inside = f"osucaffe.{part}."
+    return [str(p) for p in others if any(f"{n}.".startswith(inside) for n in imports(p))]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_the_core_imports_no_other_part(part: str) -> None:
+    assert not importing(part)
+
+
+@pytest.mark.parametrize(("path", "text"), files().items(), ids=lambda x: x and Path(x).parent.name)
+def test_layer_types_are_listed_where_they_are_registered(path: Path, text: str) -> None:
+    assert path.read_text() == text, "run python -m tests.project.entry_points"
+
+
 @pytest.mark.parametrize("fork", FORKS)
 def test_nothing_else_imports_the_layers_of_a_fork(fork: str) -> None:
-    folder = PACKAGE / "layers" / fork
-    others = [path for path in sources("osucaffe") if folder not in path.parents]
-    inside = f"osucaffe.layers.{fork}."
-    assert not [path for path in others if any(f"{n}.".startswith(inside) for n in imports(path))]
+    assert not importing(f"forks.{fork}")
 
 
 @pytest.mark.parametrize("fork", FORKS)
 def test_the_page_of_a_fork_names_its_layers(fork: str) -> None:
-    folder = PACKAGE / "layers" / fork
+    folder = PACKAGE / "forks" / fork
     page = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
     text = "".join(path.read_text() for path in folder.glob("*.py"))
     types = set(re.findall(r'@register\("(\w+)"\)', text))
     assert types | {"From", "Used"} <= set(re.findall(r"\w+", page))
 
 
-def test_without_the_folders_of_forks_lenet_trains(tmp_path: Path) -> None:
-    def forks(folder: str, names: list[str]) -> list[str]:
-        return [*FORKS, "__pycache__", "models"] if Path(folder).name == "layers" else ["models"]
-
-    shutil.copytree(PACKAGE, tmp_path / "osucaffe", ignore=forks)
+def test_without_the_other_parts_lenet_trains(tmp_path: Path) -> None:
+    left_out = shutil.ignore_patterns(*PARTS, "__pycache__", "models")
+    shutil.copytree(PACKAGE, tmp_path / "osucaffe", ignore=left_out)
     script = """if True:
         from osucaffe.backends.cpu import Cpu
-        from osucaffe.layer import layer_types
+        from osucaffe.layer import layer_names
         from osucaffe.net import Net
         from osucaffe.proto import NetParameter, parse_text
 
@@ -211,7 +224,7 @@ def test_without_the_folders_of_forks_lenet_trains(tmp_path: Path) -> None:
             'layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip2" bottom: "l" top: "loss" }')
         net = Net(parse_text(text, NetParameter, "LeNet"), backend=Cpu())
         net.forward(), net.backward()
-        print(*layer_types())
+        print(*layer_names())
     """
     shutil.copy(ROOT / "models" / "lenet" / "deploy.prototxt", tmp_path)
     done = python("-c", script, cwd=tmp_path)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...layer import layer_types
+from ...layer import layer_type
 from ...layers.base import Layer
 from ...layers.core.convolution import read_window
 from ...proto import LayerParameter
@@ -62,7 +62,7 @@ def coord_map(layer: LayerParameter) -> CoordMap:
         if layer.type == "Deconvolution":
             return axis, stride, middle - pad
         return axis, 1 / stride, (pad - middle) / stride
-    found = layer_types().get(layer.type)
+    found = layer_type(layer.type)
     if layer.type in _IN_PLACE or (found is not None and found.in_place):
         return IDENTITY
     raise UndefinedMapException

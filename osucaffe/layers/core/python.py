@@ -13,14 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from ... import plugins
 from ...proto import caffe_pb2
 from ..base import Arrays, Blobs, Flags, Layer, Program, Reshaped, Shape, Shapes, register
 
 NO_MODULES = "OSUCAFFE_NO_PYTHON_LAYERS"
 """The variable of the environment with which no module may be imported that a net names:
 --no_python_layers sets it."""
-BUILT_IN: dict[str, str] = {}
-"""Modules that nets name, and those of the package that stand in where they are not there."""
+STAND_INS = "osucaffe.python_modules"
+"""Entry points: modules that nets name, and ours that stand in where they are not there."""
 
 COME_WITH = {
     "roi_data_layer": "py-faster-rcnn, in its folder lib, and reads its data sets: give the net "
@@ -31,6 +32,10 @@ COME_WITH = {
 
 _RESHAPE, _FORWARD, _COPY = range(3)
 """What a forward pass begins with: anew, or where it stopped because a top's shape changed."""
+
+
+def _stand_ins() -> dict[str, str]:
+    return plugins.own().get(STAND_INS, {})
 
 
 class Extents:
@@ -164,21 +169,21 @@ class Python(Layer):
 
     def _module(self, name: str) -> ModuleType:
         if NO_MODULES in os.environ:
-            if name in BUILT_IN:
-                return importlib.import_module(BUILT_IN[name])
+            if name in _stand_ins():
+                return importlib.import_module(_stand_ins()[name])
             self.fail("python_param.module", f'"{name}" may not be imported (--no_python_layers)')
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:
             if not error.name:  # a module of the user's raised it
                 raise
-            if name in BUILT_IN and f"{name}.".startswith(f"{error.name}."):
-                return importlib.import_module(BUILT_IN[name])
+            if name in _stand_ins() and f"{name}.".startswith(f"{error.name}."):
+                return importlib.import_module(_stand_ins()[name])
             self.fail("python_param.module", _missing(name, error.name))
 
     @classmethod
     def is_dynamic(cls, param: caffe_pb2.LayerParameter) -> bool:
-        return param.python_param.module in BUILT_IN
+        return param.python_param.module in _stand_ins()
 
     # -- what is recorded ------------------------------------------------------------------------
 

@@ -11,15 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from ..cascade.test_field_boxes import NORMALIZED, regions
-from ..cascade.test_proposal_losses import truth
-from ..cascade.test_region_samples import candidates, objects
-from ..detectnet.test_transformation import NONE, SMALL, lists
+from tests.forks.cascade.test_field_boxes import NORMALIZED, regions
+from tests.forks.cascade.test_proposal_losses import truth
+from tests.forks.cascade.test_region_samples import candidates, objects
+from tests.forks.detectnet.test_transformation import NONE, SMALL, lists
+from tests.forks.yolo.test_yolo import as_rows_of_5, as_rows_of_8
+from tests.forks.yolo.test_yolo import objects as cells_with_objects
+
 from ..nets import inputs
 from ..test_gradients import CASES, case, drawn
 from ..test_values import VALUES
-from ..yolo.test_yolo import as_rows_of_5, as_rows_of_8
-from ..yolo.test_yolo import objects as cells_with_objects
 
 # ruff: noqa: E501 (a table reads best with a row to a line)
 

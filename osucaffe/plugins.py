@@ -1,0 +1,68 @@
+"""Finds by name what is not in the core: layer types and channels, osucaffe's and other packages'.
+
+Each is an entry point, as Python packages declare them: a line `name = package.module:object` of a
+group. osucaffe's own are in a file entry_points.txt of each folder that has any, so that they are
+found without an installation, and a folder that is taken away takes its own with it; those of other
+packages are in their metadata. A module is imported when somebody asks for what it has.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from pathlib import Path
+from typing import Any
+
+from .errors import UserError
+
+LAYERS = "osucaffe.layers"
+"""Layer types: modules whose classes register themselves by `layers.base.register`."""
+
+
+@functools.cache
+def own() -> dict[str, dict[str, str]]:
+    """What osucaffe itself has: of each group, where each name is found."""
+    groups: dict[str, dict[str, str]] = {}
+    group = ""
+    for path in sorted(Path(__file__).parent.glob("*/entry_points.txt")):
+        for line in path.read_text().splitlines():
+            name, _, value = line.partition(" = ")
+            if value:
+                groups[group][name] = value
+            elif line:
+                group = line.strip("[]")
+                groups.setdefault(group, {})
+    return groups
+
+
+@functools.cache
+def others(group: str) -> dict[str, str]:
+    """What other packages have in a group. Looks at the metadata of all packages: 10 ms."""
+    from importlib.metadata import entry_points
+
+    return {each.name: each.value for each in entry_points(group=group)}
+
+
+def names(group: str) -> list[str]:
+    """All names of a group; nothing is imported."""
+    return sorted({*own().get(group, ()), *others(group)})
+
+
+def find(group: str, name: str) -> Any:
+    """What has this name, its module imported; None where nothing has. Ours come before those of
+    other packages. UserError where theirs cannot be imported."""
+    if value := own().get(group, {}).get(name):
+        return _load(value)
+    if not (value := others(group).get(name)):
+        return None
+    try:
+        return _load(value)
+    except Exception as error:
+        raise UserError(f"{name} = {value}, an entry point of {group}: {error}") from error
+
+
+def _load(value: str) -> Any:
+    """A module, or an object in it: "package.module:object"."""
+    module, _, name = value.partition(":")
+    loaded = importlib.import_module(module)
+    return getattr(loaded, name) if name else loaded
