@@ -38,6 +38,9 @@ class Labels:
         strict_last = sorted(readers, key=lambda reader: reader.others is None)
         self._readers = list({(each.classes, each.ignored): each for each in strict_last}.values())
 
+    def __bool__(self) -> bool:
+        return bool(self._readers)
+
     def wrong(self, labels: np.ndarray) -> int | None:
         """Where the first label stands, in row-major order, that a layer does not take."""
         for reader in self._readers:

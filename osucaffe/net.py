@@ -530,10 +530,10 @@ class Net:
 
     def write(self, name: str, values: np.ndarray) -> None:
         """Set the data of a blob, such as an input."""
-        blob = self.blobs[name]
-        if np.shape(values) != blob.shape:
-            raise UserError(f'blob "{name}" has shape {blob.shape}, not {np.shape(values)}')
-        if name in self.labels:
+        blob, values = self.blobs[name], np.asarray(values)
+        if values.shape != blob.shape:
+            raise UserError(f'blob "{name}" has shape {blob.shape}, not {values.shape}')
+        if self.labels.get(name):
             self.labels[name].check_all(values, f'blob "{name}"')
         self.backend.write(blob.data, values)
 

@@ -49,8 +49,8 @@ def write_files(model: str, batch: int, folder: Path) -> dict[str, str]:
 def write_onnx(files: dict[str, str]) -> dict[str, str]:
     """The same net as `osucaffe export` writes it: its name for a job."""
     from osucaffe.backends.cpu import Cpu
-    from osucaffe.export import to_onnx
     from osucaffe.net import Net
+    from osucaffe.onnx import to_onnx
 
     param = proto.read_net(files["prototxt"])
     net = Net(param, phase="TEST", backend=Cpu(), inspectable=True, gradients=False)

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import log
+from ..api.tables import scaled as scaled
+from ..api.tables import table as table
 from ..errors import UserError
 from ..messages import one_line
 
@@ -66,29 +68,9 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def table(align: str, *rows: Sequence[object]) -> list[str]:
-    """The lines of a table, whose columns are as wide as their content. align: "<" or ">", left or
-    right, for each column."""
-    texts = [[one_line(str(cell)) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-    return [
-        "  ".join(
-            f"{cell:{side}{width}}" for cell, side, width in zip(row, align, widths, strict=True)
-        ).rstrip()
-        for row in texts
-    ]
-
-
 def short(text: str, most: int) -> str:
     """A text, shortened to at most this many characters."""
     return text if len(text) <= most else text[: most - 1] + "…"
-
-
-def scaled(count: float, unit: str, prefixes: str = "MGT") -> str:
-    """A large number: 1.23 GFLOP, 45.6 MB. prefixes: those to choose from."""
-    powers = {prefix: 1e3 ** ("KMGT".index(prefix) + 1) for prefix in prefixes}
-    prefix = next((prefix for prefix in reversed(prefixes) if powers[prefix] <= count), prefixes[0])
-    return f"{count / powers[prefix]:.3g} {prefix}{unit}"
 
 
 @contextlib.contextmanager

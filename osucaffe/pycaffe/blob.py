@@ -78,6 +78,9 @@ class Blob(Extents):
         self._computed()
         return *blob.shape[:-2], self._rows(blob.length), blob.shape[-1]
 
+    def __repr__(self) -> str:
+        return f'Blob "{self._find().name}" ({"x".join(map(str, self.shape)) or "scalar"})'
+
     def reshape(self, *shape: int) -> None:
         """Give an input another shape; the net adapts in `reshape`, or else in `forward`.
 

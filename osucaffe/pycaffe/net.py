@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import net as engine
+from ..api import summary
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob as EngineBlob
 from ..errors import UserError, listed
@@ -47,6 +48,10 @@ class Layer:
         self._adapt()
 
     setup = reshape
+
+    def __repr__(self) -> str:
+        shapes = ", ".join("x".join(map(str, blob.shape)) for blob in self.blobs)
+        return f"Layer {self.type}({shapes})"
 
 
 class Net:
@@ -201,6 +206,12 @@ class Net:
             return Blob(find, self._store, self._complete)
 
         return Layer(layer.type, BlobVec(blob(number) for number in range(count)), self.reshape)
+
+    def __repr__(self) -> str:
+        return summary.text(self._net)
+
+    def _repr_html_(self) -> str:
+        return summary.html(self._net)
 
     # -- by numbers, as Caffe's extension module has it ------------------------------------------
 

@@ -83,7 +83,7 @@ _LATER = (
         "osucaffe.comm.job.job",
         "osucaffe.pycaffe",
     ),
-    *("osucaffe.data.sets.convert", "osucaffe.data.sets.mnist", "osucaffe.export.model"),
+    *("osucaffe.data.sets.convert", "osucaffe.data.sets.mnist", "osucaffe.onnx.model"),
     *(module.name for module in pkgutil.walk_packages(cli.__path__, "osucaffe.cli.")),
 )
 """What inputs import that this module does not."""

@@ -47,6 +47,15 @@ def test_layers_by_name_and_by_place(net):
     assert net.layer_dict["ip"].blobs is net.params["ip"]
 
 
+def test_what_is_seen_of_it(net):
+    assert repr(net).splitlines()[0].startswith(f'Net "{net.name}", TRAIN: ')
+    assert "<table>" in net._repr_html_()
+    for name, blob in net.blobs.items():
+        assert repr(blob) == f'Blob "{name}" ({"x".join(map(str, blob.shape)) or "scalar"})'
+    shapes = ["x".join(map(str, blob.shape)) for blob in net.layer_dict["ip"].blobs]
+    assert repr(net.layer_dict["ip"]) == f"Layer InnerProduct({', '.join(shapes)})"
+
+
 def test_names_of_blobs(net):
     assert net.inputs == []
     assert net.outputs == ["loss"]

@@ -21,7 +21,7 @@ from .. import options
 
 def run(args: argparse.Namespace) -> None:
     """Build, load, write."""
-    from ...export import OPSET, for_any_batch, to_onnx
+    from ...onnx import OPSET, for_any_batch, to_onnx
 
     log.start()
     net = options.load_net(args, reads=False, phase="TEST", inspectable=True, gradients=False)

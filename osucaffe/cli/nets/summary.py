@@ -5,41 +5,23 @@ from __future__ import annotations
 import argparse
 import logging
 import re
-from dataclasses import dataclass
 from typing import Any
 
+from ...api.summary import COLUMNS, Row, describe, totals
+from ...api.tables import scaled, table
 from ...backends.cpu import Cpu
 from ...errors import UserError
 from ...files import read_bytes
-from ...graph.flops import by_layer, flops
 from ...net import Net
 from ...proto import NetParameter, read_net, read_solver
 from ...solvers.nets import training_net
 from ...solvers.solver import Solver
 from .. import output
-from ..output import scaled, table
 
 _MAPS = ("DenseImageData", "ImageLabelmapData", "ImageSegData")
 _READERS = ("Data", "ImageData", "WindowData", "AnnotatedData", "HDF5Data", "MemoryData", *_MAPS)
 """Layers that read data, and those of them whose labels are maps."""
 _LAYER = re.compile(r"^[ \t]*layers?\s*(?::\s*)?\{", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Row:
-    """A layer: its type, the shapes of its tops, its parameters, operations of a batch."""
-
-    name: str
-    type: str
-    shapes: list[tuple[int, ...]]
-    parameters: int
-    forward: int
-    backward: int
-
-    @property
-    def shape(self) -> str:
-        """That of the first top."""
-        return "x".join(map(str, self.shapes[0])) if self.shapes else ""
 
 
 def run(args: argparse.Namespace) -> None:
@@ -65,7 +47,8 @@ def run(args: argparse.Namespace) -> None:
             }
         )
         return
-    _print(rows)
+    align, headings = COLUMNS
+    print(*table(align, headings, *(row.cells for row in rows)), sep="\n")
     print()
     for line in short(net, rows):
         print(line)
@@ -101,44 +84,10 @@ def _read_nothing(layer: Any, shape: list[int]) -> None:
         layer.input_param.shape.add(dim=dims)
 
 
-def describe(net: Net) -> list[Row]:
-    """A row for each layer, except splits. Shared parameters count at their first
-    layer."""
-    count = len(net.layers)
-    forward, backward = (
-        [sum(map(flops, calls)) for calls in by_layer(program, count)]
-        for program in [*net.programs, []][:2]
-    )
-    owned: dict[str, int] = {}
-    for parameter in net.parameters:
-        owned[parameter.layer] = owned.get(parameter.layer, 0) + parameter.blob.data.count
-    return [
-        Row(
-            node.layer.label,
-            node.layer.type,
-            [blob.shape for blob in node.top],
-            owned.get(node.layer.label, 0),
-            forward[index],
-            backward[index],
-        )
-        for index, node in enumerate(net.nodes)
-        if node.layer.type != "Split"
-    ]
-
-
 def short(net: Net, rows: list[Row]) -> list[str]:
     """The sums, in a few lines."""
-    parameters = sum(row.parameters for row in rows)
-    learn = sum(row.parameters > 0 for row in rows)
-    forward, backward = (sum(getattr(row, way) for row in rows) for way in ("forward", "backward"))
-    memory = _memory(net)
-    name = f'Net "{net.name}"' if net.name else "The net"
-    return [
-        f"{name}, {net.phase}: {len(rows)} layers, {parameters:,} parameters in {learn} of them",
-        f"Operations of a batch: {scaled(forward, 'FLOP')} forward"
-        + (f", {scaled(backward, 'FLOP')} backward" if backward else ""),
-        "Memory: " + ", ".join(f"{scaled(value, 'B')} {what}" for what, value in memory.items()),
-    ]
+    memory = [f"{scaled(value, 'B')} {what}" for what, value in _memory(net).items()]
+    return [*totals(net, rows), f"Memory: {', '.join(memory)}"]
 
 
 def _memory(net: Net) -> dict[str, int]:
@@ -158,16 +107,6 @@ def log_summary(solver: Solver) -> None:
             epochs.count / epochs.per_iteration,
             *(f"{solver.param.max_iter:,}", epochs.epoch(solver.param.max_iter)),
         )
-
-
-def _print(rows: list[Row]) -> None:
-    cells = [
-        (row.name, row.type, row.shape, f"{row.parameters:,}" if row.parameters else "")
-        + tuple(scaled(flops, "FLOP") if flops else "" for flops in (row.forward, row.backward))
-        for row in rows
-    ]
-    headings = ("layer", "type", "output", "parameters", "forward", "backward")
-    print(*table("<<<>>>", headings, *cells), sep="\n")
 
 
 logger = logging.getLogger("osucaffe")

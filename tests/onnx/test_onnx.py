@@ -13,8 +13,8 @@ from osucaffe.backends.cpu import Cpu
 from osucaffe.cli import main
 from osucaffe.data.pictures.preprocessing import find_preprocessing
 from osucaffe.errors import UserError
-from osucaffe.export import OPSET, for_any_batch, to_onnx
 from osucaffe.net import Net
+from osucaffe.onnx import OPSET, for_any_batch, to_onnx
 from osucaffe.proto import caffe_pb2, parse_text, read_net, write_mean, write_weights
 from tests.layers.nets import build, inputs
 from tests.layers.nets import error as gap

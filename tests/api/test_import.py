@@ -1,0 +1,49 @@
+"""`import osucaffe` loads and changes nothing; each public name is there when it is used."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import osucaffe as oc
+from tests.processes import python
+
+SCRIPT = """if True:
+    import json, logging, signal, sys
+    before, path, on_ctrl_c = set(sys.modules), [*sys.path], signal.getsignal(2)
+    import osucaffe
+    loaded = sorted(set(sys.modules) - before)
+    osucaffe.Net, osucaffe.UserError, dir(osucaffe)
+    print(json.dumps({
+        "loaded": loaded,
+        "path": sys.path == path,
+        "handlers": len(logging.getLogger("osucaffe").handlers),
+        "cupy": "cupy" in sys.modules,
+        "signals": signal.getsignal(2) is on_ctrl_c,
+        "names": [name for name in osucaffe.__all__ if getattr(osucaffe, name) is None],
+    }))
+"""
+
+
+def test_nothing_happens_at_import() -> None:
+    done = python("-c", SCRIPT)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found == {
+        "loaded": ["osucaffe"],
+        "path": True,
+        "handlers": 0,
+        "cupy": False,
+        "signals": True,
+        "names": [],
+    }
+
+
+def test_type_checkers_know_each_public_name() -> None:
+    assert {*oc._PLACES, "__version__"} == set(oc.__all__)
+
+
+def test_a_wrong_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Nett'"):
+        oc.Nett  # noqa: B018
