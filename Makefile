@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 ITERATIONS ?= 3000
 
-.PHONY: help train test test-short test-long test-quick test-lowest test-newest test-pythons test-gpu lint docs bench-cpu bench-data bench-classify bench-gpu bench-memory bench-setup bench-kernels bench-train bench-scaling bench-comm bench-comm-cpu bench-recurrent bench-infer bench-real clean fuzz differential bench-servers papers papers-gpu bench-predict bench-comm-profile bench-ranks bench-designs grpc-peer projects
+.PHONY: help train test test-short test-long test-quick test-lowest test-newest test-pythons test-gpu lint docs bench-cpu bench-data bench-classify bench-gpu bench-memory bench-setup bench-kernels bench-train bench-scaling bench-comm bench-comm-cpu bench-recurrent bench-infer bench-real bench-sizes clean fuzz differential bench-servers papers papers-gpu bench-predict bench-comm-profile bench-ranks bench-designs grpc-peer projects
 .DELETE_ON_ERROR:
 
 help:
@@ -39,6 +39,7 @@ help:
 	@echo "make bench-infer  forward passes beside OpenCV, ONNX Runtime and PyTorch; PYTHON=... on a GPU machine"
 	@echo "make bench-classify  photos from files through osucaffe classify; PYTHON=... on a GPU machine"
 	@echo "make bench-real DIR=...  forward passes of a folder of trained models beside OpenCV (THREADS=2 BUSY=0)"
+	@echo "make bench-sizes  a detector that changes size in each pass, and what that takes"
 	@echo "make bench-comm  all collectives on 2, 4 .. GPUs, beside NCCL"
 	@echo "make bench-comm-cpu  all collectives on CPUs, beside the MPI library's (MAX_MB=16)"
 	@echo "make grpc-peer  build/grpc_peer, plain gRPC in C++ for osucaffe bench rpc --peer (Debian: libgrpc++-dev)"
@@ -166,6 +167,9 @@ BUSY ?= 0
 bench-real: $(VENV)/dev.stamp
 	@$(if $(DIR),,echo "make bench-real DIR=...: a folder of NAME.prototxt and NAME.caffemodel"; exit 1)
 	$(BIN)/python -m benchmarks.inference.bench_real $(DIR) --threads $(THREADS) --busy $(BUSY)
+
+bench-sizes: $(VENV)/dev.stamp
+	$(BIN)/python -m benchmarks.inference.bench_sizes
 
 # A GPU machine brings CuPy, cuDNN and PyTorch of its own CUDA version: PYTHON names its Python.
 bench-gpu:

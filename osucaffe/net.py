@@ -61,6 +61,7 @@ class Net:
 
     share: a net whose parameters (by layer name) and working memory this one uses.
     inspectable: every blob keeps its own row-major memory, so that all can be looked at.
+    A form of backward is prepared, and its gradients get memory, when it first runs.
     on_demand (of an inspectable one): until it first runs, or `complete` is called, only its
     parameters, inputs and outputs have memory, and no call is prepared.
     gradients: whether backward can run (default: in the TRAIN phase, or when inspectable).
@@ -171,11 +172,16 @@ class Net:
         """Be built for other shapes, if the layers can have them: all, or so many."""
         before = self._build
         self._cache.save_layers(before)
+        alone = self.inspectable and not self.is_repeatable  # else whole builds are remembered
+        whole = reach is None and before.parts.reach is None
+        if alone and whole:
+            self._cache.remember_layers(before)
 
         def assembled(reach: int | None) -> Assembly:
+            known = self._cache if alone and whole else None
             try:
                 return assemble_again(
-                    before.parts, shapes, inspectable=self.inspectable, reach=reach
+                    before.parts, shapes, inspectable=self.inspectable, known=known, reach=reach
                 )
             except UserError:
                 self._cache.restore_layers(before)
@@ -192,6 +198,8 @@ class Net:
         self._compile()
         for layer, state in zip(self.layers, before.states, strict=True):
             reuse_tensors(layer, state["tensors"])
+        if alone:
+            self._cache.release(before, self._build)
         self._place()
         write_constants([node.layer for node in self.nodes if node.bottom], self.backend)
 
@@ -236,10 +244,12 @@ class Net:
             find_gradients(self.nodes, force=self.param.force_backward)
         pipeline.run(pipeline.COMPILE, self._build)
         if not self._on_demand:
-            self._prepare()
+            self._prepare(0)
 
-    def _prepare(self) -> None:
+    def _prepare(self, number: int) -> None:
+        """Prepare a program, or all, unless the net is inspectable."""
         self.backend.random = self.random
+        self._build.next = [number] if self.inspectable else range(len(self.programs))
         pipeline.run(pipeline.PREPARE, self._build)
 
     def _place(self) -> None:
@@ -247,29 +257,45 @@ class Net:
         if not self._on_demand:
             self._place_all()
             return
-        for name in dict.fromkeys([*self.inputs, *self.outputs]):
-            blob = self.blobs[name]
-            for tensor in (blob.data.owner, blob.length):
-                if tensor is not None and tensor.array is None:
-                    self.backend.give_memory(tensor)[:] = 0
+        blobs = [self.blobs[name] for name in (*self.inputs, *self.outputs)]
+        self._give_memory(blob.data.owner for blob in blobs)
+        self._give_memory(blob.length for blob in blobs if blob.length is not None)
 
     def _place_all(self) -> None:
-        """Plan the memory of all tensors but the parameters, and place them."""
-        build, losses = self._build, self._build.parts.losses
+        """Plan the memory of all tensors of what is prepared but the parameters, and place them."""
+        build, begins = self._build, 0 in self._build.next
+        seeds = [
+            (self.seeds[blob.name], weight)
+            for blob, weight in build.parts.losses
+            if begins or self.seeds[blob.name].array is None
+        ]
         pipeline.run(pipeline.PLACE, build)
-        plan = self.memory
+        plan = build.plan
+        assert plan is not None
         self.pool.add(plan)
-        own = [*plan.persistent, *(blob.diff for blob, _ in losses if self._backwards)]
-        own += unused_tensors(build.parts, inspectable=self.inspectable)
-        for tensor in dict.fromkeys(own):
-            self.backend.give_memory(tensor)[:] = 0
+        own = [*plan.persistent]
+        if begins:
+            own += [blob.diff for blob, _ in build.parts.losses if self._backwards]
+            own += unused_tensors(build.parts, inspectable=self.inspectable)
+            own += self._unused_gradients() if not self._on_demand else ()
+        self._give_memory(own)
         if build.verifier is not None:
             build.verifier.check_memory()
-        for blob, weight in losses:
-            if (seed := self.seeds[blob.name]).array is not None:
-                self.backend.write(seed, np.full(blob.shape, weight, np.float32))
-        if plan.unshared and not (self._inference and self._shares):
+        for seed, weight in seeds:
+            if seed.array is not None:
+                self.backend.write(seed, np.full(seed.shape, weight, np.float32))
+        if begins and plan.unshared and not (build.again or (self._inference and self._shares)):
             log.info("Memory for blobs and scratch of the %s net: %s", self.phase, plan)
+
+    def _give_memory(self, tensors: Iterable[Tensor]) -> None:
+        """Let those that have none have memory of their own."""
+        for tensor in tensors:
+            if tensor.array is None:
+                self.backend.give_zeros(tensor)
+
+    def _unused_gradients(self) -> list[Tensor]:
+        """Those of all blobs of an inspectable net: a user may set or read them."""
+        return [blob.diff.owner for blob in self.blobs.values() if self.inspectable]
 
     @property
     def is_complete(self) -> bool:
@@ -278,11 +304,17 @@ class Net:
 
     def complete(self) -> None:
         """Do what was left until it was needed: prepare the calls, and place the blobs."""
-        if self.is_complete:
+        for number in range(len(self.programs)):
+            self.ready(number)
+        self._give_memory(self._unused_gradients())
+
+    def ready(self, number: int = 0) -> None:
+        """The same as far as one of the `programs` needs it."""
+        if number in self._build.by_layer:
             return
         initial = [pair for layer in self.layers for pair in layer.initial]
         missing = [(tensor, values) for tensor, values in initial if tensor.array is None]
-        self._prepare()
+        self._prepare(number)
         if self._backwards:
             self.arena.give_gradients(self.backend)
         self._place_all()
@@ -302,6 +334,7 @@ class Net:
     @property
     def memory(self) -> MemoryPlan:
         """Where the blobs lie, and scratch memory."""
+        self.complete()
         assert self._build.plan is not None
         return self._build.plan
 
@@ -365,7 +398,7 @@ class Net:
         if self.constants is not None and (start, end, after) == (0, None, None):
             self._forward_as_one()
             return
-        self.complete()
+        self.ready()
         self._begin()
         end = len(self.layers) + 1 if end is None else end
         index = start
@@ -375,7 +408,7 @@ class Net:
                     step()
             except Reshaped:
                 self._follow(index, end if end < len(self.layers) else None)
-                self.complete()
+                self.ready()
                 continue
             if after:
                 after(index)
@@ -422,7 +455,8 @@ class Net:
         after: called with each layer's index when its gradients are complete.
         """
         assert accumulate in self._backwards, "this net was built without (accumulating) gradients"
-        self.complete()
+        self.ready()
+        self.ready(1 + accumulate)
         steps = self._build.by_layer[1 + accumulate]
         start = len(self.layers) - 1 if start is None else start
         for index in range(start, end - 1, -1):
@@ -490,7 +524,7 @@ class Net:
             build = self._build
             if moves != (now := build.moves + self.backend.moves) or prepared is not build.steps:
                 prepared, moves = build.steps, now
-                assert instead.keys() <= {call for calls in prepared for call, _ in calls}
+                assert instead.keys() <= {call for calls in self.programs for call in calls}
                 captured = as_one(
                     self.backend,
                     self._begin,

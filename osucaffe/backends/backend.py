@@ -155,6 +155,10 @@ class Backend(Protocol):
         self.place(tensor, memory, 0)
         return memory
 
+    def give_zeros(self, tensor: Tensor) -> None:
+        """Let the tensor lie in memory of its own, all 0."""
+        self.give_memory(tensor)[:] = 0
+
     @abstractmethod
     def read(self, tensor: Tensor) -> np.ndarray:
         """A copy of the tensor's values on the host, of its shape, whatever its layout."""
@@ -197,8 +201,11 @@ class Backend(Protocol):
     # -- steps -----------------------------------------------------------------------------------
 
     @abstractmethod
-    def prepare(self, calls: Iterable[Primitive]) -> list[Step]:
-        """The steps that run calls. Layouts of their flexible tensors are chosen from here on."""
+    def prepare(self, calls: Iterable[Primitive], beside: Sequence[Primitive] = ()) -> list[Step]:
+        """The steps that run calls. Layouts of their flexible tensors are chosen from here on.
+
+        beside: calls of their net that were prepared before, or will be, if they run.
+        """
 
     def prepare_if_fast(self, call: Primitive) -> Step | None:
         """The step that runs a call, if this backend has fast code for it."""

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from ..backends.backend import Backend
 from ..backends.tensor import Shape, Tensor
@@ -21,6 +22,16 @@ from .gradients import Node
 
 log = logging.getLogger("osucaffe")
 _OTHER_AXES = re.compile("tuple index out of range|values to unpack")
+
+
+class Known(Protocol):
+    """What is remembered of a net's layers and blobs of other shapes: see `BuildCache`."""
+
+    def node(self, position: int, now: Node, bottom: Sequence[Blob]) -> Node | None:
+        """The layer at a position as it was when it had these bottoms."""
+
+    def blob(self, name: str, shape: Shape) -> Blob | None:
+        """A blob that has memory of its own as it was when it had this shape."""
 
 
 @dataclass
@@ -75,6 +86,7 @@ def assemble_again(
     shapes: Mapping[str, Shape],
     *,
     inspectable: bool,
+    known: Known | None = None,
     reach: int | None = None,
 ) -> Assembly:
     """The same layers with blobs of other shapes. Persistent tensors of the same shape keep their
@@ -82,6 +94,7 @@ def assemble_again(
 
     shapes: those of tops of Input and DummyData layers, where they change. Other layers without
     bottoms know their shapes themselves.
+    known: what is taken as it was.
     reach: only so many layers follow, and those without bottoms. The others keep the blobs that
     they read, and so their shapes: they cannot run before all follow.
     """
@@ -95,9 +108,14 @@ def assemble_again(
             for name, blob in zip(names, node.bottom, strict=True):
                 if name not in others.blobs or others.blobs[name].shape != blob.shape:
                     others.blobs[name] = blob
+        bottom = [target.blobs[name] for name in names]
+        if known is not None and (same := known.node(index, node, bottom)):
+            parts.nodes.append(same)
+            parts.blobs |= {blob.name: blob for blob in same.top}
+            continue
         node.layer.tensors = []
-        bottom = [target.blobs[name].shape for name in names]
-        _add_layer(target, node.layer, _set_up_again(node, bottom, shapes), inspectable)
+        tops = _set_up_again(node, [blob.shape for blob in bottom], shapes)
+        _add_layer(target, node.layer, tops, inspectable, known)
         again = parts.nodes[-1]
         again.backward, again.propagate_down = node.backward, node.propagate_down
     made = {blob.name: blob for node in parts.nodes for blob in node.top}
@@ -165,8 +183,14 @@ def _set_up(layer: Layer, bottom: list[Shape]) -> list[Shape]:
         layer.fail("bottom", f"has shapes {bottom}: not the axes that {layer.type} needs")
 
 
-def _add_layer(parts: Assembly, layer: Layer, shapes: list[Shape], inspectable: bool) -> None:
-    """Make the blobs of a layer: its tops have these shapes."""
+def _add_layer(
+    parts: Assembly,
+    layer: Layer,
+    shapes: list[Shape],
+    inspectable: bool,
+    known: Known | None = None,
+) -> None:
+    """Make the blobs of a layer, but for those that are known: its tops have these shapes."""
     param, blobs = layer.param, parts.blobs
     bottom = [blobs[name] for name in param.bottom]
     names = list(param.top)
@@ -184,6 +208,10 @@ def _add_layer(parts: Assembly, layer: Layer, shapes: list[Shape], inspectable: 
             continue
         if name in blobs:
             layer.fail("top", f'an earlier layer already makes "{name}": choose another name')
+        if known is not None and not layer.alias and (same := known.blob(name, shape)):
+            blobs[name] = same
+            top.append(same)
+            continue
         computed = bool(bottom) or position in layer.computed
         blob = Blob(name, shape, flexible=computed and not inspectable)
         blob.data.persistent = inspectable or not computed
@@ -239,12 +267,11 @@ def _find_inputs_and_outputs(parts: Assembly) -> None:
 
 
 def unused_tensors(parts: Assembly, *, inspectable: bool) -> Iterator[Tensor]:
-    """What has no memory yet, as no call uses it, but a user may set or read."""
+    """Data that has no memory yet, as no call uses it, but a user may set or read."""
     for name, blob in parts.blobs.items():
-        if inspectable or name in parts.inputs or name in parts.outputs:
-            for tensor in (blob.data, blob.diff) if inspectable else (blob.data,):
-                if tensor.array is None:
-                    yield tensor.owner
+        seen = inspectable or name in parts.inputs or name in parts.outputs
+        if seen and blob.data.array is None:
+            yield blob.data.owner
 
 
 def _set_up_again(node: Node, bottom: list[Shape], given: Mapping[str, Shape]) -> list[Shape]:

@@ -4,11 +4,15 @@ had set up."""
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..backends.primitives.movement import Host
+from ..backends.primitives.recording import Primitive
 from ..backends.tensor import Shape, Tensor
+from ..blob import Blob
 from ..layers.base import Layer
+from .gradients import Node
+from .passes.editing import operands, owners
 from .passes.memory import Pool
 from .passes.pipeline import Build
 
@@ -18,8 +22,14 @@ built for them, its captured graph and memory: a batch size or a scale that come
 nothing."""
 
 
+REMEMBERED_LAYERS = 64
+"""Times the layers of a net whose layers give shapes themselves: so many of these, as they were for
+other shapes, are kept without memory. Then all are forgotten."""
+
+
 class BuildCache:
-    """The builds of a net that has these layers, by the shapes of its inputs; the oldest first.
+    """The builds of a net that has these layers, by the shapes of its inputs; the oldest first. Of
+    nets whose shapes layers give, too: these layers and blobs, one by one.
 
     pool: where their memory is planned.
     """
@@ -27,6 +37,8 @@ class BuildCache:
     def __init__(self, layers: Sequence[Layer], pool: Pool) -> None:
         self._layers, self._pool = layers, pool
         self._builds: OrderedDict[tuple[tuple[str, Shape], ...], Build] = OrderedDict()
+        self._nodes: dict[tuple[int, ...], Node] = {}
+        self._blobs: dict[tuple[str, Shape], Blob] = {}
 
     def __len__(self) -> int:
         return len(self._builds)
@@ -60,6 +72,49 @@ class BuildCache:
             self.drop(build)
         self._builds.clear()
 
+    # -- layers, one by one ----------------------------------------------------------------------
+
+    def remember_layers(self, build: Build) -> None:
+        """Remember the layers of a build, as `save_layers` saved them."""
+        nodes = build.parts.nodes
+        if len(self._nodes) > REMEMBERED_LAYERS * len(nodes):
+            self._nodes.clear()
+            self._blobs.clear()
+            return  # views of blobs that have stayed all the time are forgotten, too
+        for position, (node, state) in enumerate(zip(nodes, build.states, strict=True)):
+            node.state = state
+            self._nodes[position, *map(id, node.bottom)] = node
+        for blob in build.parts.blobs.values():
+            if blob.length is None and blob.data.base is None:
+                self._blobs[blob.name, blob.shape] = blob
+
+    def node(self, position: int, now: Node, bottom: Sequence[Blob]) -> Node | None:
+        """A layer as it was when it had these bottoms, unless it may give its tops any shape, or
+        goes by more than its bottoms."""
+        found = self._nodes.get((position, *map(id, bottom)))
+        if found is None or not bottom or found.layer.reshapes:
+            return None
+        if found is not now:
+            if not _is_pure(found, (call for calls in found.calls.values() for call in calls)):
+                return None
+            vars(found.layer).update(found.state)
+        return found
+
+    def blob(self, name: str, shape: Shape) -> Blob | None:
+        """A blob with memory of its own as it was when it had this shape."""
+        return self._blobs.get((name, shape))
+
+    def release(self, before: Build, now: Build) -> None:
+        """Take their memory from the tensors of a build that are not those of the present one too,
+        and from all scratch: that is planned again."""
+        kept = {tensor for tensor in _tensors(now) if tensor.persistent}
+        kept.update(blob.data for layer in self._layers for blob in layer.parameters)
+        kept.update(blob.diff for layer in self._layers for blob in layer.parameters)
+        known = owners(tensor for state in before.states for tensor in state["tensors"])
+        for tensor in (known | _tensors(before) | _tensors(now)) - kept:
+            for each in (tensor, *tensor.views):
+                each.array, each.address = None, 0
+
     def save_layers(self, build: Build) -> None:
         """Let a build know what the layers have set up for it."""
         build.states = build.states or [dict(vars(layer)) for layer in self._layers]
@@ -82,10 +137,27 @@ def _key(shapes: Mapping[str, Shape]) -> tuple[tuple[str, Shape], ...]:
 def is_repeatable(build: Build) -> bool:
     """Whether all that a net does depends on its inputs and parameters, and on nothing that its
     layers remember themselves."""
-    hosts = {call.position for call in build.programs[0] if isinstance(call, Host)}
     return all(
         (node.bottom or node.layer.type == "Input")
         and not node.layer.reshapes
-        and (position not in hosts or node.layer.host_is_pure)
-        for position, node in enumerate(build.parts.nodes)
+        and _is_pure(node, node.calls[0])
+        for node in build.parts.nodes
+    )
+
+
+def _is_pure(node: Node, calls: Iterable[Primitive]) -> bool:
+    """Whether these calls of a layer depend on nothing that it remembers itself."""
+    return node.layer.host_is_pure or not any(isinstance(call, Host) for call in calls)
+
+
+def _tensors(build: Build) -> set[Tensor]:
+    """All that have the memory of a build's blobs and calls, of layers too."""
+    calls = [call for calls in build.programs for call in calls]
+    blobs = build.parts.blobs.values()
+    return owners(
+        [
+            *(tensor for call in calls for tensor in (*operands(call), *call.scratch)),
+            *(tensor for blob in blobs for tensor in (blob.data, blob.diff)),
+            *(tensor for node in build.parts.nodes for tensor in node.layer.tensors),
+        ]
     )

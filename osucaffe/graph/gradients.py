@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from ..backends.primitives.recording import Primitive
+from ..backends.tensor import Run
 from ..blob import Blob
 from ..errors import UserError
 from ..layers.base import Layer
@@ -13,7 +16,12 @@ from ..layers.base import Layer
 @dataclass(eq=False)
 class Node:
     """A layer in its net: its blobs (an in-place top is the bottom), its tops' loss weights, and
-    what `find_gradients` decides: whether backward runs, and to which bottoms."""
+    what `find_gradients` decides: whether backward runs, and to which bottoms.
+
+    calls: what was recorded of it, by the number of the program. steps: of an inspectable net,
+    those of its calls that have been prepared. state: of one that is remembered, what the layer
+    had set up.
+    """
 
     layer: Layer
     bottom: list[Blob]
@@ -21,6 +29,9 @@ class Node:
     loss_weight: list[float]
     backward: bool = False
     propagate_down: list[bool] = field(default_factory=list)
+    calls: dict[int, list[Primitive]] = field(default_factory=dict)
+    steps: dict[Primitive, Run] = field(default_factory=dict)
+    state: Mapping[str, Any] = field(default_factory=dict)
 
 
 def find_gradients(nodes: Sequence[Node], *, force: bool) -> None:

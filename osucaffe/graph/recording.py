@@ -13,6 +13,7 @@ from ..backends.primitives.recording import Primitive
 from ..backends.tensor import Tensor
 from ..blob import Blob
 from .assembly import Assembly
+from .gradients import Node
 
 log = logging.getLogger("osucaffe")
 
@@ -21,8 +22,11 @@ def record_forward(parts: Assembly, total: Tensor) -> list[Primitive]:
     """The calls of all layers' forward, and of the sum of the weighted losses, in total."""
     program = Program()
     for position, node in enumerate(parts.nodes):
-        program.enter(node.layer.label, position)
-        node.layer.forward(program, node.bottom, node.top)
+        if not _has_recorded(program, node, 0):
+            program.enter(node.layer.label, position)
+            begin = len(program.calls)
+            node.layer.forward(program, node.bottom, node.top)
+            node.calls[0] = program.calls[begin:]
     program.enter()
     if parts.losses:
         blobs, weights = zip(*parts.losses, strict=True)
@@ -51,9 +55,10 @@ def record_backward(
         program.enter(parts.nodes[-1].layer.label, len(parts.nodes) - 1)
         _scale_losses(program, parts.losses, seeds, scale)
     for position, node in reversed(list(enumerate(parts.nodes))):
-        if not node.backward:
+        if not node.backward or _has_recorded(program, node, 1 + accumulate):
             continue
         program.enter(node.layer.label, position)
+        begin = len(program.calls)
         node.layer.loss_scale = scale
         for blob in node.top:
             # A top that leads to no loss adds nothing.
@@ -62,7 +67,14 @@ def record_backward(
                 program.fill(blob.diff, value=0.0)
         if any(node.propagate_down) or any(node.layer.need_gradients):
             node.layer.backward(program, node.top, node.propagate_down, node.bottom)
+        node.calls[1 + accumulate] = program.calls[begin:]
     return program.calls
+
+
+def _has_recorded(program: Program, node: Node, number: int) -> bool:
+    """Whether the calls of a layer were recorded for these blobs before: then they are the same."""
+    program.extend(node.calls.get(number, ()))
+    return number in node.calls
 
 
 def _scale_losses(

@@ -87,7 +87,7 @@ class Net:
             **state,
         )
         if not (is_served := ForwardOnly.serves(net)):
-            net.complete()
+            net.ready()
         self._begin(net)
         if is_served:
 

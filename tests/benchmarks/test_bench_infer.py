@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.inference import bench_infer, infer
+from benchmarks.inference import bench_infer, bench_sizes, infer
 from benchmarks.inference.bench_infer import CPU, GPU, Case, render
 from benchmarks.results import machine
 
@@ -71,3 +71,14 @@ def test_measured_cases_become_a_table(
     ]
     monkeypatch.setattr(bench_infer.results, "machine", lambda: {"cpu": "other", "cores": 1})
     assert len(record("lenet")["cases"]) == 1, "results of another machine are not mixed in"
+
+
+@pytest.mark.long
+def test_each_pass_of_a_detector_has_another_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_sizes, "PASSES", 3)
+    monkeypatch.setattr(bench_sizes, "SHORT", 64)
+    found = bench_sizes.measure()
+    assert found["builds"] >= 3  # a layer that finds another number of regions has the net built
+    assert 0 < found["building"] < found["seconds"]
+    text = bench_sizes.render({"date": "today", "machine": {"cpu": "x", "cores": 1}, **found})
+    assert f"| {found['builds']} |" in text

@@ -94,10 +94,10 @@ class Cpu(Host):
 
     # -- steps ---------------------------------------------------------------------------------
 
-    def prepare(self, calls: Iterable[Primitive]) -> list[Step]:
+    def prepare(self, calls: Iterable[Primitive], beside: Sequence[Primitive] = ()) -> list[Step]:
         calls = list(calls)
         if self.onednn is not None:
-            self.onednn.look_at(calls)
+            self.onednn.look_at([*calls, *beside])
         return [self._prepare(call) for call in calls]
 
     def prepare_if_fast(self, call: Primitive) -> Step | None:

@@ -27,9 +27,11 @@ class Host(Backend):
 
     def allocate(self, nbytes: int) -> np.ndarray:
         """A flat uint8 array of nbytes, not initialized, that begins on a cache line."""
-        memory = np.empty(nbytes + ALIGNMENT, np.uint8)
-        offset = -memory.ctypes.data % ALIGNMENT
-        return memory[offset : offset + nbytes]
+        return _aligned(np.empty(nbytes + ALIGNMENT, np.uint8))
+
+    def give_zeros(self, tensor: Tensor) -> None:
+        # Which the system gives as they are, page by page when they are first written.
+        self.place(tensor, _aligned(np.zeros(self.nbytes(tensor) + ALIGNMENT, np.uint8)), 0)
 
     def memory_at(self, address: int, nbytes: int) -> np.ndarray:
         return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
@@ -44,3 +46,9 @@ class Host(Backend):
     def place(self, tensor: Tensor, memory: np.ndarray, offset: int) -> None:
         piece = memory[offset : offset + self.nbytes(tensor)].view(self.dtype_of(tensor))
         tensor.place(piece, piece.ctypes.data)
+
+
+def _aligned(memory: np.ndarray) -> np.ndarray:
+    """All of this memory but ALIGNMENT bytes, from where a cache line begins."""
+    offset = -memory.ctypes.data % ALIGNMENT
+    return memory[offset : offset + len(memory) - ALIGNMENT]

@@ -111,7 +111,7 @@ class Cuda(TuningGpu):
     # -- steps -----------------------------------------------------------------------------------
 
     @translate_oom
-    def prepare(self, calls: Iterable[Primitive]) -> list[Step]:
+    def prepare(self, calls: Iterable[Primitive], beside: Sequence[Primitive] = ()) -> list[Step]:
         """The steps that run calls. Layouts of their flexible tensors are chosen from here on."""
         with shared_interpreter():
             steps = [Step(translate_oom(run)) for run in registry.prepare(self, calls)]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, ClassVar, Concatenate, ParamSpec, Self, dataclass_transform
 
@@ -208,6 +208,12 @@ class Recorder:
         )
         self._written.update(tensor.owner for tensor in call.written_tensors())
         self.calls.append(call)
+
+    def extend(self, calls: Iterable[Primitive]) -> None:
+        """Append calls that were recorded before, behind the same others."""
+        for call in calls:
+            self._written.update(tensor.owner for tensor in call.written_tensors())
+            self.calls.append(call)
 
     def has_written(self, tensor: Tensor) -> bool:
         """Whether a call recorded so far writes this tensor (or the one that it views)."""

@@ -31,6 +31,12 @@ class MemoryPlan:
     unshared: int
     persistent: list[Tensor]
 
+    def join(self, later: MemoryPlan) -> None:
+        """Let it hold what was planned later, too, which never runs at the same time."""
+        self.offsets += later.offsets
+        self.persistent += later.persistent
+        self.size, self.unshared = max(self.size, later.size), self.unshared + later.unshared
+
     def __str__(self) -> str:
         return f"{self.size / 1e6:.1f} MB ({self.unshared / 1e6:.1f} MB if none were shared)"
 
@@ -65,12 +71,11 @@ def live_ranges(timelines: Iterable[Iterable[Primitive]]) -> dict[Tensor, LiveRa
 
 
 def plan_memory(
-    timelines: Iterable[Iterable[Primitive]], size_of: Callable[[Tensor], int], *, share: bool
+    timelines: Iterable[Iterable[Primitive]], size_of: Callable[[Tensor], int]
 ) -> MemoryPlan:
     """Plan the memory of every tensor that the calls use and that has none yet.
 
-    timelines: as for `live_ranges`. size_of gives a tensor's bytes. share: False gives each tensor
-    memory of its own.
+    timelines: as for `live_ranges`. size_of gives a tensor's bytes.
     """
     ranges = live_ranges(timelines).values()
     shared = [live for live in ranges if not live.tensor.persistent]
@@ -79,14 +84,13 @@ def plan_memory(
     offsets: list[tuple[Tensor, int]] = []
     total = 0
     for live, size in sorted(zip(shared, sizes, strict=True), key=lambda pair: -pair[1]):
-        offset = total if not share else 0
-        if share:
-            for start, end, first, last in placed:
-                if last < live.first or live.last < first:
-                    continue
-                if offset + size <= start:
-                    break
-                offset = max(offset, end)
+        offset = 0
+        for start, end, first, last in placed:
+            if last < live.first or live.last < first:
+                continue
+            if offset + size <= start:
+                break
+            offset = max(offset, end)
         bisect.insort(placed, (offset, offset + size, live.first, live.last))
         offsets.append((live.tensor, offset))
         total = max(total, offset + size)
@@ -109,7 +113,8 @@ class Pool:
 
     def add(self, plan: MemoryPlan) -> None:
         """Place a plan's tensors; when the pool must grow, all plans move to the new memory."""
-        self._plans.append(plan)
+        if not any(plan is known for known in self._plans):  # else it was joined with another
+            self._plans.append(plan)
         moved = [plan]
         # A plan of empty tensors needs memory, too.
         if self._memory is None or plan.size > self.size:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from ...backends.backend import Backend
@@ -25,7 +26,7 @@ from ..recording import record_backward, record_forward, warn_of_overwriters
 from . import fusion, inference, siblings, verify
 from .batch_norm import fuse_batch_norm, join_pooling, sum_outputs
 from .constants import Constants
-from .editing import Programs, owners, timelines
+from .editing import Programs, operands, owners, timelines
 from .folding import fold_batch_norm
 from .memory import MemoryPlan, plan_memory
 from .overlap import overlap_calls
@@ -52,11 +53,12 @@ class Build:
     `record_backward`. again: the net has been built before, for other shapes. constants: of a net
     that only runs forward, what holds as long as its parameters do.
 
-    programs: forward, and the forms of backward. steps: of each, the calls with their steps; by
-    layer: the steps alone, as `by_layer` sorts them. replay: all of forward as one. moves: how
-    often its blobs alone got other memory (see `Backend.moves`). states: of what is remembered,
-    what the layers had set up. note: what the pass that runs has to say. verifier: what checks the
-    programs behind each pass, where that is asked for.
+    programs: forward, and the forms of backward. next: the numbers of those that are to be prepared
+    and placed: of an inspectable net one at a time, when it first runs. steps: by these numbers,
+    the calls with their steps; by layer: the steps alone, as `by_layer` sorts them. replay: all of
+    forward as one. moves: how often its blobs alone got other memory (see `Backend.moves`).
+    states: of what is remembered, what the layers had set up. note: what the pass that runs has to
+    say. verifier: what checks the programs behind each pass, where that is asked for.
     """
 
     parts: Assembly
@@ -71,8 +73,9 @@ class Build:
     again: bool = False
     constants: Constants | None = None
     programs: Programs = field(default_factory=list)
-    steps: list[list[tuple[Primitive, Run]]] = field(default_factory=list)
-    by_layer: list[list[list[Run]]] = field(default_factory=list)
+    next: Sequence[int] = ()
+    steps: dict[int, list[tuple[Primitive, Run]]] = field(default_factory=dict)
+    by_layer: dict[int, list[list[Run]]] = field(default_factory=dict)
     plan: MemoryPlan | None = None
     replay: Run | None = None
     moves: int = 0
@@ -123,13 +126,21 @@ def warn(build: Build) -> None:
 def prepare(build: Build) -> None:
     """Let the backend choose layouts, and give each call its step."""
     constants = build.constants.new if build.constants else []
-    all_calls = [call for calls in [*build.programs, constants] for call in calls]
-    steps = iter(build.backend.prepare(all_calls))
-    build.steps = [[(call, next(steps)) for call in calls] for calls in build.programs]
-    build.by_layer = [by_layer(calls, len(build.parts.nodes)) for calls in build.steps]
+    nodes, programs = build.parts.nodes, {number: build.programs[number] for number in build.next}
+    known = {call: step for node in nodes for call, step in node.steps.items()}
+    new = [call for call in chain(*programs.values(), constants) if call not in known]
+    steps = iter(build.backend.prepare(new, [*{*chain(*build.programs)}.difference(new)]))
+    for number, calls in programs.items():
+        prepared: list[tuple[Primitive, Run]] = [
+            (call, known.get(call) or next(steps)) for call in calls
+        ]
+        build.steps[number], build.by_layer[number] = prepared, by_layer(prepared, len(nodes))
+        for call, step in prepared if build.inspectable else ():
+            if call.position >= 0:
+                nodes[call.position].steps[call] = step
     if build.constants:
         build.constants.prepared(build.backend, steps)
-    scratch = sum(len(call.scratch) for calls in build.programs for call in calls)
+    scratch = sum(len(call.scratch) for calls in programs.values() for call in calls)
     build.note = f"steps for the {build.backend.name} backend, {scratch} pieces of scratch memory"
 
 
@@ -142,9 +153,18 @@ def overlap(build: Build) -> None:
 
 
 def plan(build: Build) -> None:
-    """Give each tensor that has no memory yet its place."""
-    times, share = timelines(build.programs), not build.inspectable
-    build.plan = plan_memory(times, build.backend.nbytes, share=share)
+    """Give each tensor that has no memory yet its place. The programs of an inspectable net are
+    planned one by one, so what several of them use gets memory of its own."""
+    if build.inspectable:
+        users = Counter(chain(*(owners(chain(*map(operands, c))) for c in build.programs)))
+        for tensor, count in users.items():
+            tensor.persistent |= count > 1
+    times = timelines([build.programs[number] for number in build.next])
+    made = plan_memory(times, build.backend.nbytes)
+    if build.plan is None:
+        build.plan = made
+    else:
+        build.plan.join(made)
     build.note = str(build.plan)
 
 

@@ -264,8 +264,8 @@ def other_blob(programs):
 def scratch_over_operands(patch: pytest.MonkeyPatch) -> None:
     plan_memory = memory.plan_memory
 
-    def planned(timelines, size_of, share):
-        plan = plan_memory(timelines, size_of, share=share)
+    def planned(timelines, size_of):
+        plan = plan_memory(timelines, size_of)
         call = next(call for call in timelines[0] if call.scratch and call.name == "convolution")
         offsets = {id(tensor): offset for tensor, offset in plan.offsets}
         offsets[id(call.scratch[0])] = offsets[id(call.y)]
@@ -280,7 +280,7 @@ def half_the_size(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         pipeline,
         "plan_memory",
-        lambda times, size, share: whole(times, lambda t: size(t) // 2, share=share),
+        lambda times, size: whole(times, lambda t: size(t) // 2),
     )
 
 
