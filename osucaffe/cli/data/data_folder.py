@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -12,12 +13,14 @@ from ... import log
 from ...data.ahead.parallel_map import BadRecords
 from ...data.databases.database import open_database
 from ...data.sets.convert import convert_images
-from ...data.sets.folder import find_photos, read_photo, split
+from ...data.sets.copies import find_copies
+from ...data.sets.folder import find_photos, read_photo
 from ...data.sets.mean import compute_mean
 from ...data.sets.photo_set import LABELS, MEAN, PhotoSettings
+from ...data.sets.split import split
 from ...data.sets.survey import sample
 from ...data.streams.image_list import Entry
-from ...errors import UserError
+from ...errors import UserError, listed
 from ...files import write_bytes
 from ...proto import write_mean
 from .. import options
@@ -25,6 +28,12 @@ from ..images import save_image
 from ..output import make_folder, progress, short, table
 from .contact_sheet import draw_contact_sheet
 
+_log = logging.getLogger("osucaffe")
+_TITLES = {"train": "training", "val": "validation", "test": "test"}
+_FEW = 20
+"""Photographs of a class for validation below which the share that is right means little."""
+_IMBALANCE = 5
+"""How many times as many photographs as the smallest class the largest may have untold."""
 _SAMPLES = 60
 _LONGEST = 15
 """Letters of a class's name below a picture of the contact sheet."""
@@ -33,16 +42,16 @@ _LONGEST = 15
 def run(args: argparse.Namespace) -> None:
     """Make the databases, the lists, the names of the labels, the mean and the contact sheet."""
     log.start()
-    entries, classes = find_photos(args.photos)
-    parts = split(entries, args.val_share)
+    parts, classes = find_photos(args.photos)
     out = Path(args.out)
     if out.resolve().is_relative_to(Path(args.photos).resolve()):
         raise UserError(f"--out {out}: is inside {args.photos}, whose folders are classes")
+    parts = _split(parts, args)
     make_folder(out)
     bad = options.bad_records(args)
     settings = PhotoSettings(args.size, args.fit, args.encode_type.lower())
     written = []
-    for name, part in zip(("train", "val"), parts, strict=True):
+    for name, part in parts.items():
         written.append(_convert(part, out / f"{name}_lmdb", settings, args, bad))
         lines = "".join(f"{entry.name} {entry.label}\n" for entry in written[-1])
         write_bytes(out / f"{name}.txt", lines.encode(errors="surrogateescape"))
@@ -50,10 +59,47 @@ def run(args: argparse.Namespace) -> None:
     write_bytes(out / LABELS, names.encode(errors="surrogateescape"))
     settings.write(out)
     _describe(out, args, classes)
-    _print_counts(classes, written)
+    _print_counts(classes, dict(zip(parts, written, strict=True)))
     skipped = f" ({bad.count:,} bad ones skipped)" if bad.count else ""
     labels = [entry.label for part in written for entry in part]
     print(f"{args.out}: {len(labels):,} images of {len(set(labels))} classes{skipped}")
+
+
+def _split(parts: Mapping[str, list[Entry]], args: argparse.Namespace) -> dict[str, list[Entry]]:
+    """The photographs by part: those of the folder's own split, or split here; copies of one
+    picture are told, and kept together where that is for us to decide."""
+    entries = [entry for part in parts.values() for entry in part]
+    paths = [f"{args.photos}/{entry.name}" for entry in entries]
+    with progress("Looking for copies", len(paths)) as advance:
+        first_copies = find_copies(paths, options.readers(args), advance)
+    picture = {entry.name: first for entry, first in zip(entries, first_copies, strict=True)}
+    copies = [(entries[at], entries[first]) for at, first in enumerate(first_copies) if at != first]
+    if copies:
+        _log.warning(
+            "%s: %s of %s photographs are copies of others: %s of %s, for one",
+            *(args.photos, f"{len(copies):,}", f"{len(entries):,}"),
+            *(entry.name for entry in copies[0]),
+        )
+    for copy, first in copies:
+        if copy.label != first.label:
+            _log.warning(
+                "%s: one picture is in two classes: %s, %s", args.photos, copy.name, first.name
+            )
+            break
+    parts = dict(parts)
+    if "val" not in parts:
+        own = first_copies[: len(parts["train"])]
+        parts["train"], val = split(parts["train"], args.val_share, own)
+        parts = {"train": parts.pop("train"), "val": val, **parts}
+    trained = {picture[entry.name] for entry in parts["train"]}
+    for name in parts.keys() - {"train"}:
+        if leaks := sum(picture[entry.name] in trained for entry in parts[name]):
+            _log.warning(
+                "%s: %s of the %s photographs for %s have copies among those for training: their "
+                "share that is right will be too good; remove one of each",
+                *(args.photos, f"{leaks:,}", f"{len(parts[name]):,}", _TITLES[name]),
+            )
+    return parts
 
 
 def _convert(
@@ -87,10 +133,26 @@ def _describe(out: Path, args: argparse.Namespace, classes: list[str]) -> None:
     save_image(draw_contact_sheet(images, args.photos, note), out / "sheet.png")
 
 
-def _print_counts(classes: list[str], parts: Sequence[Sequence[Entry]]) -> None:
-    train, val = (Counter(entry.label for entry in part) for part in parts)
-    rows = [("class", "label", "training", "validation", "")]
+def _print_counts(classes: list[str], parts: Mapping[str, Sequence[Entry]]) -> None:
+    counts = {part: Counter(entry.label for entry in entries) for part, entries in parts.items()}
+    rows = [("class", "label", *(_TITLES[part] for part in counts), "")]
+    few = []
     for label, name in enumerate(classes):
-        few = "" if train[label] and val[label] else "both need some: add images"
-        rows.append((name, str(label), f"{train[label]:,}", f"{val[label]:,}", few))
-    print(*table("<>>><", *rows), sep="\n")
+        lacking = (
+            "" if all(part[label] for part in counts.values()) else "add images: a part has none"
+        )
+        few += [name] if 0 < counts["val"][label] < _FEW else []
+        rows.append((name, str(label), *(f"{part[label]:,}" for part in counts.values()), lacking))
+    print(*table("<>>>>"[: len(rows[0]) - 1] + "<", *rows), sep="\n")
+    if few:
+        _log.warning(
+            "Fewer than %d photographs for validation of %s: their shares that are right are rough",
+            *(_FEW, listed(few, 6)),
+        )
+    most, least = (pick(counts["train"].values(), default=0) for pick in (max, min))
+    if most > _IMBALANCE * least > 0:
+        _log.warning(
+            "The largest class has %s photographs for training, the smallest %s: rare classes are "
+            "recognized less; see recall by class in the report, and add photographs",
+            *(f"{most:,}", f"{least:,}"),
+        )

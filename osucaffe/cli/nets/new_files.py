@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,8 +85,11 @@ def write_files(
     transform.crop_size = crop if crop != data.size else 0
     if augment:
         transform.augmentation_param.CopyFrom(_AUGMENTATION)
-    batches = min(batch, data.train), _test_batch(data.val)
-    sources = str(data.folder / "train_lmdb"), str(data.folder / "val_lmdb")
+    batches = [min(batch, data.train), _test_batch(data.val)]
+    sources = [str(data.folder / "train_lmdb"), str(data.folder / "val_lmdb")]
+    if data.test:
+        batches.append(_test_batch(data.test))
+        sources.append(str(data.folder / "test_lmdb"))
     extent = crop or data.size
     training = adapt.for_training(net, adapt.Records(sources, batches, transform))
     if start.weights and used:
@@ -213,7 +217,7 @@ def _test_batch(records: int) -> int:
 
 
 def _solver(
-    start: Start, data: PhotoSet, out: Path, batches: tuple[int, int], epochs: int | None
+    start: Start, data: PhotoSet, out: Path, batches: Sequence[int], epochs: int | None
 ) -> SolverParameter:
     """Momentum and decay of the model's solver; the rate falls to 0 at the end."""
     model = start.solver or SolverParameter(base_lr=_RATE, momentum=0.9, weight_decay=0.0005)

@@ -6,14 +6,16 @@ import argparse
 import datetime
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from ... import __version__, log
 from ...errors import UserError
 from ...files import read_bytes, write_bytes
-from ...net import Net
+from ...graph.prototxt.adapt import UNSEEN
 from ...proto import SolverParameter, format_text, read_net, read_solver
 from ...solvers.nets import testing_nets, training_net
+from ...solvers.report import epochs_of
 from ...solvers.snapshots.snapshot import best_model, listed
 from .. import options
 from ..launch.start import check_device
@@ -84,30 +86,41 @@ def _predictions(
     if not choices or not weights or not batches:
         logger.warning("%s: no test batches or no model yet, so no predictions", file)
         return
-    models = options.read_weights(weights)
-    backend = options.make_backend(args)
-    choice = choices[0]
-    net: Net = choice.build(phase="TEST", backend=backend, inspectable=True, gradients=False)
-    options.check_fed(net, str(file))
-    options.load_weights(net, models, argparse.Namespace(strict=False))
-    blobs = scored_blobs(net.param)
-    if blobs is None:
-        logger.warning("%s: its net gives no classes scores, so no predictions", file)
-        return
-    scoring = Scoring(net, blobs, args.labels)
-    predictions = predict(net, scoring, batches, args.pictures)
-    names = scoring.names
-    yield f"Predictions of {', '.join(weights)}", results(predictions, names)
-    yield "Worst predictions", cards(predictions.worst, names)
-    yield "Best predictions", cards(predictions.best, names)
+    choice, titles = choices[0], {"": "Test"}
+    chose = weights[0] in _best_models(param)
+    if any(UNSEEN in rule.stage for layer in choice.param.layer for rule in layer.include):
+        titles = {UNSEEN: "Test, on records that had no part in training", "": "Validation"}
+    titles[""] += ", on the records that chose this model" if chose else ""
+    for at, (stage, title) in enumerate(titles.items()):
+        stages = (*choice.stages, *filter(None, [stage]))
+        net = replace(choice, stages=stages).build(
+            phase="TEST", backend=options.make_backend(args), inspectable=True, gradients=False
+        )
+        options.check_fed(net, str(file))
+        options.load_weights(net, options.read_weights(weights), argparse.Namespace(strict=False))
+        blobs = scored_blobs(net.param)
+        if blobs is None:
+            logger.warning("%s: its net gives no classes scores, so no predictions", file)
+            return
+        scoring = Scoring(net, blobs, args.labels)
+        epochs = epochs_of(net)
+        count = -(-epochs.count // epochs.per_iteration) if stage and epochs else batches
+        predictions, names = predict(net, scoring, count, args.pictures), scoring.names
+        yield f"{title}: {', '.join(weights)}", results(predictions, names)
+        if not at:
+            yield "Worst predictions", cards(predictions.worst, names)
+            yield "Best predictions", cards(predictions.best, names)
 
 
 def _newest_model(param: SolverParameter) -> list[str]:
     """The best model if one was saved, or else the newest snapshot's."""
-    best = (Path(best_model(param.snapshot_prefix, end)) for end in ("", ".h5"))
-    saved = [str(path) for path in best if path.is_file()]
+    saved = [path for path in _best_models(param) if Path(path).is_file()]
     made = [event.model for event in listed(param.snapshot_prefix) if Path(event.model).is_file()]
     return saved[:1] or made[-1:]
+
+
+def _best_models(param: SolverParameter) -> list[str]:
+    return [best_model(param.snapshot_prefix, end) for end in ("", ".h5")]
 
 
 def _times(args: argparse.Namespace, file: Path, param: SolverParameter) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ...messages import printable
 from ..output import short
 from ..plots import COLOURS
-from ..score.predictions import Prediction, Predictions
+from ..score.predictions import Prediction, Predictions, percents
 
 
 def escape(text: str) -> str:
@@ -87,9 +87,9 @@ def code(text: str) -> str:
 def results(predictions: Predictions, names: Sequence[str], most: int = 25) -> str:
     """The accuracy, and the confusion matrix; for more than `most` classes, the pairs that
     are confused most often."""
-    right, total = int(predictions.confusion.trace()), int(predictions.confusion.sum())
     text = f'<p><span class="big">{predictions.accuracy:.2%}</span>'
-    text += f"correct: {right:,} of {total:,} records</p>"
+    text += f"correct: {predictions.right:,} of {predictions.total:,} records "
+    text += f"(95 % confidence: {percents(predictions.interval)})</p>"
     if len(names) > most:
         return text + _confused(predictions, names, most)
     rows = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import logging
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -73,7 +74,17 @@ class Predictions:
     @property
     def accuracy(self) -> float:
         """The fraction of correctly predicted records."""
-        return float(np.trace(self.confusion) / max(1, self.total))
+        return self.right / max(1, self.total)
+
+    @property
+    def right(self) -> int:
+        """The number of correctly predicted records."""
+        return int(np.trace(self.confusion))
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The shares right among records of this kind that agree with `accuracy` at 95 %."""
+        return confidence_interval(self.right, self.total)
 
     @classmethod
     def none(cls, classes: int) -> Predictions:
@@ -96,6 +107,7 @@ class Predictions:
         return {
             "records": self.total,
             "accuracy": self.accuracy,
+            "interval": self.interval,
             f"top{TOP}": self.among_top / max(1, self.total),
             "classes": [dict(zip(keys, (name, *row), strict=True)) for name, row in rows],
         }
@@ -117,11 +129,38 @@ class Predictions:
         lines = table("<>>><", *rows)
         lines += [f"({_MOST} of {len(names)} classes: those that are recognized least)"] * many
         among = f"; {self.among_top / max(1, self.total):.2%} among the {TOP} most likely"
-        right = int(np.trace(self.confusion))
         return "\n".join(lines) + (
-            f"\n{self.accuracy:.2%} right: {right:,} of {self.total:,} {what}"
-            + among * (len(names) > TOP)
+            f"\n{self.accuracy:.2%} right: {self.right:,} of {self.total:,} {what} "
+            f"(95 % confidence: {percents(self.interval)})" + among * (len(names) > TOP)
         )
+
+
+def confidence_interval(right: int, total: int) -> tuple[float, float]:
+    """The 95 % confidence interval of a share, of which `right` of `total` were seen: exact
+    (Clopper and Pearson, Biometrika 26, 1934)."""
+    upper = 1.0 if right == total else _share_with_tail(right, total)
+    lower = 0.0 if right == 0 else 1 - _share_with_tail(total - right, total)
+    return lower, upper
+
+
+def _share_with_tail(most: int, total: int) -> float:
+    """The share p at which `most` or fewer of `total` are seen with probability 0.025."""
+    counts = np.arange(most + 1)
+    logs = np.array([math.lgamma(each + 1) for each in range(total + 1)])
+    ways = logs[total] - logs[counts] - logs[total - counts]
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        share = (low + high) / 2
+        terms = ways + counts * math.log(share) + (total - counts) * math.log1p(-share)
+        low, high = (share, high) if np.exp(terms).sum() > 0.025 else (low, share)
+    return low
+
+
+def percents(interval: tuple[float, float]) -> str:
+    """77–100 %, with as many digits as tell the two apart."""
+    low, high = interval
+    digits = next((n for n in range(4) if f"{100 * low:.{n}f}" != f"{100 * high:.{n}f}"), 4)
+    return f"{100 * low:.{digits}f}–{100 * high:.{digits}f} %"
 
 
 class Scored(NamedTuple):

@@ -14,6 +14,7 @@ import numpy as np
 from ... import log
 from ...data.sets.folder import images_in
 from ...errors import UserError
+from ...graph.prototxt.adapt import UNSEEN
 from ...proto import read_solver
 from ...solvers.snapshots.snapshot import best_model, listed, named
 from ..nets.new import find_start
@@ -35,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     log.start()
     gpus = [] if args.gpu is None else _usable_gpus(args.gpu)
     solver = Path(args.out) / "solver.prototxt"
-    photos = images_in(Path(args.photos))
+    photos = images_in(Path(args.photos), log_others=False)
     many = args.gpu is not None and len(photos) >= _MANY
     args.what = "finetune" if args.weights else args.model or (_SMALL_NET, _LARGE_NET)[many]
     extent = find_start(args).extent
@@ -69,6 +70,8 @@ def run(args: argparse.Namespace) -> int:
         ["test", "--model", net, "--weights", weights, *first],
         ["report", args.out, "--out", f"{args.out}/report.html", *first],
     ]
+    if (Path(data) / "test_lmdb").exists():
+        steps[0] += ["--stage", UNSEEN]
     steps[0] += ["--predictions", f"{args.out}/predictions.csv", "--quiet"]
     steps[1] += ["--quiet"]
     if code := _run(steps):

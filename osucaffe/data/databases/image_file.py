@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 import warnings
@@ -63,6 +64,18 @@ def decode_image(
     return _upright(image, turn)
 
 
+def decode_thumbnail(data: memoryview, extent: int) -> np.ndarray:
+    """An image as grey uint8 (height, width, 1), upright, in the smallest scale at which a JPEG's
+    decoder gives at least `extent` pixels to each side; of another kind, in its own."""
+    if bytes(data[:3]) == _JPEG:
+        height, width, space, _ = simplejpeg.decode_jpeg_header(data)
+        if height * width <= _MOST_PIXELS and space not in ("CMYK", "YCCK"):
+            scaled = {"min_height": extent, "min_width": extent, "strict": False}
+            grey = simplejpeg.decode_jpeg(data, colorspace="GRAY", **scaled)
+            return _upright(grey, jpeg_orientation(data))
+    return decode_image(data, False)
+
+
 def jpeg_orientation(data: memoryview) -> int:
     """The EXIF orientation of a JPEG; 1, upright, if it has none that can be read."""
     if bytes(data[:_HEAD]).find(_EXIF) < 0:
@@ -95,6 +108,22 @@ _LARGE, _PIXELS_A_BYTE = 1 << 24, 10_000
 _FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "SUN", "TIFF", "WEBP")
 """Of images: those OpenCV reads. Pillow would run other programs for some further ones."""
 
+
+def _formats(data: memoryview) -> tuple[str, ...]:
+    """The formats of Pillow's that are tried. Modules that read phones' formats are loaded for
+    these only. ModuleNotFoundError for HEIC without pillow-heif."""
+    from PIL import Image
+
+    if bytes(data[4:8]) != b"ftyp":
+        return _FORMATS
+    brands = bytes(data[8:64])
+    if b"hei" in brands or b"hev" in brands:
+        importlib.import_module("pillow_heif").register_heif_opener()
+        return ("HEIF",)
+    Image.init()
+    return ("AVIF",) if "AVIF" in Image.OPEN else _FORMATS
+
+
 _SIXTEEN = (("I", "PNG"), ("I", "PPM"))
 """What Pillow makes of some images of 16 bits a pixel."""
 
@@ -103,7 +132,7 @@ def _decode_other(data: memoryview, colour: bool | None, red_first: bool) -> np.
     from PIL import Image, UnidentifiedImageError
 
     try:
-        image: Image.Image = Image.open(io.BytesIO(data), formats=_FORMATS)
+        image: Image.Image = Image.open(io.BytesIO(data), formats=_formats(data))
         if image.width * image.height > _LARGE + len(data) * _PIXELS_A_BYTE:
             size = f"{image.width} x {image.height} pixels in {len(data)} bytes"
             raise ValueError(f"its image has {size}: it is damaged")
@@ -111,6 +140,8 @@ def _decode_other(data: memoryview, colour: bool | None, red_first: bool) -> np.
         turn = _orientation(image)
     except UnidentifiedImageError as error:
         raise ValueError("it is no image of a known format") from error
+    except ModuleNotFoundError as error:
+        raise ValueError("it is a HEIC image: pip install pillow-heif to read it") from error
     except MemoryError:
         raise
     except Exception as error:  # whatever a damaged image makes of Pillow, its limit of pixels too

@@ -1,15 +1,15 @@
-"""Owns photographs in class folders: finding, splitting and reading them."""
+"""Photographs in class folders: finding them, and those of a split that the folder has."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from ...errors import UserError
+from ...errors import UserError, listed
 from ...files import read_bytes
 from ..pictures.image import decode_content, resize
 from ..streams.image_list import Entry
@@ -17,77 +17,127 @@ from ..streams.image_list import Entry
 logger = logging.getLogger("osucaffe")
 
 FITS = ("crop", "squash")
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+SUFFIXES = (
+    ".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".avif",
+    ".jfif", ".jpe", ".jp2", ".j2k", ".jpx", ".apng", ".dib", ".pbm", ".pgm", ".ppm", ".pnm",
+    ".ras",
+)  # fmt: skip
 """Of the image files in a folder."""
+_SYSTEM_FILES = ("thumbs.db", "desktop.ini")
+_PARTS = {
+    "train": ("train", "training"),
+    "val": ("val", "valid", "validation"),
+    "test": ("test", "testing"),
+}
+"""The parts of a split, and what folders of them are called (ImageFolder, Keras, fastai)."""
 
 
-def images_in(folder: Path) -> list[Path]:
-    """The image files anywhere in a folder, in order, but for hidden ones and what is in hidden
+def images_in(folder: Path, *, log_others: bool = True) -> list[Path]:
+    """The image files anywhere in a folder, in order, except hidden ones and what is in hidden
     folders (macOS adds a ._NAME to each NAME). UserError if there are none, OSError if it cannot be
-    read."""
+    read.
+
+    log_others: whether the log counts the other files by suffix, and names one of each.
+    """
     os.scandir(folder).close()
-    inside = [path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES]
-    shown = [path for path in inside if "/." not in f"/{path.relative_to(folder).as_posix()}"]
-    if not shown:
+    images: list[Path] = []
+    others: dict[str, list[str]] = {}
+    for path in folder.rglob("*"):
+        inside = path.relative_to(folder).as_posix()
+        if "/." in f"/{inside}":
+            continue
+        if path.suffix.lower() in SUFFIXES:
+            images.append(path)
+        elif path.is_file() and path.name.lower() not in _SYSTEM_FILES:
+            others.setdefault(path.suffix.lower() or "without a suffix", []).append(inside)
+    if others and log_others:
+        kinds = sorted(others.items(), key=lambda kind: -len(kind[1]))
+        logger.warning(
+            "%s: left out %s files that are not images: %s",
+            folder,
+            f"{sum(map(len, others.values())):,}",
+            listed([f"{len(names):,} {kind} ({min(names)})" for kind, names in kinds], 6),
+        )
+    if not images:
         raise UserError(f"{folder}: there is no image in this folder ({', '.join(SUFFIXES)})")
-    return sorted(shown)
+    return sorted(images)
 
 
-def find_photos(folder: str) -> tuple[list[Entry], list[str]]:
-    """The photographs below the class folders of a folder, and the classes' names, by label.
+def find_photos(folder: str) -> tuple[dict[str, list[Entry]], list[str]]:
+    """The photographs of a folder by part, and the classes' names, by label.
 
-    Names are relative to the folder. Labels count the class folders in the order of their names.
+    The folder has a folder for each class: then all photographs are of the part "train". Or it is
+    a split: train/CLASS and val/CLASS or test/CLASS (see _PARTS), and its parts are given as they
+    are. Names are relative to the folder. Labels count the classes in the order of their names.
     Folders without images (`images_in`) are left out, with a warning. UserError without two
-    classes, and for names that no list can hold.
+    classes, for what looks like a split and is none, and for names that no list can hold.
     """
     root = Path(folder)
     try:
-        folders = [path for path in root.iterdir() if path.is_dir() and path.name[0] != "."]
+        folders = _folders(root)
     except OSError as error:
         raise UserError(f"{folder}: cannot read this folder: {error.strerror}") from None
-    entries: list[Entry] = []
-    classes: list[str] = []
-    for name in sorted(folder.name for folder in folders):
-        try:
-            paths = images_in(root / name)
-        except UserError as error:
-            logger.warning("%s: it is no class", error)
-            continue
-        entries += [Entry(path.relative_to(root).as_posix(), len(classes)) for path in paths]
-        classes.append(name)
+    parts = _find_split(root, folders) or {"train": root}
+    images = {part: _by_class(inner, root) for part, inner in parts.items()}
+    classes = sorted(images["train"])
     if len(classes) < 2:
         raise UserError(
-            f"{folder}: needs a folder of images for each of two or more classes ({folder}/cat, "
-            f"{folder}/dog ...), but there {'is one' if classes else 'is none'}"
+            f"{parts['train']}: needs a folder of images for each of two or more classes "
+            f"({folder}/cat, {folder}/dog ...), but there {'is one' if classes else 'is none'}"
         )
-    for name in (*classes, *(entry.name for entry in entries)):
+    for part, found in images.items():
+        if unknown := found.keys() - set(classes):
+            raise UserError(
+                f"{parts[part]}: has classes that {parts['train']} does not have: "
+                f"{listed(sorted(unknown), 6)}: folders of one class have the same name"
+            )
+        if absent := sorted(set(classes) - found.keys()):
+            logger.warning("%s: has no image of %s", parts[part], listed(absent, 6))
+    labels = {name: label for label, name in enumerate(classes)}
+    entries = {
+        part: [Entry(name, labels[each]) for each in sorted(found) for name in found[each]]
+        for part, found in images.items()
+    }
+    for name in (*classes, *(entry.name for part in entries.values() for entry in part)):
         if name.lstrip() != name or len(name.splitlines()) > 1:
             raise UserError(f"{folder}: rename {name!r}: lists, a name a line, cannot hold it")
     return entries, classes
 
 
-def split(entries: list[Entry], share: float) -> tuple[list[Entry], list[Entry]]:
-    """The photographs for training and, about this share of them, for validation.
+def _folders(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.is_dir() and path.name[0] != "."]
 
-    A hash of each name decides, and orders them, so that classes mix: the same on every machine,
-    and whatever photographs come or go, the others stay where they are.
+
+def _find_split(root: Path, folders: list[Path]) -> dict[str, Path] | None:
+    """The folders of a split's parts; None if there is a class in each folder.
+
+    A class may be called "train" as well: its images lie in its folder, not in folders of classes.
     """
-    ordered = sorted((_hash(entry.name), entry) for entry in entries)
-    bound = int(share * (1 << 64))
-    parts = (
-        [entry for at, entry in ordered if at >= bound],
-        [entry for at, entry in ordered if at < bound],
-    )
-    for part, what in zip(parts, ("training", "validation"), strict=True):
-        if not part:
-            raise UserError(
-                f"none of {len(entries)} photographs is for {what}: add some, or change --val_share"
-            )
-    return parts
+    known = {name: part for part, names in _PARTS.items() for name in names}
+    marked = [path for path in folders if path.name.lower() in known]
+    rest = [path for path in folders if path not in marked]
+    inner = [path for path in marked if _folders(path)]
+    if not marked or (rest and all(len(_folders(path)) < 2 for path in inner)):
+        return None
+    parts = {known[path.name.lower()]: path for path in inner}
+    if rest or len(inner) < len(folders) or len(parts) < len(inner) or "train" not in parts:
+        raise UserError(
+            f"{root}: has {listed(sorted(path.name for path in folders), 8)}, which looks like a "
+            "split but is not one: give train/CLASS, with val/CLASS or test/CLASS or both, and "
+            "nothing beside them; or one folder for each class"
+        )
+    return {part: parts[part] for part in _PARTS if part in parts}
 
 
-def _hash(name: str) -> int:
-    return int.from_bytes(hashlib.sha256(name.encode(errors="surrogateescape")).digest()[:8])
+def _by_class(folder: Path, root: Path) -> Mapping[str, list[str]]:
+    """The names of the images, relative to root, in each class folder that has some."""
+    found = {}
+    for inner in sorted(_folders(folder)):
+        try:
+            found[inner.name] = [path.relative_to(root).as_posix() for path in images_in(inner)]
+        except UserError as error:
+            logger.warning("%s: it is no class", error)
+    return found
 
 
 def read_photo(path: str, size: int, fit: str = "crop") -> np.ndarray:

@@ -71,12 +71,14 @@ def read_labels(path: Path) -> list[str]:
 
 
 class PhotoSet(NamedTuple):
-    """A folder of databases. train, val: their records. size: height and width of these."""
+    """A folder of databases. train, val, test: their records; test: 0 without photographs that
+    neither train a net nor choose one. size: height and width of all."""
 
     folder: Path
     classes: list[str]
     train: int
     val: int
+    test: int
     size: int
 
 
@@ -91,10 +93,12 @@ def open_photo_set(folder: str) -> PhotoSet:
             f"{str(error).rstrip('.')}; --data takes what `osucaffe data folder PHOTOS --out "
             f"{folder}` makes"
         ) from None
+    test = root / "test_lmdb"
+    unseen = len(open_database(test)) if test.exists() else 0
     channels, height, width = first_shape(train)
     if channels != 3 or height != width:
         raise UserError(
             f"{root / 'train_lmdb'}: its records are {channels}x{height}x{width}, and must be "
             "square with three channels, as osucaffe data folder makes them"
         )
-    return PhotoSet(root, classes, len(train), len(val), height)
+    return PhotoSet(root, classes, len(train), len(val), unseen, height)

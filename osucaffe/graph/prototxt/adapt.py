@@ -20,11 +20,16 @@ _FASTER = 10
 have it."""
 
 
-class Records(NamedTuple):
-    """What data layers are to read. sources, batches: of TRAIN and of TEST."""
+UNSEEN = "unseen"
+"""The stage of the TEST phase in which a net reads photographs that chose nothing in training."""
 
-    sources: tuple[str, str]
-    batches: tuple[int, int]
+
+class Records(NamedTuple):
+    """What data layers are to read. sources, batches: of TRAIN, of TEST and, if there is a third,
+    of TEST in the stage UNSEEN."""
+
+    sources: Sequence[str]
+    batches: Sequence[int]
     transform: caffe_pb2.TransformationParameter
 
 
@@ -77,16 +82,19 @@ def for_training(net: caffe_pb2.NetParameter, records: Records) -> caffe_pb2.Net
     """The net with data layers that read these, a loss, and accuracies that there can be."""
     trained = with_layers(net, [layer for layer in net.layer if layer.bottom])
     image, label = image_blob(net), _label(net)
-    for phase, source, batch in zip((TRAIN, TEST), records.sources, records.batches, strict=True):
+    for at, (source, batch) in enumerate(zip(records.sources, records.batches, strict=True)):
+        phase = TEST if at else TRAIN
         layer = caffe_pb2.LayerParameter(name="data", type="Data", top=[image, label])
-        layer.include.add(phase=phase)
+        rule = layer.include.add(phase=phase)
+        if at and len(records.sources) > 2:
+            (rule.stage if at > 1 else rule.not_stage).append(UNSEEN)
         layer.transform_param.CopyFrom(records.transform)
         if phase == TEST:
             layer.transform_param.ClearField("mirror")
             layer.transform_param.ClearField("augmentation_param")
         layer.data_param.source, layer.data_param.batch_size = source, batch
         layer.data_param.backend = caffe_pb2.DataParameter.LMDB
-        trained.layer.insert(phase, layer)
+        trained.layer.insert(at, layer)
     head = classifiers(net)[-1]
     if not any(layer.type in _LOSSES for layer in trained.layer):
         scores = _end(net)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from osucaffe.data.pictures.image import resize
-from osucaffe.data.sets.folder import find_photos, read_photo, split
-from osucaffe.data.streams.image_list import Entry
-from osucaffe.errors import UserError
-from osucaffe.proto import read_mean
+from osucaffe.data.sets.folder import read_photo
+from osucaffe.proto import read_mean, read_net
 from tests.data.records import read_images
 
 from ..conftest import ROOT, Cli
@@ -98,43 +97,69 @@ def test_no_image_that_can_be_read_leaves_what_was_made_before(cli: Cli, photos:
     assert before == {each: each.read_bytes() for each in (cli.folder / "data").rglob("*.*")}
 
 
-def test_the_split_stays_when_photos_come() -> None:
-    entries = [Entry(f"cat/{at}.jpg", 0) for at in range(2000)]
-    train, val = split(entries[:1000], 0.2)
-    assert 160 < len(val) < 240
-    more_train, more_val = split(entries[::-1], 0.2)
-    assert set(train) < set(more_train)
-    assert val == [each for each in more_val if each in set(val)]
-    assert set(more_val) < set(split(entries, 0.3)[1])
-    with pytest.raises(UserError, match=r"none of 1 photographs is for (training|validation)"):
-        split(entries[:1], 0.5)
+def test_a_split_of_the_folder_is_used(cli: Cli, photos: Path) -> None:
+    for part, files in ("Valid", "*1*"), ("test", "*2*"), ("train", "*"):
+        for path in sorted(photos.glob(f"[!Vt]*/more/{files}.*")):
+            target = photos / part / path.parts[-3] / path.name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(target)
+    for name in "bird", "cat", "dog":
+        (photos / name / "more").rmdir()
+        (photos / name).rmdir()
+    copy = photos / "test" / "cat" / "again.jpg"
+    copy.write_bytes((photos / "train" / "cat" / "a photo 0.jpg").read_bytes())
+    done = cli.ok("data", "folder", "photos", "--out=data", "--size=16")
+    assert "class  label  training  validation  test\nbird       0         8" in done.out
+    assert "1 of 91 photographs are copies of others: test/cat/again.jpg of train" in done.err
+    assert "1 of the 31 photographs for test have copies among those for training" in done.err
+    for part, folder in ("val", "Valid"), ("test", "test"), ("train", "train"):
+        records = listed(cli.folder / "data" / f"{part}_lmdb")
+        assert len(records) == len([*(photos / folder).rglob("*.*")])
+        assert all(
+            name.startswith(f"{folder}/{('bird', 'cat', 'dog')[of]}/") for name, of, _ in records
+        )
+    cli.ok("new", "cifar10_quick", "--data=data", "--out=net")
+    layers = read_net(cli.folder / "net" / "train_val.prototxt").layer[:3]
+    rules = [layer.include[0] for layer in layers]
+    assert [[*rule.stage] for rule in rules] == [[], [], ["unseen"]]
+    assert [[*rule.not_stage] for rule in rules] == [[], ["unseen"], []]
+    assert [layer.data_param.source for layer in layers[1:]] == ["data/val_lmdb", "data/test_lmdb"]
 
 
-def test_folders_that_will_not_do(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(UserError, match=r"nowhere: cannot read this folder: No such file"):
-        find_photos(str(tmp_path / "nowhere"))
-    (tmp_path / "cat").mkdir()
-    (tmp_path / ".hidden").mkdir()
-    with pytest.raises(
-        UserError, match=r"images for each of two or more classes .* but there is none"
+def test_copies_stay_on_one_side(cli: Cli, photos: Path) -> None:
+    for at, path in enumerate(sorted((photos / "cat" / "more").iterdir())):
+        shutil.copy(path, path.with_name(f"copy {at}.jpg"))
+    done = cli.ok("data", "folder", "photos", "--out=data", "--size=16", "--val_share=0.5")
+    assert "photos: 30 of 120 photographs are copies of others: cat/more/" in done.err
+    text = [(cli.folder / "data" / f"{part}.txt").read_text() for part in ("train", "val")]
+    names = sorted(path.name for path in (photos / "cat" / "more").glob("a photo*"))
+    for at, name in enumerate(names):
+        assert (f"more/{name} 1" in text[0]) == (f"copy {at}.jpg 1" in text[0])
+    (photos / "dog" / "copy.jpg").write_bytes((photos / "cat/more/copy 3.jpg").read_bytes())
+    done = cli.ok("data", "folder", "photos", "--out=data", "--size=16")
+    assert "photos: one picture is in two classes: dog/copy.jpg, cat/more/a photo 11" in done.err
+
+
+def test_what_is_rare_or_left_out_is_told(cli: Cli, photos: Path) -> None:
+    for path in [*(photos / "cat" / "more").iterdir()][2:]:
+        path.unlink()
+    for name in (
+        "notes.txt",
+        "more/film.MP4",
+        "more/other.txt",
+        "more/Thumbs.db",
+        "more/.hidden.txt",
     ):
-        find_photos(str(tmp_path))
-    assert "cat: there is no image in this folder (.jpg, .jpeg, " in caplog.text
-    for name in "ant", "dog":
-        (tmp_path / name / ".trash").mkdir(parents=True)
-        for file in "1.jpg", "._1.jpg", ".trash/2.jpg":
-            (tmp_path / name / file).touch()
-    found = find_photos(str(tmp_path))
-    assert found == ([Entry("ant/1.jpg", 0), Entry("dog/1.jpg", 1)], ["ant", "dog"])
-
-
-@pytest.mark.parametrize("name", ["cat/a\nb.jpg", "c\u2028at/a.jpg", " /a.jpg", " cat/a.jpg"])
-def test_names_that_no_list_can_hold(name: str, tmp_path: Path) -> None:
-    for each in (name, "dog/a.jpg"):
-        (tmp_path / each).parent.mkdir()
-        (tmp_path / each).touch()
-    with pytest.raises(UserError, match=r"rename .*lists, a name a line, cannot hold it"):
-        find_photos(str(tmp_path))
+        (photos / "dog" / name).touch()
+    done = cli.ok("data", "folder", "photos", "--out=data", "--size=16")
+    rows = {row.split()[0]: row.split()[2:4] for row in done.out.splitlines()[1:4]}
+    assert rows["cat"] == ["1", "1"]
+    assert "Fewer than 20 photographs for validation of bird, cat, dog: " in done.err
+    assert re.search(
+        r"The largest class has \d+ photographs for training, the smallest 1: ", done.err
+    )
+    told = "photos/dog: left out 3 files that are not images: 2 .txt (more/other.txt), 1 .mp4 ("
+    assert told in done.err
 
 
 def test_nothing_is_written_among_the_photographs(cli: Cli, photos: Path) -> None:

@@ -46,6 +46,33 @@ def test_from_a_folder_to_a_report(cli: Cli, capfd: pytest.CaptureFixture[str]) 
     assert last == "PHOTOS"
 
 
+@pytest.mark.slow
+def test_photographs_that_chose_nothing_come_first(cli: Cli) -> None:
+    photos = make_photos(cli.folder / "photos", 12)
+    for path in sorted(photos.rglob("*.*")):
+        at = int(path.stem.split()[-1])
+        part = ("train", "val", "test")[max(0, at - 9)]
+        target = photos / part / path.parts[-3] / path.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(target)
+    for name in COLOURS:
+        (photos / name / "more").rmdir()
+        (photos / name).rmdir()
+    done = cli.ok("fit", "photos", "--out=run", "--epochs=1")
+    assert "train_val.prototxt --weights run/" in done.out
+    assert "--stage unseen --predictions run/predictions.csv" in done.out
+    rows = (cli.folder / "run" / "predictions.csv").read_text().splitlines()[1:]
+    assert sorted(row.split(",")[0] for row in rows) == sorted(
+        path.relative_to(photos).as_posix() for path in photos.glob("test/*/*")
+    )
+    page = (cli.folder / "run" / "report.html").read_text()
+    headings = re.findall("<h2>(.*?)[:<]", page)
+    assert headings.index("Test, on records that had no part in training") < headings.index(
+        "Validation"
+    )
+    assert page.count("of 3 records (95 % confidence: ") == 2
+
+
 @pytest.mark.parametrize("enough", [False, True])
 def test_few_photographs_choose_no_model(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, enough: bool

@@ -123,7 +123,7 @@ def test_test_counts_each_record_once(ready: Cli, iterations: tuple[str, ...], r
         len({row["file"] for row in rows}) == len(rows) == (21 if "=3" in str(iterations) else 200)
     )
     right = sum(row["class"] == row["predicted"] for row in rows)
-    assert f"right: {right} of {len(rows)} records; " in result.out
+    assert f"right: {right} of {len(rows)} records (95 % confidence: " in result.out
     found = json.loads(ready.ok("test", "--model", *words, "--json", *iterations).out)
     assert found["accuracy"] == right / len(rows)
     for one in found["classes"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 
 import numpy as np
 import pytest
@@ -62,3 +63,21 @@ def test_it_can_be_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(IGNORE_EXIF, "1")
     stored = np.asarray(Image.open(io.BytesIO(content)))[:, :, ::-1]
     np.testing.assert_array_equal(decode_image(memoryview(content)), stored)
+
+
+def test_avif_and_heic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Phones' formats: Pillow's own, and that of pillow-heif, whose absence is told."""
+    from PIL import features
+
+    colour = np.full((24, 40, 3), (30, 120, 200), np.uint8)
+    if features.check("avif"):
+        file = io.BytesIO()
+        Image.fromarray(colour).save(file, "AVIF", quality=95)
+        decoded = decode_image(memoryview(file.getvalue()), True)
+        np.testing.assert_allclose(decoded, colour[:, :, ::-1], atol=3)
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    head = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic"
+    with pytest.raises(ValueError, match="it is a HEIC image: pip install pillow-heif to read it"):
+        decode_image(memoryview(head + bytes(99)))
+    with pytest.raises(ValueError, match="it is no image of a known format"):
+        decode_image(memoryview(head.replace(b"heic", b"isom").replace(b"mif1", b"mp42")))
