@@ -65,7 +65,9 @@ class Solver:
     # -- training --------------------------------------------------------------------------------
 
     def step(self, iterations: int) -> None:
-        """Make this many updates, with tests, displays and snapshots where they are due."""
+        """Make this many updates, with tests, displays and snapshots where they are due. Losses are
+        smoothed over those of these updates, as Caffe's; what goes by them sees the earlier too."""
+        self._solver.losses.shown.clear()
         self._run(self._solver.step, iterations)
 
     def solve(self, resume_file: str | Path | None = None) -> None:

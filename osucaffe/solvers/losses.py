@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Collection
 
 import numpy as np
 
@@ -20,10 +21,13 @@ class Losses:
 
     Reading a loss makes the host wait for the device: `note` only enqueues its copy, and `read`
     reads all recorded ones at once.
+
+    recent: those read. shown: of them those that a display smooths over, all unless it is cleared.
     """
 
     def __init__(self, backend: Backend, group: ProcessGroup, length: int, parts: int) -> None:
         self.recent: deque[float] = deque(maxlen=length)
+        self.shown: deque[float] = deque(maxlen=length)
         self._backend, self._group, self._parts = backend, group, parts
         self._noted = 0
         self.lost = False
@@ -63,21 +67,23 @@ class Losses:
                 "anew, or from a snapshot that is early enough",
                 losses[~np.isfinite(losses)][0],
             )
-        self.recent.extend(losses.tolist())
+        for those in self.recent, self.shown:
+            those.extend(losses.tolist())
 
     def reset(self, losses: list[float]) -> None:
         """Replace all by these."""
         self._noted = 0
         self.lost = False
-        self.recent.clear()
-        self.recent.extend(losses)
+        for those in self.recent, self.shown:
+            those.clear()
+            those.extend(losses)
 
     @property
     def diverged(self) -> bool:
         """Whether the mean of those read is not finite."""
-        return bool(self.recent) and not np.isfinite(self.mean)
+        return bool(self.recent) and not np.isfinite(mean(self.recent))
 
-    @property
-    def mean(self) -> float:
-        """The mean of those read; NaN if there are none yet."""
-        return sum(self.recent) / len(self.recent) if self.recent else float("nan")
+
+def mean(losses: Collection[float]) -> float:
+    """The mean; NaN if there are none yet."""
+    return sum(losses) / len(losses) if losses else float("nan")

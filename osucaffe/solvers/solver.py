@@ -22,7 +22,7 @@ from ..loading import NOT_STRICT, Model, load_weights
 from ..proto import caffe_pb2, read_net, read_weights, refuse_unread
 from . import debug
 from .detection import check_evaluation
-from .losses import Losses
+from .losses import Losses, mean
 from .nets import testing_nets, training_net
 from .observer import Display, Observer, Snapshot, TestResult
 from .process_group import ProcessGroup
@@ -319,12 +319,12 @@ class Solver:
     @property
     def loss(self) -> float:
         """The mean loss of the last `average_loss` iterations; NaN before there is any."""
-        return self.losses.mean
+        return mean(self.losses.shown)
 
     def _smoothed(self) -> float:
-        """The same, including all that has been enqueued: the host waits for it."""
+        """The same, whatever is shown, with all that has been enqueued: the host waits for it."""
         self.losses.read()
-        return self.loss
+        return mean(self.losses.recent)
 
     # -- testing ---------------------------------------------------------------------------------
 

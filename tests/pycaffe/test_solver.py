@@ -149,3 +149,26 @@ def test_a_solvers_net_can_be_reshaped(tmp_path):
 def test_missing_file_raises_runtime_error(tmp_path):
     with pytest.raises(RuntimeError, match="nothing"):
         caffe.SGDSolver(str(tmp_path / "nothing.prototxt"))
+
+
+def test_each_step_smooths_its_own_losses_and_policies_go_on(tmp_path, caplog, monkeypatch):
+    """As Caffe's; but the policy and snapshots do not see where a step began."""
+    text = SOLVER.replace('"inv"', '"plateau" plateau_winsize: 9').replace(
+        "display: 100", "display: 1 average_loss: 3"
+    )
+    monkeypatch.setitem(globals(), "SOLVER", text)
+    runs, shown = [], []
+    for steps in ([4], [1, 1, 1, 1]):
+        caffe.set_random_seed(1)
+        runs.append(solver := make(tmp_path))
+        caplog.clear()
+        with caplog.at_level("INFO", "osucaffe"):
+            for each in steps:
+                solver.step(each)
+        lines = [record.getMessage() for record in caplog.records]
+        shown.append([float(line.split("loss = ")[1]) for line in lines if "), loss = " in line])
+    smoothed, single = shown
+    assert smoothed[0] == single[0]
+    assert smoothed[2:] == pytest.approx([np.mean(single[:3]), np.mean(single[1:])], rel=1e-4)
+    recent = [list(run._solver.losses.recent) for run in runs]
+    assert recent[0] == recent[1]
