@@ -9,7 +9,7 @@ packages are in their metadata. A module is imported when somebody asks for what
 from __future__ import annotations
 
 import functools
-import importlib
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,15 @@ def find(group: str, name: str) -> Any:
         return _load(value)
     except Exception as error:
         raise UserError(f"{name} = {value}, an entry point of {group}: {error}") from error
+
+
+def provided(table: dict[str, Any], kind: Any, module: str) -> Any:
+    """What a table has for a primitive, by its name. Where it has nothing, the package of the
+    primitive may fill it by a module of this name beside the primitive's own. None: it does not."""
+    beside = f"{kind.__module__.rpartition('.')[0]}.{module}"
+    if kind.name not in table and importlib.util.find_spec(beside):
+        importlib.import_module(beside)
+    return table.get(kind.name)
 
 
 def _load(value: str) -> Any:

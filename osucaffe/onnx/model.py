@@ -8,7 +8,7 @@ from .. import __version__
 from ..errors import UserError
 from ..net import Net
 from .graph import Graph, Missing, require_onnx
-from .primitives import TRANSLATORS, translate
+from .primitives import translate
 
 OPSET = 17
 """What readers of a model must know of ONNX."""
@@ -38,10 +38,6 @@ def to_onnx(net: Net) -> Any:
     _add_constants(graph, net)
     for call in net.programs[0]:
         try:
-            if call.name not in TRANSLATORS:
-                raise Missing(
-                    f'layer "{call.layer}": ONNX has nothing for what it does ({call.name})'
-                )
             translate(graph, call)
         except Missing as missing:
             graph.give_up(call, str(missing))

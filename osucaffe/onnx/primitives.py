@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from .. import plugins
 from ..backends import primitives as ops
 from ..backends.formula import Expression, Name, Number, parse
 from ..backends.primitives.recording import Primitive
 from ..backends.tensor import Tensor
-from .graph import Graph
+from .graph import Graph, Missing
 
 Translator = Callable[[Graph, Any], None]
 TRANSLATORS: dict[str, Translator] = {}
@@ -26,8 +27,13 @@ def translator(function: Translator) -> Translator:
 
 
 def translate(graph: Graph, call: Primitive) -> None:
-    """Add the nodes of a call. KeyError where there is no translator; Missing passes through."""
-    TRANSLATORS[call.name](graph, call)
+    """Add the nodes of a call. Missing where there are none. Another package has its translators in
+    the module `onnx` beside its primitives."""
+    found = plugins.provided(TRANSLATORS, type(call), "onnx")
+    if found is None:
+        what = f"ONNX has nothing for what it does ({call.name})"
+        raise Missing(f'layer "{call.layer}": {what}')
+    found(graph, call)
 
 
 def put(graph: Graph, y: Tensor, operation: str, *inputs: str, **attributes: Any) -> None:
@@ -69,12 +75,6 @@ def concat(graph: Graph, a: ops.Concat) -> None:
 def _slice(graph: Graph, x: str, starts: Sequence[int], ends: Sequence[int], axes: Any) -> str:
     bounds = (graph.constant(np.array(bound, int)) for bound in (starts, ends, axes))
     return graph.node("Slice", x, *bounds)
-
-
-def _shape(graph: Graph, x: str, axes: int, rest: Sequence[int]) -> str:
-    """A shape of x's first extents, whatever they will be, and others."""
-    first = graph.node("Shape", x, start=0, end=axes)
-    return graph.node("Concat", first, graph.constant(np.array(rest)), axis=0)
 
 
 @translator
@@ -260,26 +260,6 @@ def average_pooling(graph: Graph, a: ops.AveragePooling) -> None:
     if (share != 1).any():
         value = graph.node("Div", value, graph.constant(share))
     graph.write(a.y, value)
-
-
-@translator
-def unpooling(graph: Graph, a: ops.Unpooling) -> None:
-    small = (*a.x.shape[:2], math.prod(a.x.shape[2:]))
-    places = graph.node("Cast", graph.reshape(graph.read(a.index), small), to=7)
-    values = graph.reshape(graph.read(a.x), small)
-    zeros = graph.constant(np.zeros((1, 1, math.prod(a.y.shape[2:])), np.float32))
-    zeros = graph.node("Expand", zeros, _shape(graph, values, 2, [1]))
-    value = graph.node("ScatterElements", zeros, places, values, axis=2)
-    graph.write(a.y, graph.reshape(value, a.y.shape))
-
-
-@translator
-def interpolation(graph: Graph, a: ops.Interpolation) -> None:
-    value = graph.read(a.x)
-    put(
-        graph, a.y, "Resize", value, "", "", _shape(graph, value, 1, a.y.shape[1:]), mode="linear",
-        coordinate_transformation_mode="align_corners",
-    )  # fmt: skip
 
 
 # -- normalization and the rest ------------------------------------------------------------------

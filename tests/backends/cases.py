@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from osucaffe.backends.random import RandomState
-
-from . import reference
-from .running import Output, Spec
+from tests.backends import reference
+from tests.backends.running import Output, Spec
 
 STATE = RandomState(seed=7, step=3)
 """The state of the random numbers in all calls."""

@@ -8,10 +8,18 @@ from typing import Any
 import numpy as np
 
 from osucaffe.backends.random import call_key
-
-from . import reference
-from .cases import STATE, Gradients, both_ways, case, distinct, eighths, labels, normal
-from .running import Output
+from tests.backends import reference
+from tests.backends.cases import (
+    STATE,
+    Gradients,
+    both_ways,
+    case,
+    distinct,
+    eighths,
+    labels,
+    normal,
+)
+from tests.backends.running import Output
 
 CONVOLUTIONS = {
     "3x3": ((2, 3, 6, 5), (4, 3, 3, 3), [1, 1], [1, 1], [1, 1], 1),
@@ -358,28 +366,3 @@ def loss_cases() -> None:
     xs = [normal(2, 3), normal(1)]
     case("", "total", {"xs": xs}, {"weights": [0.5, -2.0]},
          {"y": xs[0].sum() / 2 - 2 * xs[1].sum()})  # fmt: skip
-
-
-def unpooling_cases() -> None:
-    # 2 x 2 x 3 windows into planes of 4 x 6; the first two places of each plane are one.
-    place = np.array([[0, 0, 5, 13, 14, 23], [7, 1, 1, 12, 22, 17]], float).reshape(1, 2, 2, 3)
-    x, index, dy = normal(3, 2, 2, 3), np.repeat(place, 3, axis=0), normal(3, 2, 4, 6)
-    case("", "unpooling", {"x": x, "index": index}, {},
-         {"y": reference.unpooling(x, index, dy.shape)})  # fmt: skip
-    flat = dy.reshape(3, 2, 24), index.reshape(3, 2, 6).astype(int)
-    case("", "unpooling_backward", {"dy": dy, "index": index}, {},
-         {"dx": np.take_along_axis(*flat, axis=2).reshape(x.shape)})  # fmt: skip
-    outside = index.copy()
-    outside[1, 1, 0, 0], outside[2, 0, 1, 1] = 24, -1
-    case("out of range", "unpooling", {"x": x, "index": outside}, {},
-         {"y": reference.unpooling(x, outside, dy.shape)})  # fmt: skip
-
-
-def interpolation_cases() -> None:
-    for label, image, out in [
-        ("larger", (2, 3, 4, 5), (7, 13)), ("smaller", (2, 3, 7, 9), (3, 5)),
-        ("of one row", (1, 2, 1, 4), (3, 4)), ("to one row", (1, 17, 5, 3), (1, 6)),
-        ("the same", (2, 2, 3, 4), (3, 4)),
-    ]:  # fmt: skip
-        function = partial(reference.interpolation, out=out)
-        both_ways(label, "interpolation", function, normal(*image), {})

@@ -9,10 +9,9 @@ import numpy as np
 from osucaffe.backends.formula import ELU, PRELU
 from osucaffe.backends.random import call_key
 from osucaffe.comm.communicator import DONE, Handle
-
-from . import cases, reference
-from .cases import STATE, Gradients, case, eighths, labels, normal
-from .running import Output
+from tests.backends import cases, reference
+from tests.backends.cases import STATE, Gradients, case, eighths, labels, normal
+from tests.backends.running import Output
 
 
 def _negate(array: Any, stream: Any = None) -> Handle:

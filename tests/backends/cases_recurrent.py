@@ -12,10 +12,9 @@ from osucaffe.layers.core.recurrent import (
     RNN_DERIVATIVE,
     RNN_FORMULA,
 )
-
-from . import reference
-from .cases import Gradients, case
-from .running import Output
+from tests.backends import reference
+from tests.backends.cases import Gradients, case
+from tests.backends.running import Output
 
 Call = tuple[str, dict[str, Any], dict[str, Any]]
 

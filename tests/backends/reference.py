@@ -44,31 +44,6 @@ def convolution(x, w, b, stride, pad, dilation, group):
     return y if b is None else y + b.reshape(-1, *[1] * axes)
 
 
-def unpooling(x, index, shape):
-    """A place out of range makes the first element of its channel NaN."""
-    y = np.zeros(shape)
-    for n, c in np.ndindex(*shape[:2]):
-        places = index[n, c].astype(int).ravel().tolist()
-        inside = [0 <= place < y[n, c].size for place in places]
-        for value, place, known in zip(x[n, c].flat, places, inside, strict=True):
-            if known:
-                y[n, c].flat[place] = value
-        y[n, c, 0, 0] = y[n, c, 0, 0] if all(inside) else np.nan
-    return y
-
-
-def interpolation(x, out):
-    """One axis after the other, at points between the corners."""
-    for axis, wanted in zip((2, 3), out, strict=True):
-        extent = x.shape[axis]
-        at = np.linspace(0, extent - 1, wanted) if wanted > 1 else np.zeros(1)
-        left = np.minimum(np.floor(at + 1e-9).astype(int), extent - 1)
-        right = np.minimum(left + 1, extent - 1)
-        part = (at - left).reshape(-1, *[1] * (3 - axis))
-        x = np.take(x, left, axis) * (1 - part) + np.take(x, right, axis) * part
-    return x
-
-
 def im2col(x, kernel, stride, pad, dilation):
     """The windows by convolution: with a filter for each channel and tap that picks just it."""
     channels = x.shape[1]

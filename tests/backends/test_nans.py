@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cpu import Cpu
+from tests.backends.cases import STATE
+from tests.backends.running import Output, Spec, run_call
+from tests.backends.test_primitives import with_gpu, with_onednn
 
-from .cases import STATE
 from .cuda.emulated import emulate, needs_compilers
-from .running import Output, Spec, run_call
-from .test_primitives import with_gpu, with_onednn
 
 NAN, CHANNEL = np.nan, (0, 3, 2, 3)
 random = np.random.default_rng(4)

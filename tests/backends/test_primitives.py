@@ -6,21 +6,29 @@ A new backend joins with one entry in VARIANTS, a new primitive with its cases i
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import osucaffe
 from osucaffe.backends import primitives as ops
 from osucaffe.backends.cpu import Cpu
-from osucaffe.backends.primitives import NAMES, Program
+from osucaffe.backends.primitives import PRIMITIVES, Program
 from osucaffe.backends.tensor import Tensor
+from tests.backends import cases_layers, cases_plain, cases_recurrent
+from tests.backends.cases import CASES, STATE, Case, normal
+from tests.backends.running import Output, run_call
+from tests.forks.rcnn import cases as rcnn
+from tests.forks.segmentation import cases as segmentation
+from tests.forks.ssd import cases as ssd
 
-from . import cases_boxes, cases_layers, cases_plain, cases_recurrent, cases_regions
-from .cases import CASES, STATE, Case, normal
-from .running import Output, run_call
+for path in (Path(osucaffe.__file__).parent / "forks").glob("*/primitives.py"):
+    importlib.import_module(f"osucaffe.forks.{path.parent.name}.primitives")
 
 
 def with_onednn() -> Cpu:
@@ -92,8 +100,8 @@ for define in (
     cases_layers.inner_product_cases, cases_layers.pooling_cases,
     cases_layers.normalization_cases, cases_layers.batch_norm_cases,
     cases_layers.batch_norm_pooling_cases,
-    cases_layers.loss_cases, cases_layers.unpooling_cases, cases_layers.interpolation_cases,
-    cases_recurrent.recurrent_cases, cases_boxes.box_cases, cases_regions.region_cases,
+    cases_layers.loss_cases, segmentation.unpooling_cases, segmentation.interpolation_cases,
+    cases_recurrent.recurrent_cases, ssd.box_cases, rcnn.region_cases,
 ):  # fmt: skip
     define()
 
@@ -127,7 +135,7 @@ def test_primitive(each: Case, variant: Variant) -> None:
 
 
 def test_every_primitive_has_a_case() -> None:
-    assert {each.name for each in CASES} | {"host"} == set(NAMES)
+    assert {each.name for each in CASES} | {"host"} == set(PRIMITIVES)
 
 
 GRADIENTS = [

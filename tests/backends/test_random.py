@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.random import call_key, keep_threshold, mix64, squares32
-
-from . import reference
+from tests.backends import reference
 
 
 def draw(counter: int, key: int, count: int) -> np.ndarray:

@@ -12,12 +12,11 @@ from threadpoolctl import threadpool_limits
 
 from .. import primitives as ops
 from ..cores import computing_threads
-from ..primitives.recording import Primitive
+from ..primitives.recording import Primitive, implementation
 from ..random import RandomState
 from ..tensor import Run, Step, Tensor, sequence
 from .host import Host
 from .primitives import (  # noqa: F401 (importing them registers the primitives)
-    detection,
     formulas,
     losses,
     movement,
@@ -26,7 +25,6 @@ from .primitives import (  # noqa: F401 (importing them registers the primitives
     products,
     records,
     recurrence,
-    regions,
     solvers,
 )
 from .registry import IMPLEMENTATIONS, Context
@@ -129,19 +127,19 @@ class Cpu(Host):
 
     def _prepare_numpy(self, call: Primitive) -> Step:
         """NumPy's implementation, on row-major stand-ins for tensors of another layout."""
-        implementation = IMPLEMENTATIONS[call.name]
+        found = implementation(call, IMPLEMENTATIONS, self.name)
         call.implementation = "NumPy"
         tensors = [*call.read_tensors(), *call.written_tensors()]
         stand_ins = _StandIns(self, call)
-        if implementation.agnostic(call) and _share_layout(tensors):
+        if found.agnostic(call) and _share_layout(tensors):
             stand_ins.not_for(tensors)
-        added = frozenset() if implementation.accumulates else call.accumulates
+        added = frozenset() if found.accumulates else call.accumulates
 
         def stand_in(field: str, tensor: Tensor) -> Tensor:
             return stand_ins.addend(tensor) if field in added else stand_ins.get(tensor)
 
         inner = call.on(stand_in).changed(accumulates=call.accumulates - added)
-        run = implementation.function(Context(self, inner), inner)
+        run = found.function(Context(self, inner), inner)
         return Step(sequence([*stand_ins.before, run, *stand_ins.after]))
 
     def _prepare_reorder(self, call: ops.Copy) -> Step | None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable
 
-from ..primitives.recording import Primitive
+from ..primitives.recording import Primitive, implementation
 from ..tensor import Run, Tensor, sequence
 from .call import Context, Pending, TuningGpu
 from .layout import Layout, is_nhwc, is_row_major
@@ -25,8 +25,8 @@ from .layout import Layout, is_nhwc, is_row_major
 __all__ = ["Context", "primitive"]
 
 MODULES = (
-    "detection", "formulas", "losses", "movement", "normalization", "pooling", "products",
-    "records", "recurrence", "regions", "solvers", "strided",
+    "formulas", "losses", "movement", "normalization", "pooling", "products", "records",
+    "recurrence", "solvers", "strided",
 )  # fmt: skip
 """The modules whose import registers primitives."""
 
@@ -65,7 +65,7 @@ def prepare(backend: TuningGpu, calls: Iterable[Primitive]) -> list[Run]:
 
 def _begin(backend: TuningGpu, call: Primitive) -> Callable[[], Run]:
     """Choose the layouts of a call's tensors. Returns what gives its step."""
-    function, order = IMPLEMENTATIONS[call.name]
+    function, order = implementation(call, IMPLEMENTATIONS, "cuda")
     ctx, given = Context(backend, call), call
     tensors = [*call.written_tensors(), *call.read_tensors()]
     if not call.name.startswith(("copy", "inner_product")):  # `convert` looks at the layout

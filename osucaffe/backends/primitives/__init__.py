@@ -1,27 +1,28 @@
-"""All primitives: the name, tensors and settings of each, the same on every backend.
+"""The core's primitives: the name, tensors and settings of each, the same on every backend.
 
 A layer calls them on a `Program`, which records the call, an object of the primitive's class,
 instead of running it. A backend has, for each name, a function that prepares such a call: it may
 choose the layout of flexible tensors and ask for scratch; what it returns reads `tensor.array` (or
 `.address`) only when it runs, because memory is placed in between.
 
-Each family has a file; `recording.py` says how a declaration is read.
+Each family has a file; `recording.py` says how a declaration is read. A package with primitives of
+its own has them in a module, and beside it `cpu.py` and `cuda.py`, which backends import when they
+first meet such a call (and `onnx.py`); its layers write `program.record(Upsampling(...))`.
 """
 
 # ruff: noqa: F403, F405 (it has all that its modules declare)
 
-from .detection import *
 from .formulas import *
 from .losses import *
 from .movement import *
 from .normalization import *
 from .pooling import *
 from .products import *
-from .recording import PRIMITIVES, Recorder, recorded
+from .recording import PRIMITIVES as PRIMITIVES
 from .recording import Primitive as Primitive
+from .recording import Recorder, recorded
 from .records import *
 from .recurrence import *
-from .regions import *
 from .solvers import *
 
 
@@ -69,22 +70,9 @@ class Program(Recorder):
 
     max_pooling = recorded(MaxPooling)
     max_pooling_backward = recorded(MaxPoolingBackward)
-    unpooling = recorded(Unpooling)
-    unpooling_backward = recorded(UnpoolingBackward)
-    interpolation = recorded(Interpolation)
-    interpolation_backward = recorded(InterpolationBackward)
     average_pooling = recorded(AveragePooling)
     average_pooling_backward = recorded(AveragePoolingBackward)
     stochastic_pooling = recorded(StochasticPooling)
-
-    roi_max_pooling = recorded(RoiMaxPooling)
-    roi_max_pooling_backward = recorded(RoiMaxPoolingBackward)
-    roi_average_pooling = recorded(RoiAveragePooling)
-    roi_average_pooling_backward = recorded(RoiAveragePoolingBackward)
-    roi_sampling = recorded(RoiSampling)
-    roi_sampling_backward = recorded(RoiSamplingBackward)
-    roi_warping_rois_backward = recorded(RoiWarpingRoisBackward)
-    hardest = recorded(Hardest)
 
     lrn = recorded(Lrn)
     lrn_backward = recorded(LrnBackward)
@@ -104,18 +92,6 @@ class Program(Recorder):
     accuracy = recorded(Accuracy)
     total = recorded(Total)
 
-    match_boxes = recorded(MatchBoxes)
-    multibox_losses = recorded(MultiboxLosses)
-    multibox_losses_backward = recorded(MultiboxLossesBackward)
-    mine_boxes = recorded(MineBoxes)
-    decode_boxes = recorded(DecodeBoxes)
-    detect_boxes = recorded(DetectBoxes)
-    evaluate_boxes = recorded(EvaluateBoxes)
-
     sum_of_squares = recorded(SumOfSquares)
     segment_sums = recorded(SegmentSums)
     update = recorded(Update)
-
-
-NAMES = list(PRIMITIVES)
-"""Every primitive."""

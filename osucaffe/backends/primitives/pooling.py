@@ -44,42 +44,6 @@ class MaxPoolingBackward(PoolingWindow):
     relu_output: FusedRead | None = None
 
 
-class Unpooling(Primitive):
-    """y (N, C, H, W) = zeros, and each element of x (N, C, *) where its index says: the index
-    in its channel of y, row by row. Of several that go to one place the last one stays.
-
-    index: floats that hold whole numbers, of x's shape. One that is out of range makes the
-    first element of its channel NaN.
-    """
-
-    x: Read
-    index: Read
-    y: Write
-
-
-class UnpoolingBackward(Primitive):
-    """dx = dy where the index says (0 where it is out of range)."""
-
-    dy: Read
-    index: Read
-    dx: Write
-
-
-class Interpolation(Primitive):
-    """y (N, C, *out) = x (N, C, H, W) between its pixels, corners on corners: row i of y stands
-    at i * (H - 1) / (rows of y - 1) of x, the only row of one at 0; columns likewise."""
-
-    x: Read
-    y: Write
-
-
-class InterpolationBackward(Primitive):
-    """dx = the gradient of `interpolation` to x."""
-
-    dy: Read
-    dx: Write
-
-
 class AveragePooling(PoolingWindow):
     """y = the sum of each window over its area within the padded image (as Caffe counts it:
     padding up to extent + pad counts, what reaches beyond it does not)."""

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, ClassVar, Concatenate, ParamSpec, Self, dataclass_transform
 
+from ... import plugins
+from ...errors import UserError
 from ..tensor import Shape, Tensor, map_tensors, tensors_in
 
 Read = Tensor
@@ -149,6 +151,15 @@ class Primitive:
         return self.changed(
             **{name: map_tensors(partial(function, name), getattr(self, name)) for name in fields}
         )
+
+
+def implementation(call: Primitive, table: dict[str, Any], backend: str) -> Any:
+    """What a backend's table has for a call: that of another package is in a module of the
+    backend's name, beside the primitive's. UserError where there is none."""
+    found = plugins.provided(table, type(call), backend)
+    if found is None:
+        raise UserError(f'layer "{call.layer}": nothing computes {call.name} on backend {backend}')
+    return found
 
 
 _Arguments = ParamSpec("_Arguments")

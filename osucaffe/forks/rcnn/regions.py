@@ -10,6 +10,7 @@ import numpy as np
 
 from ...layers.base import Blobs, Flags, Layer, Program, Shape, Shapes, Tensor, register
 from ...layers.core.combine import ByPosition
+from . import primitives as ops
 
 
 def check_rois(layer: Layer, shape: Shape, position: int = 1) -> int:
@@ -51,23 +52,25 @@ class ROIPooling(Regions):
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, rois, y = bottom[0].data, bottom[1].data, top[0].data
         self.index = self.tensor(y.shape, "int32")
-        program.roi_max_pooling(x, rois, y, self.index, **self.settings)
+        program.record(ops.RoiMaxPooling(x, rois, y, self.index, **self.settings))
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dy, rois, dx = top[0].diff, bottom[1].data, bottom[0].diff
-        program.roi_max_pooling_backward(dy, rois, self.index, dx, **self.settings)
+        program.record(ops.RoiMaxPoolingBackward(dy, rois, self.index, dx, **self.settings))
 
 
 class Sampling(Regions):
     """Interpolated values at points of each region, as `settings` say."""
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        program.roi_sampling(bottom[0].data, bottom[1].data, top[0].data, **self.settings)
+        program.record(
+            ops.RoiSampling(bottom[0].data, bottom[1].data, top[0].data, **self.settings)
+        )
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
             dy, rois, dx = top[0].diff, bottom[1].data, bottom[0].diff
-            program.roi_sampling_backward(dy, rois, dx, **self.settings)
+            program.record(ops.RoiSamplingBackward(dy, rois, dx, **self.settings))
 
 
 @register("ROIAlign")
@@ -99,11 +102,11 @@ class PSROIPooling(Regions):
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, rois, y = bottom[0].data, bottom[1].data, top[0].data
-        program.roi_average_pooling(x, rois, y, scale=self.scale)
+        program.record(ops.RoiAveragePooling(x, rois, y, scale=self.scale))
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dy, rois, dx = top[0].diff, bottom[1].data, bottom[0].diff
-        program.roi_average_pooling_backward(dy, rois, dx, scale=self.scale)
+        program.record(ops.RoiAveragePoolingBackward(dy, rois, dx, scale=self.scale))
 
 
 @register("BoxAnnotatorOHEM")
@@ -135,7 +138,7 @@ class BoxAnnotatorOHEM(Layer):
         rois, loss, label, weights = (blob.data for blob in bottom)
         labels, chosen_weights = (blob.data for blob in top)
         chosen = self.tensor(labels.shape)
-        program.hardest(rois, loss.view(chosen.shape), chosen, count=self.count)
+        program.record(ops.Hardest(rois, loss.view(chosen.shape), chosen, count=self.count))
         program.elementwise(
             [chosen, label.view(labels.shape)], [labels],
             formula="y = where(a > 0, b, ignored)", constants={"ignored": self.ignored},
@@ -168,7 +171,7 @@ class ROIWarping(Sampling):
         if propagate_down[1]:
             x, rois, dy = bottom[0].data, bottom[1], top[0].diff
             scale = self.param.roi_warping_param.spatial_scale
-            program.roi_warping_rois_backward(x, rois.data, dy, rois.diff, scale=scale)
+            program.record(ops.RoiWarpingRoisBackward(x, rois.data, dy, rois.diff, scale=scale))
 
 
 @register("MaskPooling")
@@ -202,7 +205,9 @@ class MaskResize(Layer):
         return [(*shape[:2], param.output_height, param.output_width)]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        program.roi_sampling(bottom[0].data, self.rois, top[0].data, scale=1.0, **WARP)
+        program.record(ops.RoiSampling(bottom[0].data, self.rois, top[0].data, scale=1.0, **WARP))
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        program.roi_sampling_backward(top[0].diff, self.rois, bottom[0].diff, scale=1.0, **WARP)
+        program.record(
+            ops.RoiSamplingBackward(top[0].diff, self.rois, bottom[0].diff, scale=1.0, **WARP)
+        )

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from ...layers.base import Blobs, Flags, Layer, Program, Shape, Shapes, register
+from . import primitives as ops
 
 
 @register("Upsample")
@@ -56,10 +57,10 @@ class Upsample(Layer):
         return tuple(extent * factor - int(cut) for extent, factor, cut in axes)
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        program.unpooling(bottom[0].data, bottom[1].data, top[0].data)
+        program.record(ops.Unpooling(bottom[0].data, bottom[1].data, top[0].data))
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        program.unpooling_backward(top[0].diff, bottom[1].data, bottom[0].diff)
+        program.record(ops.UnpoolingBackward(top[0].diff, bottom[1].data, bottom[0].diff))
 
 
 class Magnified(Layer):
@@ -144,11 +145,11 @@ class Interp(Layer):
         if self.part:
             x, image = self.tensor(self.part), x
             program.crop(image, x, offsets=(0, 0, self.begin, self.begin))
-        program.interpolation(x, top[0].data)
+        program.record(ops.Interpolation(x, top[0].data))
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dx = bottom[0].diff if self.part is None else self.tensor(self.part)
-        program.interpolation_backward(top[0].diff, dx)
+        program.record(ops.InterpolationBackward(top[0].diff, dx))
         if self.part:
             offsets = (0, 0, self.begin, self.begin)
             program.crop_backward(dx, bottom[0].diff, offsets=offsets)
@@ -167,7 +168,7 @@ class BilinearInterpolation(Layer):
         return [(*bottom[0][:2], *bottom[1][2:])]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        program.interpolation(bottom[0].data, top[0].data)
+        program.record(ops.Interpolation(bottom[0].data, top[0].data))
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        program.interpolation_backward(top[0].diff, bottom[0].diff)
+        program.record(ops.InterpolationBackward(top[0].diff, bottom[0].diff))

@@ -15,6 +15,7 @@ from ...layers.base import Blobs, LayerClass, Program, Shapes, register
 from ...parsing import as_float, lines_of
 from .. import anchors
 from ..rows import Rows, put_rows
+from . import primitives as ops
 
 ROOM = 4096
 """So many boxes there may be in a batch."""
@@ -135,12 +136,12 @@ class DetectionOutput(Rows):
         param = self.param.detection_output_param
         bottom[2].keep_exact()
         boxes = self.tensor(self.location_shape)
-        program.decode_boxes(
+        program.record(ops.DecodeBoxes(
             bottom[0].data.view(self.location_shape), bottom[2].data.view(self.prior_shape), boxes,
             **self.coding(param, not param.variance_encoded_in_target),
-        )  # fmt: skip
+        ))  # fmt: skip
         confidence = bottom[1].data.view(self.confidence_shape)
-        program.detect_boxes(boxes, confidence, *self.open_rows(top[0]), **self.settings)
+        program.record(ops.DetectBoxes(boxes, confidence, *self.open_rows(top[0]), **self.settings))
 
 
 @register("DetectionEvaluate")
@@ -173,8 +174,8 @@ class DetectionEvaluate(Rows):
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         param = self.param.detection_evaluate_param
         detections, truth = (b.data.view(s) for b, s in zip(bottom, self.shapes, strict=True))
-        program.evaluate_boxes(
+        program.record(ops.EvaluateBoxes(
             detections, truth, *self.open_rows(top[0]), classes=param.num_classes,
             background=param.background_label_id, threshold=param.overlap_threshold,
             difficult=param.evaluate_difficult_gt,
-        )  # fmt: skip
+        ))  # fmt: skip

@@ -10,6 +10,7 @@ from ...layers.base import Blobs, Flags, Program, Shapes, Tensor, register
 from ...layers.core.cross_entropy import OfSoftmax
 from ...layers.core.losses import pre_fixed, read_normalization
 from ..rows import Boxes
+from . import primitives as ops
 
 
 @register("MultiBoxLoss")
@@ -73,10 +74,12 @@ class MultiBoxLoss(Boxes):
         predicted = None if param.use_prior_for_matching else self.location
         shape = (items, boxes if predicted is not None else 1, priors)
         self.match, overlap = self.tensor(shape), self.tensor(shape)
-        program.match_boxes(self.priors, truth, predicted, self.match, overlap, **self.matching)
+        program.record(
+            ops.MatchBoxes(self.priors, truth, predicted, self.match, overlap, **self.matching)
+        )
         self.read = (self.location, bottom[1].data.view(self.confidence_shape), self.priors, truth)
         losses = [self.tensor((items, priors)), self.tensor((items, priors))]
-        program.multibox_losses(*self.read, self.match, *losses, **self.settings)
+        program.record(ops.MultiboxLosses(*self.read, self.match, *losses, **self.settings))
         self.chosen: Tensor | None = None
         if self.mining != "NONE":
             self.chosen = self.tensor((items, priors))
@@ -100,14 +103,14 @@ class MultiBoxLoss(Boxes):
         elif hard and thins:
             decoded = self.tensor(self.location_shape)
             coding = {name: self.settings[name] for name in ("coding", "scaled")}
-            program.decode_boxes(self.location, self.priors, decoded, **coding)
+            program.record(ops.DecodeBoxes(self.location, self.priors, decoded, **coding))
             boxes = decoded.view((*shape, 4))
-        program.mine_boxes(
+        program.record(ops.MineBoxes(
             loss, self.match.view(shape), overlap.view(shape), boxes, self.chosen, hard=hard,
             ratio=param.neg_pos_ratio, most_overlap=param.neg_overlap, size=param.sample_size,
             threshold=param.nms_param.nms_threshold,
             top_k=param.nms_param.top_k if param.nms_param.HasField("top_k") else -1,
-        )  # fmt: skip
+        ))  # fmt: skip
 
     def _add_up(self, program: Program, losses: list[Tensor], loss: Tensor) -> None:
         self.matches, total = self.tensor((1,)), self.tensor((1,))
@@ -134,8 +137,16 @@ class MultiBoxLoss(Boxes):
             blob.diff.view(shape) if down else None
             for blob, shape, down in zip(bottom, shapes, propagate_down, strict=False)
         ]
-        program.multibox_losses_backward(
-            *self.read, self.match, self.chosen, scale, *diffs, weight=self.weight, **self.settings
+        program.record(
+            ops.MultiboxLossesBackward(
+                *self.read,
+                self.match,
+                self.chosen,
+                scale,
+                *diffs,
+                weight=self.weight,
+                **self.settings,
+            )
         )
 
 

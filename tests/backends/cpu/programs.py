@@ -11,8 +11,7 @@ import pytest
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.primitives import Program
 from osucaffe.backends.tensor import Step, Tensor
-
-from ..running import place
+from tests.backends.running import place
 
 ONEDNN = Cpu()
 DNN = ONEDNN.onednn

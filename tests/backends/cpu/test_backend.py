@@ -14,9 +14,9 @@ from osucaffe.backends.cpu.primitives.solvers import merge_segments
 from osucaffe.backends.cpu.workers import SMALL, Workers
 from osucaffe.backends.primitives import Program
 from osucaffe.backends.tensor import Step, Tensor, sequence
+from tests.backends.running import Output, run_call
 from tests.processes import python
 
-from ..running import Output, run_call
 from .programs import NEEDS_ONEDNN, ONEDNN, blocked
 
 NUMPY = Cpu(onednn=False)

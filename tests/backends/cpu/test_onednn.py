@@ -13,14 +13,14 @@ from osucaffe.backends.cpu import Cpu, onednn
 from osucaffe.backends.cpu.onednn import update
 from osucaffe.backends.cpu.onednn.api import Failed, Unsupported
 from osucaffe.backends.formula import ELU, PRELU
-from osucaffe.backends.primitives import NAMES, Program
+from osucaffe.backends.primitives import PRIMITIVES, Program
 from osucaffe.backends.tensor import Tensor
+from tests.backends import reference
+from tests.backends.cases_recurrent import SAMPLES, sample
+from tests.backends.running import Output, Runner, run_call
+from tests.backends.test_primitives import CASES
 from tests.processes import python
 
-from .. import reference
-from ..cases_recurrent import SAMPLES, sample
-from ..running import Output, Runner, run_call
-from ..test_primitives import CASES
 from .programs import DNN, NEEDS_ONEDNN, ONEDNN, Given, blocked, check, prepare
 
 pytestmark = NEEDS_ONEDNN
@@ -62,7 +62,7 @@ def test_it_serves_what_it_has_code_for() -> None:
     # Without AVX-512 oneDNN has only a reference of this one, which is left out.
     library = ONEDNN.onednn.library if ONEDNN.onednn else None
     lacks = set() if library and library.has_avx512 else {"softmax_backward"}
-    assert served | CHECKED | lacks == functions.intersection(NAMES)
+    assert served | CHECKED | lacks == functions.intersection(PRIMITIVES)
 
 
 @pytest.mark.parametrize("row_major", [True, False])

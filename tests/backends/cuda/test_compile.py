@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from osucaffe.backends.cuda import Cuda
-from osucaffe.backends.cuda.registry import IMPLEMENTATIONS
-from osucaffe.backends.primitives import NAMES
+from osucaffe.backends.primitives import PRIMITIVES
+from tests.backends import test_primitives  # noqa: F401 (fills CASES)
+from tests.backends.cases import CASES, STATE, Case
+from tests.backends.running import Runner
 
-from .. import test_primitives  # noqa: F401 (fills CASES)
-from ..cases import CASES, STATE, Case
-from ..running import Runner
 from .simulated import simulate
 
 LIBRARY = ("convolution", "inner_product", "recurrent")
@@ -26,7 +25,7 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("flexible", [False, True], ids=["row-major", "free"])
-@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith(LIBRARY)])
+@pytest.mark.parametrize("name", [name for name in PRIMITIVES if not name.startswith(LIBRARY)])
 def test_primitive_compiles(name: str, flexible: bool, backend: Cuda) -> None:
     for case in [case for case in CASES if case.name == name]:
         _launch(case, backend, flexible)
@@ -38,7 +37,3 @@ def _launch(case: Case, backend: Cuda, flexible: bool) -> None:
         runner.record(*case.first)
     runner.record(case.name, case.tensors, case.settings)
     runner.prepare()()
-
-
-def test_every_primitive_is_implemented() -> None:
-    assert set(NAMES) <= set(IMPLEMENTATIONS)

@@ -10,9 +10,9 @@ from osucaffe.backends.primitives import Program
 from osucaffe.blob import Blob
 from osucaffe.layer import create_layer
 from osucaffe.proto import LayerParameter
+from tests.backends.cases import STATE
+from tests.backends.running import place
 
-from ..cases import STATE
-from ..running import place
 from .simulated import simulate
 from .test_compile import LIBRARY
 

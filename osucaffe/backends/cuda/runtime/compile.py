@@ -35,11 +35,17 @@ NUMBERS: dict[str, type[np.generic]] = {
 
 
 @functools.cache
-def read(name: str) -> str:
-    """The text of a file of kernels, and of those that it includes, without its comments: what is
-    cached outlives better words."""
-    text = re.sub(r"^ *//.*\n", "", next(FOLDER.rglob(name)).read_text(), flags=re.MULTILINE)
-    return re.sub(r'^#include "(.+)"\n', lambda line: read(line[1]), text, flags=re.MULTILINE)
+def read(file: str | Path) -> str:
+    """The text of a file of kernels (a name: in kernels/), and of those that it includes, beside it
+    or there, without its comments: what is cached outlives better words."""
+    path = next(FOLDER.rglob(file)) if isinstance(file, str) else file
+
+    def included(line: re.Match[str]) -> str:
+        beside = path.with_name(line[1])
+        return read(beside if beside.exists() else line[1])
+
+    text = re.sub(r"^ *//.*\n", "", path.read_text(), flags=re.MULTILINE)
+    return re.sub(r'^#include "(.+)"\n', included, text, flags=re.MULTILINE)
 
 
 def texts() -> str:
@@ -174,16 +180,17 @@ def _c_value(value: Any) -> str:
     return str(int(value) if isinstance(value, bool) else value)
 
 
-def kernel(name: str, function: str, **macros: Any) -> Kernel:
-    """A kernel of kernels/<name>.cu, compiled for these macros (once for each set): numbers, lists
-    of numbers, C as text, and tensors, which stand for the types of their elements."""
+def kernel(name: str | Path, function: str, **macros: Any) -> Kernel:
+    """A kernel of kernels/<name>.cu, or of another file, compiled for these macros (once for each
+    set): numbers, lists of numbers, C as text, tensors, which stand for their elements' types."""
     # As lines of the text: an option -DT=... would be seen by NVRTC's own headers too.
     lines = "".join(
         f"#define {macro} {_c_value(value)}\n" for macro, value in sorted(macros.items())
     )
     products = read("mma.cuh") if "MMA" in macros else ""
-    specific = ARCHITECTURE_SPECIFIC.get(name, "")
-    return kernel_from(lines + products + read(f"{name}.cu"), function, specific)
+    specific = ARCHITECTURE_SPECIFIC.get(str(name), "")
+    text = read(f"{name}.cu" if isinstance(name, str) else name)
+    return kernel_from(lines + products + text, function, specific)
 
 
 def check_heads(text: str) -> None:

@@ -20,8 +20,7 @@ from osucaffe.backends.cuda.convolution import (
 )
 from osucaffe.backends.cuda.convolution.problem import Problem
 from osucaffe.backends.cuda.runtime.driver import Box, Pixels
-
-from ...running import Output, Runner, run_call
+from tests.backends.running import Output, Runner, run_call
 
 Shape = tuple[int, ...]
 TOLERANCES = {"fp32": 2e-5, "tf32": 2e-3, "fp16": 4e-3, "bf16": 3e-2}

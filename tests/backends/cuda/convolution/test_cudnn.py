@@ -19,8 +19,8 @@ from osucaffe.backends.cuda.call import Pending
 from osucaffe.backends.cuda.convolution import cudnn, providers
 from osucaffe.backends.cuda.convolution.cudnn_graph import UIDS, Convolution, Operand
 from osucaffe.backends.cuda.convolution.cudnn_search import BuiltPlan
+from tests.backends.running import Output, run_call
 
-from ...running import Output, run_call
 from ..executed import execute
 from ..simulated import FakeCudnn, done, force, simulate, with_libraries
 from .layers import NARROW, PACKED, PRIMITIVES, Layer, run, square

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cuda.convolution.few_channels import Config, is_worth_trying, macros
+from tests.backends import reference
 
-from ... import reference
 from ..devices import DEVICES
 from ..lockstep import HEADERS, as_text, compiled, defines
 from ..simulated import simulate

@@ -9,10 +9,10 @@ from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.autotune import timing
 from osucaffe.backends.cuda.convolution import providers
 from osucaffe.errors import UserError
+from tests.backends import test_primitives  # noqa: F401 (fills CASES)
+from tests.backends.cases import CASES, STATE, Case
+from tests.backends.running import Output, Runner
 
-from ... import test_primitives  # noqa: F401 (fills CASES)
-from ...cases import CASES, STATE, Case
-from ...running import Output, Runner
 from ..simulated import FakeCudnn, FakeProducts, force, simulate, with_libraries
 from .layers import IMAGE
 from .layers import run as run_layer

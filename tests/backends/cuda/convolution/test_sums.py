@@ -10,8 +10,8 @@ import pytest
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.convolution import implicit_gemm
 from osucaffe.backends.tensor import Tensor
+from tests.backends.running import Output, Runner, Spec
 
-from ...running import Output, Runner, Spec
 from .layers import Layer, square
 from .test_layers import Every
 

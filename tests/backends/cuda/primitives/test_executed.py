@@ -13,12 +13,14 @@ import pytest
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.passes import convert
-from osucaffe.backends.cuda.primitives import detection, movement, pooling, regions
+from osucaffe.backends.cuda.primitives import movement, pooling
+from osucaffe.forks.rcnn import cuda as regions
+from osucaffe.forks.ssd import cuda as detection
+from tests.backends import test_primitives  # noqa: F401 (fills CASES)
+from tests.backends.cases import CASES, Case
+from tests.backends.running import Output, Runner, Spec, run_call
+from tests.backends.test_primitives import assert_close
 
-from ... import test_primitives  # noqa: F401 (fills CASES)
-from ...cases import CASES, Case
-from ...running import Output, Runner, Spec, run_call
-from ...test_primitives import assert_close
 from ..executed import execute
 from ..simulated import simulate
 

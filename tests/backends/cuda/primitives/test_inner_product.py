@@ -12,8 +12,8 @@ from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.convolution import small_mma
 from osucaffe.backends.cuda.primitives import products
+from tests.backends.running import Output, run_call
 
-from ...running import Output, run_call
 from ..convolution.layers import TOLERANCES, close
 from ..emulated import emulate, needs_compilers
 from ..simulated import force, simulate, with_libraries

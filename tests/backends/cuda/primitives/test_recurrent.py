@@ -13,9 +13,9 @@ from osucaffe.backends.cuda.autotune.tuner import Tuner
 from osucaffe.backends.cuda.call import Pending
 from osucaffe.net import Net
 from osucaffe.proto import NetParameter, parse_text
+from tests.backends.cases_recurrent import SAMPLES, sample
+from tests.backends.running import run_call
 
-from ...cases_recurrent import SAMPLES, sample
-from ...running import run_call
 from ..convolution.layers import TOLERANCES, close
 from ..simulated import simulate, with_libraries
 

@@ -12,10 +12,10 @@ from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.passes import convert
 from osucaffe.backends.cuda.primitives import strided
 from osucaffe.backends.cuda.primitives.strided import seen_strides
+from tests.backends import test_primitives  # noqa: F401 (fills CASES)
+from tests.backends.cases import CASES, Case
+from tests.backends.running import run_call
 
-from ... import test_primitives  # noqa: F401 (fills CASES)
-from ...cases import CASES, Case
-from ...running import run_call
 from ..executed import execute
 from ..simulated import simulate
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -17,12 +19,13 @@ extern "C" __global__ void shift(const float* from, float* to, int count) {
     FOR_EACH(count) to[id] = from[(id + 4099) % count] + 1;
 }
 """
+FILES = sorted([*FOLDER.rglob("*.cu"), *FOLDER.parents[2].glob("forks/*/*.cu")])
 COUNT, KERNELS = 2**20, 40
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in FOLDER.rglob("*.cu")))
-def test_every_kernel_waits_first(name: str) -> None:
-    text = next(FOLDER.rglob(name)).read_text()
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_every_kernel_waits_first(path: Path) -> None:
+    text = path.read_text()
     check_heads(text)
     heads = text.count("PDL_BEGIN;") + text.count("pdl_wait();")
     assert heads == text.count("__global__") > 0

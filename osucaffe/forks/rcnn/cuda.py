@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
-from ... import primitives as ops
-from ...primitives.recording import Primitive
-from ...tensor import Run, Tensor
-from ..registry import Context, primitive
-from ..runtime.compile import kernel
-from ..runtime.launch import blocks_for, launch
+from ...backends.cuda.registry import Context, primitive
+from ...backends.cuda.runtime.compile import kernel
+from ...backends.cuda.runtime.launch import blocks_for, launch
+from ...backends.primitives.recording import Primitive
+from ...backends.tensor import Run, Tensor
+from . import primitives as ops
+
+REGIONS, HARDEST = (Path(__file__).with_name(name) for name in ("regions.cu", "hardest.cu"))
 
 
 def _launch(
@@ -29,7 +32,7 @@ def _launch(
     macros: dict[str, Any] = dict(zip(names, (*x.shape[1:], *y.shape[1:]), strict=True))
     for name in "scale", "pad":
         macros[name.upper()] = float(getattr(a, name, 0))
-    function = kernel("regions", a.name, WARP=getattr(a, "warp", warp), **macros)
+    function = kernel(REGIONS, a.name, WARP=getattr(a, "warp", warp), **macros)
     items = (y if over is x else x).shape[0]  # what a thread looks through: images or regions
     return launch(function, blocks or blocks_for(over.count), [*tensors, items, over.count])
 
@@ -73,4 +76,4 @@ def roi_warping_rois_backward(ctx: Context, a: ops.RoiWarpingRoisBackward) -> Ru
 @primitive("plain")
 def hardest(ctx: Context, a: ops.Hardest) -> Run:
     arguments = [a.rois, a.loss, a.y, a.count, math.prod(a.rois.shape[2:]), a.y.count]
-    return launch(kernel("selection", "hardest"), blocks_for(a.y.count), arguments)
+    return launch(kernel(HARDEST, a.name), blocks_for(a.y.count), arguments)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .cases import Gradients, both_ways, case, distinct, eighths
-from .running import Output
+from tests.backends.cases import Gradients, both_ways, case, distinct, eighths
+from tests.backends.running import Output
 
 MAPS = (2, 4, 4, 5)
 ROIS = np.array([

@@ -8,7 +8,7 @@ batch gives zeros.
 
 from __future__ import annotations
 
-from .recording import Primitive, Read, Write
+from ...backends.primitives.recording import Primitive, Read, Write
 
 
 class RoiMaxPooling(Primitive):

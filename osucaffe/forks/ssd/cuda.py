@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
-from ... import primitives as ops
-from ...boxes import SMALL
-from ...tensor import Run, Tensor, sequence
-from ..passes.elementwise import fill_step
-from ..registry import Context, primitive
-from ..runtime.compile import Kernel, kernel
-from ..runtime.launch import blocks_for, launch
+from ...backends.boxes import SMALL
+from ...backends.cuda.passes.elementwise import fill_step
+from ...backends.cuda.registry import Context, primitive
+from ...backends.cuda.runtime.compile import Kernel, kernel
+from ...backends.cuda.runtime.launch import blocks_for, launch
+from ...backends.tensor import Run, Tensor, sequence
+from . import primitives as ops
 
+DETECTION, MULTIBOX = (Path(__file__).with_name(name) for name in ("detection.cu", "multibox.cu"))
 LIST_BLOCK, WIDE_BLOCK = 256, 1024
 
 
@@ -40,7 +42,7 @@ def thin(
         boxes.shape[0] < items, room, background, -math.inf if least is None else least, threshold,
         eta, smallest,
     ]  # fmt: skip
-    function = kernel("detection", "thin_boxes")
+    function = kernel(DETECTION, "thin_boxes")
     return launch(function, items * classes, arguments, block=LIST_BLOCK), kept, kept_count
 
 
@@ -59,7 +61,7 @@ def detect_boxes(ctx: Context, a: ops.DetectBoxes) -> Run:
         room,
     ]  # fmt: skip
     steps = [
-        launch(kernel("detection", name), items, arguments, block=WIDE_BLOCK)
+        launch(kernel(DETECTION, name), items, arguments, block=WIDE_BLOCK)
         for name, arguments in (("keep_highest", keeping), ("write_detections", writing))
     ]
     return sequence([thinned, fill_step(a.y, -1), *steps])
@@ -74,9 +76,9 @@ def evaluate_boxes(ctx: Context, a: ops.EvaluateBoxes) -> Run:
         a.found, a.truth, hit, has, a.y, a.length, rows, known, a.classes, a.background, a.difficult
     ]  # fmt: skip
     return sequence([
-        launch(kernel("detection", "look_up_truth"), blocks_for(rows), looking),
+        launch(kernel(DETECTION, "look_up_truth"), blocks_for(rows), looking),
         fill_step(a.y, -1),
-        launch(kernel("detection", "judge_boxes"), blocks_for(max(rows, a.classes)), judging),
+        launch(kernel(DETECTION, "judge_boxes"), blocks_for(max(rows, a.classes)), judging),
     ])  # fmt: skip
 
 
@@ -87,7 +89,7 @@ BOUNDS = {None: 0, "prior": 1, "decoded": 2}
 def _kernel(function: str, a: ops.Coded | None = None, **macros: Any) -> Kernel:
     """A kernel of multibox.cu; a: how the boxes that it reads are coded."""
     coding, scaled = ("CORNER", True) if a is None else (a.coding, a.scaled)
-    return kernel("multibox", function, CODING=CODINGS[coding], SCALED=scaled, **macros)
+    return kernel(MULTIBOX, function, CODING=CODINGS[coding], SCALED=scaled, **macros)
 
 
 @primitive("plain")

@@ -1,4 +1,4 @@
-"""The kernels of boxes, run on the CPU in lockstep: their threads meet as they would on a GPU."""
+"""A detector on a simulated GPU: its kernels are launched, priors and truth stay precise."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from osucaffe.data.databases.database import write_database
 from osucaffe.data.sets.make_annotated import annotated_record
 from osucaffe.net import Net
 from osucaffe.proto import read_net
+from tests.backends.cuda.simulated import simulate, with_libraries
 
-from ... import test_primitives  # noqa: F401 (fills CASES)
-from ..simulated import simulate, with_libraries
-
-NET = Path(__file__).parents[4] / "examples" / "ssd_digits" / "train_val.prototxt"
+NET = Path(__file__).parents[3] / "examples" / "ssd_digits" / "train_val.prototxt"
 
 
 @pytest.mark.parametrize(("phase", "precision"), [("TRAIN", "fp32"), ("TEST", "bf16")])

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ...primitives import regions as ops
-from ...tensor import Shape, Tensor
-from ..registry import Context, direct
+from ...backends.cpu.registry import Context, direct
+from ...backends.tensor import Shape, Tensor
+from . import primitives as ops
 
 Bin = tuple[int, int, slice, slice]
 """Row and column of a bin, and its part of the feature map."""

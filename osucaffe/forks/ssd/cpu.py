@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...boxes import SMALL, areas, decode, encode, judge, overlaps, thin, without_warnings
-from ...primitives import detection as ops
-from ...primitives.losses import MOST_LOSS
-from ..registry import Context, direct
+from ...backends.boxes import SMALL, areas, decode, encode, judge, overlaps, thin, without_warnings
+from ...backends.cpu.registry import Context, direct
+from ...backends.primitives.losses import MOST_LOSS
+from . import primitives as ops
 
 
 @direct()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY
 
-from .recording import Primitive, Read, ReadWrite, Write
+from ...backends.primitives.recording import Primitive, Read, ReadWrite, Write
 
 
 class Coded(Primitive, abstract=True, kw_only=True):

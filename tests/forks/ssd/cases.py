@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from . import reference_boxes
-from .cases import Gradients, case, eighths, labels, random
-from .running import Output
+from tests.backends.cases import Gradients, case, eighths, labels, random
+from tests.backends.running import Output
+
+from . import reference
 
 CODINGS = ("CORNER", "CENTER_SIZE", "CORNER_SIZE")
 Settings = dict[str, Any]
@@ -50,7 +51,7 @@ def _decoding() -> None:
             read = {"location": eighths(2, 5, 3, 4) / 4, "priors": priors_of(5)}
             settings: Settings = {"coding": coding, "scaled": scaled}
             case(f"{coding}, {scaled}", "decode_boxes", read, settings,
-                 {"boxes": reference_boxes.decode_all(**read, **settings)})  # fmt: skip
+                 {"boxes": reference.decode_all(**read, **settings)})  # fmt: skip
 
 
 def _matching() -> None:
@@ -71,7 +72,7 @@ def _matching() -> None:
         read = {"priors": priors_of(count), "truth": truth_of(items, rows, 4),
                 "location": eighths(items, count, wide, 4) / 4 if wide else None}  # fmt: skip
         case(label, "match_boxes", read, settings,
-             reference_boxes.match(**read, **settings, items=items))  # fmt: skip
+             reference.match(**read, **settings, items=items))  # fmt: skip
     case("no truth", "match_boxes",
          {"priors": priors_of(4), "truth": np.full((1, 8), -1.0), "location": None},
          usual | {"inside": True},
@@ -108,7 +109,7 @@ def _losses() -> None:
             match = np.where(own, match, -1)
         read = {"location": location, "confidence": confidence, "priors": priors, "truth": truth,
                 "match": match}  # fmt: skip
-        case(label, "multibox_losses", read, settings, reference_boxes.losses(**read, **settings))
+        case(label, "multibox_losses", read, settings, reference.losses(**read, **settings))
         for chosen in None, labels(2, items, count):
             case(f"{label}, {'all' if chosen is None else 'some'}", "multibox_losses_backward",
                  read | {"chosen": chosen, "dloss": np.array([1.5])}, settings | {"weight": 2.0},
@@ -125,7 +126,7 @@ def _gradients(read: dict[str, np.ndarray], chosen: Any, settings: Settings) -> 
     variances = 1 if settings["scaled"] else read["priors"][1][:, None]
 
     def total(**given: np.ndarray) -> np.ndarray:
-        found = reference_boxes.losses(**read | given, **settings)
+        found = reference.losses(**read | given, **settings)
         return 2 * found["location_loss"].sum() + (counts * found["confidence_loss"]).sum()
 
     return Gradients(
@@ -151,7 +152,7 @@ def _mining() -> None:
             own[:, ::5, 2:] = own[:, ::5, :2]  # too small
         read = {"loss": np.abs(eighths(*shape)), "match": np.maximum(labels(12, *shape) - 9, -2),
                 "iou": labels(9, *shape) / 8, "boxes": own}  # fmt: skip
-        case(label, "mine_boxes", read, settings, reference_boxes.mine(**read, **settings))
+        case(label, "mine_boxes", read, settings, reference.mine(**read, **settings))
 
 
 def _results() -> None:
@@ -168,7 +169,7 @@ def _results() -> None:
         settings = usual | given
         read = {"boxes": boxes(2, 20, wide), "confidence": np.abs(eighths(2, 20, 3)) / 2}
         case(label, "detect_boxes", read, settings,
-             reference_boxes.detect(**read, **settings, rows=120))  # fmt: skip
+             reference.detect(**read, **settings, rows=120))  # fmt: skip
     for difficult in True, False:
         for background in 0, 4:
             count = 40
@@ -185,4 +186,4 @@ def _results() -> None:
                         "difficult": difficult}  # fmt: skip
             read = {"found": found, "truth": truth}
             case(f"background {background}, difficult {difficult}", "evaluate_boxes", read,
-                 settings, reference_boxes.evaluate(**read, **settings))  # fmt: skip
+                 settings, reference.evaluate(**read, **settings))  # fmt: skip

@@ -7,10 +7,10 @@ import pytest
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cuda import Cuda
+from osucaffe.forks.rcnn import primitives  # noqa: F401 (declares them)
+from tests.backends.cuda.simulated import simulate, with_libraries
+from tests.backends.running import Output, run_call
 from tests.layers.nets import build, inputs
-
-from ...running import Output, run_call
-from ..simulated import simulate, with_libraries
 
 
 def test_a_roi_of_no_image_gives_zeros() -> None:
