@@ -10,19 +10,33 @@ if TYPE_CHECKING:
     from . import layers as layers
     from .api.blobs import Blob, Layer, Parameter
     from .api.net import Net
+    from .api.solver import Solver
     from .errors import UserError
+    from .solvers.observer import Observer
 
 __version__ = "0.1.0"
 
 _PLACES = {
     "Net": "api.net",
     **dict.fromkeys(("Blob", "Layer", "Parameter"), "api.blobs"),
+    "Observer": "solvers.observer",
+    "Solver": "api.solver",
     "UserError": "errors",
     "layers": "layers",
 }
 """The modules of the names that are public."""
 
-__all__ = ["Blob", "Layer", "Net", "Parameter", "UserError", "__version__", "layers"]
+__all__ = [
+    "Blob",
+    "Layer",
+    "Net",
+    "Observer",
+    "Parameter",
+    "Solver",
+    "UserError",
+    "__version__",
+    "layers",
+]
 
 
 def __getattr__(name: str) -> object:

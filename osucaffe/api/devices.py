@@ -41,14 +41,14 @@ def is_foreign(values: Any) -> bool:
     return not isinstance(values, np.ndarray) and hasattr(values, "__dlpack__")
 
 
-def numbers(values: Any, backend: Backend, name: str) -> Any:
-    """An array of numbers that the backend can read: NumPy's, or on a GPU one that lies there.
+def numbers(values: Any, xp: Any, name: str) -> Any:
+    """An array of numbers, NumPy's; if xp is CuPy, what lies on a GPU stays there, as CuPy's.
     UserError for what is none."""
     if is_foreign(values):
         on_host = values.__dlpack_device__()[0] == _HOST
-        if not on_host and backend.xp is np:
-            raise UserError(f"{name}: lies on a GPU, but the net on the CPU: give gpu=0")
-        values = (np if on_host else backend.xp).from_dlpack(values)
+        if not on_host and xp is np:
+            raise UserError(f"{name}: it lies on a GPU, and is to be in the host's memory here")
+        values = (np if on_host else xp).from_dlpack(values)
     elif not isinstance(values, np.ndarray):
         try:
             values = np.asarray(values)

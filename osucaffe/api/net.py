@@ -96,7 +96,7 @@ class Net:
         for name, values in inputs.items():
             if type(values) is not np.ndarray or values.dtype.kind not in "fiub":
                 foreign = values if foreign is None and devices.is_foreign(values) else foreign
-                inputs[name] = devices.numbers(values, self.engine.backend, name)
+                inputs[name] = devices.numbers(values, self.engine.backend.xp, name)
         with self.running():
             self._put(inputs)
             net = self.engine
@@ -210,8 +210,10 @@ def read_description(net: Description) -> NetParameter:
 
 
 def is_path(given: Any) -> bool:
-    """Whether it is a file's name, not the text of a net."""
-    return isinstance(given, Path) or (isinstance(given, str) and not {"{", "\n"} & {*given})
+    """Whether it is a file's name, not the text of a message."""
+    if isinstance(given, str):
+        return not any(mark in given for mark in ("{", "\n", ": "))
+    return isinstance(given, Path)
 
 
 def _as_list(given: Any) -> Sequence[Any]:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
-from ..messages import one_line
+from ..messages import one_line, printable
+
+
+def escape(text: str) -> str:
+    """Text as HTML shows it, control characters as escapes."""
+    return html.escape(printable(text))
 
 
 def table(align: str, *rows: Sequence[object]) -> list[str]:

@@ -6,12 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..api.curves import COLOURS as COLOURS
 from ..errors import UserError
 from ..files import replacing
 from ..messages import printable
-
-# Okabe and Ito's colours, which colour-blind people can distinguish.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 
 def pyplot() -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .ahead.pipeline import Buffer
@@ -34,4 +34,4 @@ class DataConfig:
     cache: str = "none"
     sharers: int = 1
     neighbours: Neighbours | None = None
-    inputs: Callable[[], Sequence[Buffer]] | None = None
+    inputs: Callable[[Any], Sequence[Buffer]] | None = None

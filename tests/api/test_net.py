@@ -260,5 +260,5 @@ def test_arrays_stay_on_a_gpu() -> None:
     thread.start()
     thread.join()
     np.testing.assert_allclose(found[0], expected, atol=1e-5)
-    with pytest.raises(oc.UserError, match="lies on a GPU"):
+    with pytest.raises(oc.UserError, match="it lies on a GPU"):
         host(data=cupy.asarray(X))

@@ -11,9 +11,11 @@ from xml.etree import ElementTree
 import pytest
 
 from osucaffe import log
+from osucaffe.api.curves import panel
+from osucaffe.api.logs import panels_of, parse
 from osucaffe.cli import main, output
-from osucaffe.cli.reports.parse_log import draw, panels_of, parse
-from osucaffe.cli.reports.report_page import facts, panel
+from osucaffe.cli.reports.parse_log import draw
+from osucaffe.cli.reports.report_page import facts
 
 STEERS = "a\x1b[2J\x9b1m\u202eb\r\x7f"
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")

@@ -26,6 +26,7 @@ import numpy as np
 from PIL import Image
 
 from osucaffe import cli
+from osucaffe.api import curves, logs
 from osucaffe.backends.cpu import Cpu
 from osucaffe.cli.launch import restarts
 from osucaffe.cli.reports import parse_log, report_page
@@ -200,12 +201,12 @@ def _names(content: bytes, folder: Path) -> None:
 @_written("run.log")
 def _log(path: Path) -> None:
     """The tables, now and then the plot, and a report's curves."""
-    log = parse_log.parse(lines_of(path.read_bytes()))
+    log = logs.parse(lines_of(path.read_bytes()))
     for rows in (log.train, *list(log.tests.values())[:3]):
         parse_log.write_table(path.with_suffix(".csv"), rows)
         if _SENT.search(path.with_suffix(".csv").read_text().replace("\n", "")):
             raise RuntimeError("a table has control characters")
-    shown = "".join(report_page.panel(*each) for each in parse_log.panels_of(log).items())
+    shown = "".join(curves.panel(*each) for each in logs.panels_of(log).items())
     shown += report_page.facts([("command", command) for command in log.commands])
     if _SENT.search(shown):
         raise RuntimeError("a page has control characters")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ... import __version__, log
+from ...api.curves import Points, panel
 from ...backends.cores import usable_cores
 from ...errors import UserError
 from ...files import write_bytes
@@ -18,7 +19,7 @@ from ...parallel.buckets import ITEM
 from ...predict.iteration import DESIGNS, SERVED, SPLIT, Prediction
 from .. import options
 from ..arguments.options import names
-from ..reports.report_page import Points, facts, page, panel, table
+from ..reports.report_page import facts, page, table
 from .local_runs import LocalRuns, flags
 from .predict import HEADING, Case, comma_separated, curves, fastest, values
 

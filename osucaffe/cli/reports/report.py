@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ... import __version__, log
+from ...api.curves import panel
+from ...api.logs import Log, joined, panels_of, parse
 from ...errors import UserError
 from ...files import read_bytes, write_bytes
 from ...graph.prototxt.adapt import UNSEEN
@@ -21,8 +23,7 @@ from .. import options
 from ..launch.start import check_device
 from ..score.predictions import Scoring, predict, scored_blobs, sources_of
 from ..score.time import measure
-from .parse_log import Log, joined, panels_of, parse
-from .report_page import cards, code, facts, page, panel, results, table
+from .report_page import cards, code, facts, page, results, table
 
 logger = logging.getLogger("osucaffe")
 

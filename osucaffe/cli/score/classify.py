@@ -165,7 +165,7 @@ def _make_net(
     """The net, with its batches as input. If its batch size is inefficiently small, and there are
     enough images, it gets a larger one, if its layers allow it."""
     param, backend = read_net(args.model), options.make_backend(args)
-    config = DataConfig(inputs=following)
+    config = DataConfig(inputs=lambda layer: following())
 
     def make(rows: int | None = None) -> Net:
         given = param

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from ... import __version__, log
+from ...api.curves import Points, panel, smooth
 from ...errors import UserError
 from ...files import write_bytes
 from ...parallel.tuning import quieten
@@ -21,7 +22,7 @@ from ...solvers.observer import Display, Observer
 from ...solvers.signals import STOP, Signals
 from ...solvers.solver import Solver
 from .. import options
-from ..reports.report_page import Points, page, panel, smooth
+from ..reports.report_page import page
 
 _LEAST, _MOST = 1e-7, 10.0
 _PER_DECADE = 25

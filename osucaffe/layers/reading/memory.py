@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,14 +38,25 @@ class Input(Layer):
 
     def setup(self, bottom: Shapes) -> Shapes:
         shapes = [tuple(shape.dim) for shape in self.param.input_param.shape]
+        self._labels: dict[int, Labels] = {}
         return _for_each_top(self, "input_param.shape", shapes, "shapes")
+
+    def limit_labels(self, top: int, labels: Labels) -> None:
+        if labels:
+            self._labels[top] = labels
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         if self.data_config.inputs is not None:
-            feed(program, [blob.data for blob in top], self.data_config.inputs)
+            feed(program, [blob.data for blob in top], partial(self._next, self.data_config.inputs))
             return
         for blob in top:
             blob.data.persistent = True
+
+    def _next(self, inputs: Callable[[Layer], Sequence[Buffer]]) -> Sequence[Buffer]:
+        buffers = inputs(self)
+        for top, labels in self._labels.items():
+            labels.check_all(buffers[top].array, f'{self.title}: blob "{self.param.top[top]}"')
+        return buffers
 
 
 @register("DummyData")

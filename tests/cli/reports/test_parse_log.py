@@ -7,7 +7,7 @@ import csv
 import numpy as np
 import pytest
 
-from osucaffe.cli.reports.parse_log import parse
+from osucaffe.api.logs import parse
 
 CAFFE = """\
 Log file created at: 2016/12/31 23:59:50

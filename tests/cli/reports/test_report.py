@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from osucaffe.api.curves import panel
+from osucaffe.api.logs import Log, joined, parse
 from osucaffe.backends.cpu import Cpu
-from osucaffe.cli.reports.parse_log import Log, joined, parse
-from osucaffe.cli.reports.report_page import cards, page, panel, results
+from osucaffe.cli.reports.report_page import cards, page, results
 from osucaffe.cli.score.predictions import (
     Prediction,
     Predictions,

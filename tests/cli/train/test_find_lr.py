@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from osucaffe.cli.reports.report_page import smooth
+from osucaffe.api.curves import smooth
 from osucaffe.cli.train.find_lr import drawn, propose
 from osucaffe.solvers.update.rules import RULES
 
