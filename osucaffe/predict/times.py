@@ -64,8 +64,13 @@ class Times:
 
 def read_times(path: str | Path) -> Times:
     """Read a file of times. UserError where it is none."""
+    return times_from(read_bytes(path), str(path))
+
+
+def times_from(text: bytes, path: str) -> Times:
+    """The times that JSON describes; path: what it is called."""
     try:
-        content = from_json(read_bytes(path))
+        content = from_json(text)
         rows = [
             (str(row["name"]), as_float(row["forward_ms"]), as_float(row["backward_ms"]))
             for row in content["layers"]
@@ -74,7 +79,7 @@ def read_times(path: str | Path) -> Times:
             str(name): as_int(size, 0, 1 << 62) for name, size in content.get("sizes", {}).items()
         }
         half_batch = as_float(content.get("half_batch", 0))
-        return Times(str(path), rows, content.get("batch") or 0, sizes, half_batch)
+        return Times(path, rows, content.get("batch") or 0, sizes, half_batch)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: not times of layers ({error!r}): see --measure") from None
 

@@ -259,6 +259,8 @@ REFUSED = [
      [(1, 2, 4, 4)], "must be N x C x frames x H x W"),
     ('"Convolution3D" convolution3d_param { kernel_size: 2 num_output: 1 }', [(1, 2, 4, 4, 4)],
      "convolution3d_param.kernel_depth: must be"),
+    ('"Convolution3D" convolution_param { kernel_size: 2 kernel_depth: 1 stride: [1, 2] }',
+     [(1, 2, 4, 4, 4)], "C3D has one, for height and width"),
     ('"Pooling3D" pooling3d_param { kernel_size: 2 kernel_depth: 1 pad: 1 }', [(1, 2, 4, 4, 4)],
      "3d_param.pad: is for AVE"),
     ('"Pooling3D" pooling3d_param { kernel_size: 2 pool: AVE kernel_depth: 1 pad: 1 stride: 2 }',

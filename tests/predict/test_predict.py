@@ -364,6 +364,10 @@ def test_the_command(
     assert json.loads(out.read_text())["predictions"] == first
     assert main([*common, "--times", str(times), "--scal", "strong", "--batch", "64"]) == 0
     strong = json.loads(out.read_text())["predictions"]
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "left"))
+    (tmp_path / "left").mkdir()
+    assert main([*words, "--ranks", "1", "--measure", "1", "--threads", "1"]) == 0
+    assert not list((tmp_path / "left").iterdir())
     some = [*words, "--ranks", "2", "--designs", "SC-B,sharded", "--batch", "64"]
     rows = out.with_suffix(".csv")
     measured = ["--scal", "strong", "--measure", "2", "--save_times", str(tmp_path / "two.json")]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -29,11 +28,13 @@ from ...predict.script import Notebook
 from ...predict.sketch import Sketch
 from ...predict.times import (
     Seconds,
+    Times,
     describe_times,
     estimate_times,
     find_half_batch,
     read_times,
     sizes_of,
+    times_from,
 )
 from ...proto import caffe_pb2, read_net, read_solver
 from ...solvers.nets import Choice, training_net
@@ -191,8 +192,9 @@ class _Times:
         """most: ranks, of all that are predicted."""
         self._args, self._choice, self._cluster, self._most = args, choice, cluster, most
         self._sizes: dict[str, int] = {}
-        file = self._measure() if args.measure else args.times
-        self._times = None if file is None else read_times(file)
+        self._times: Times | None = None
+        if args.measure or args.times:
+            self._times = self._measure() if args.measure else read_times(args.times)
         if self._times is not None:
             self._sizes = self._times.sizes
         elif choice.param.name not in cluster.device.images_per_second:
@@ -218,9 +220,9 @@ class _Times:
         settings: dict[str, Any] = {"level": choice.level, "stages": choice.stages}
         return Sketch(param, sizes=self._sizes, splitter=splitter, **settings)
 
-    def _measure(self) -> str:
+    def _measure(self) -> Times:
         """Measure the layers of one rank's net here, and where its batch is divided, those of the
-        smallest part, too; the file that they are written to."""
+        smallest part, too."""
         sketch, half_batch = self._sketch(1), 0.0
         net, layers = self._time(sketch)
         if self._args.scal == "strong" and self._most > 1:
@@ -229,10 +231,10 @@ class _Times:
             half_batch = find_half_batch(sketch.batch, whole, part.batch, little)
             batches = f"batches of {part.batch} and {sketch.batch}"
             print(f"half_batch = {half_batch:g} on this machine, by {batches}")
-        path = self._args.save_times or tempfile.mkstemp(suffix=".json")[1]
-        made = describe_times(layers, sketch.name, sketch.batch, sizes_of(net), half_batch)
-        write_bytes(path, made.encode())
-        return str(path)
+        made = describe_times(layers, sketch.name, sketch.batch, sizes_of(net), half_batch).encode()
+        if self._args.save_times:
+            write_bytes(self._args.save_times, made)
+        return times_from(made, "--measure")
 
     def _time(self, sketch: Sketch) -> tuple[Net, list[Layer]]:
         """A sketch as a net, and its layers' times."""

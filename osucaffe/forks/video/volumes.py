@@ -15,10 +15,13 @@ from ...layers.core.pooling import Pooling, pooling_of
 from ...proto import caffe_pb2
 
 
-def _number(param: Any, field: str, default: int) -> int:
-    """A field that may be repeated, of which the first counts."""
-    value = getattr(param, field, default)
-    return int(value) if isinstance(value, int) else next(iter(value), default)
+def _number(layer: Layer, message: str, field: str, default: int) -> int:
+    """A field that others repeat; UserError where it is."""
+    value = getattr(getattr(layer.param, message), field, default)
+    values = [value] if isinstance(value, int) else [*value] or [default]
+    if len(values) > 1:
+        layer.fail(f"{message}.{field}", f"is {values}: C3D has one, for height and width")
+    return int(values[0])
 
 
 def _read(layer: Layer, ours: str, older: str) -> tuple[str, Any, int, int]:
@@ -27,7 +30,7 @@ def _read(layer: Layer, ours: str, older: str) -> tuple[str, Any, int, int]:
     if field == ours and layer.param.HasField(older):
         layer.fail(older, f"cannot be combined with {ours}")
     param = getattr(layer.param, field)
-    depth, size = _number(param, "kernel_depth", 0), _number(param, "kernel_size", 0)
+    depth, size = (_number(layer, field, name, 0) for name in ("kernel_depth", "kernel_size"))
     for name, value in (("kernel_depth", depth), ("kernel_size", size)):
         if value < 1:
             layer.fail(f"{field}.{name}", "must be at least 1")
@@ -44,7 +47,7 @@ class Convolution3D(Convolution):
         copy = caffe_pb2.LayerParameter()
         copy.CopyFrom(param)
         super().__init__(copy, phase, key=key, seed=seed)
-        _, given, depth, size = _read(self, self.messages[0], self.messages[1])
+        field, given, depth, size = _read(self, self.messages[0], self.messages[1])
         equivalent = caffe_pb2.ConvolutionParameter(
             num_output=given.num_output, bias_term=given.bias_term, kernel_size=[depth, size, size]
         )
@@ -52,7 +55,7 @@ class Convolution3D(Convolution):
             ("pad", "temporal_pad", 0),
             ("stride", "temporal_stride", 1),
         ):
-            frames, pixels = (_number(given, field, default) for field in (over_frames, name))
+            frames, pixels = (_number(self, field, each, default) for each in (over_frames, name))
             getattr(equivalent, name).extend([frames, pixels, pixels])
         equivalent.weight_filler.CopyFrom(given.weight_filler)
         equivalent.bias_filler.CopyFrom(given.bias_filler)
@@ -77,7 +80,7 @@ class Pooling3D(Layer):
         method = param.PoolMethod.Name(param.pool)
         if method == "STOCHASTIC":
             self.fail(f"{field}.pool", "must be MAX or AVE")
-        stride, pad = _number(param, "stride", 1), _number(param, "pad", 0)
+        stride, pad = _number(self, field, "stride", 1), _number(self, field, "pad", 0)
         if pad and method == "MAX":
             self.fail(f"{field}.pad", "is for AVE pooling only")
         # A maximum of maxima is the maximum, and so with averages.

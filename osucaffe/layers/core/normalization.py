@@ -206,8 +206,9 @@ class BatchNorm(Layer):
 
     def saved_blobs(self, blobs: Sequence[BlobProto]) -> Sequence[BlobProto]:
         """BVLC's are as they are, but for a sum of weights of 0: it is NVIDIA Caffe 0.16's, whose
-        statistics are no sums. Of NVIDIA's five the third says nothing, and the last of an older
-        order (DIGITS: scale, bias, mean, variance, nothing) has one number."""
+        statistics are no sums. Of NVIDIA's five the one of one number says nothing: in 0.15 (and
+        DIGITS) it comes last, after scale, bias, mean, variance; in 0.14, whose blobs have four
+        axes, third, after scale and bias; from 0.16 on third, after mean and variance."""
         if not all(map(has_values, blobs)):
             return blobs
         if len(blobs) == 3 and not blob_to_array(blobs[2]).any() and blob_to_array(blobs[1]).any():
@@ -217,6 +218,8 @@ class BatchNorm(Layer):
         values = [blob_to_array(blob).reshape(-1) for blob in blobs]
         if values[4].size == 1 < self.channels:
             values = [values[i] for i in (2, 3, 4, 0, 1)]
+        elif values[2].size == 1 and len(blobs[2].shape.dim) == 4:
+            values = [values[i] for i in (3, 4, 2, 0, 1)]
         elif values[2].size == 1 and values[2].item() not in (0, 1):
             log.warning(
                 "%s: blob 2 of the model file, %g, is not read, as in NVIDIA Caffe. If it is the "

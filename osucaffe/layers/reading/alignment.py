@@ -43,8 +43,22 @@ def align(layers: Sequence[tuple[Layer, Shape]]) -> None:
                 )
         if config.skip_bad:
             _leave_out([layer for layer, _ in readers])
+    else:
+        _tell_unlike([layer for layer, _ in readers if getattr(layer, "_source", None)])
     if shuffles:
         _tell(first)
+
+
+def _tell_unlike(layers: Sequence[Layer]) -> None:
+    """Warn where layers bring records in unlike orders, as only some shuffle or skip them."""
+    for layer in layers[1:]:
+        here, there = _arrangement(layers[0]), _arrangement(layer)
+        if here is not there and (not (here and there) or here[1:] != there[1:]):
+            _log.warning(
+                "%s and %s bring their records in unlike orders: shuffle or rand_skip differs. If "
+                "the records belong together, set both alike",
+                *(layers[0].title, layer.title),
+            )
 
 
 def _reads(layer: Layer) -> bool:

@@ -133,6 +133,7 @@ def four(blob):
         ([MEAN, VARIANCE, [1], SCALE, BIAS], False),  # 0.17
         ([SCALE, BIAS, MEAN, VARIANCE, [0]], False),  # 0.15, DIGITS
         ([four(SCALE), four(BIAS), four(MEAN), four(VARIANCE), four([0])], False),
+        ([four(SCALE), four(BIAS), four([0]), four(MEAN), four(VARIANCE)], False),  # 0.14
         ([MEAN, VARIANCE, [999], SCALE, BIAS], True),
     ],
 )

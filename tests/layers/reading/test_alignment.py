@@ -189,6 +189,32 @@ def test_what_cannot_follow_is_refused(folder: Path, other: Any, why: str) -> No
     make(text)  # as Caffe does
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "told"),
+    [
+        ("", "", False),
+        ("shuffle: true", "", True),
+        ("", "rand_skip: 9", True),
+        ("shuffle: true", "shuffle: true", False),
+        ("rand_skip: 9", "rand_skip: 9", False),
+    ],
+)
+def test_unlike_orders_are_told(
+    folder: Path, caplog: pytest.LogCaptureFixture, one: str, other: str, told: bool
+) -> None:
+    make(images(folder, one) + data(folder / "raw", other) + MEMORY, "TEST")
+    pair = 'layer "list" (ImageData) and layer "raw" (Data) bring their records in unlike orders'
+    assert (pair in caplog.text) is told
+    assert bool(caplog.text) is told
+
+
+def test_a_shuffled_list_of_files_is_unlike_all(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make(hdf5(folder, "shuffle: true") + images(folder, "shuffle: true"))
+    assert "bring their records in unlike orders" in caplog.text
+
+
 def test_skipping_alone_is_refused_too(folder: Path) -> None:
     text = images(folder) + data(folder / "raw", batch=4)
     with pytest.raises(UserError, match="leave out --on_bad_record skip"):
