@@ -15,6 +15,8 @@ from typing import Any
 
 from .errors import UserError
 
+CHANNELS = "osucaffe.channels"
+"""Channels between pairs of ranks: functions that `comm/channels/create.py` calls."""
 LAYERS = "osucaffe.layers"
 """Layer types: modules whose classes register themselves by `layers.base.register`."""
 

@@ -21,8 +21,8 @@ from unittest.mock import patch
 
 import numpy as np
 
-from osucaffe.comm.channels.direct import Mapped, Region, Registered
 from osucaffe.comm.job.job import MpiJob, find_job
+from osucaffe.rpc.direct import Mapped, Region, Registered
 from tests.comm.ranks import mpiexec
 
 from .. import results

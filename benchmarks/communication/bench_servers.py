@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from osucaffe.comm.channels import KINDS
-from osucaffe.comm.channels.ucx import is_available
+from osucaffe.rpc.ucx import is_available
 from tests.comm.hosts import hosts
 from tests.comm.ranks import mpiexec
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from osucaffe.cli.launch.start import find_mpiexec
-from osucaffe.comm.channels.grpc_stream import import_grpc
 from osucaffe.errors import UserError
+from osucaffe.rpc.grpc_stream import import_grpc
 
 from .. import hosts
 from . import rpc_cpp_peer, rpc_report

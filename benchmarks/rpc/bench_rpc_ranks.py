@@ -19,11 +19,11 @@ import numpy as np
 
 from osucaffe.comm.channels.channel import Channel, Pending
 from osucaffe.comm.channels.create import make_channel
-from osucaffe.comm.channels.grpc_stream import OPTIONS, import_grpc, is_of_job
-from osucaffe.comm.channels.ucx import is_available
 from osucaffe.comm.job.job import MpiJob, find_job
 from osucaffe.comm.job.links import find_interface
 from osucaffe.comm.job.topology import discover
+from osucaffe.rpc.grpc_stream import OPTIONS, import_grpc, is_of_job
+from osucaffe.rpc.ucx import is_available
 
 from . import rpc_payloads as payloads
 

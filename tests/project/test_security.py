@@ -85,18 +85,18 @@ PROMISES: dict[str, list[str]] = {
     ],
     "- `--channel`": [
         "comm/job/test_handshake.py::test_a_stranger_gets_no_connection",
-        "comm/channels/test_channels.py::test_a_stranger_cannot_use_grpc",
-        "comm/channels/test_channels.py::test_an_interface_without_an_address_is_told",
+        "rpc/test_channels.py::test_a_stranger_cannot_use_grpc",
+        "rpc/test_channels.py::test_an_interface_without_an_address_is_told",
     ],
-    "- UCX knows": ["comm/channels/test_ucx.py::test_who_is_reached_by_ucx"],
+    "- UCX knows": ["rpc/test_ucx.py::test_who_is_reached_by_ucx"],
 }
 """How a paragraph, row or item of the page begins, and the tests that hold it."""
 ADVICE = ("Images are", "- Jobs over")
 """Those that promise nothing."""
 NETWORK = {
-    "comm/channels/adaptive.py": {"socket"},
-    "comm/channels/grpc_stream.py": {"grpc"},
-    "comm/channels/peer.py": {"socket"},
+    "rpc/adaptive.py": {"socket"},
+    "rpc/grpc_stream.py": {"grpc"},
+    "rpc/peer.py": {"socket"},
     "comm/job/handshake.py": {"asyncio", "socket"},
     "comm/job/links.py": {"socket"},
     "data/sets/mnist.py": {"http", "urllib"},  # `data mnist`, which downloads it

@@ -1,5 +1,6 @@
 """Messages between pairs of ranks, by one of several ways."""
 
-KINDS = ("mpi", "adaptive", "ucx", "grpc")
-"""MPI's own messages; sockets, memory or UCX, used as each message's size asks for; UCX for all of
-them; streams of gRPC."""
+from ... import plugins
+
+KINDS = ("mpi", *plugins.own().get(plugins.CHANNELS, ()))
+"""MPI's own messages, and the channels of osucaffe/rpc. Other packages may have more."""

@@ -12,7 +12,6 @@ from pathlib import Path
 from osucaffe.backends.cpu import Cpu
 from osucaffe.comm.channels import KINDS
 from osucaffe.comm.channels.create import make_channel
-from osucaffe.comm.channels.ucx import is_available
 from osucaffe.comm.create import CommConfig
 from osucaffe.comm.job.job import MpiJob
 from osucaffe.comm.job.topology import discover
@@ -22,6 +21,7 @@ from osucaffe.parallel.servers import shards
 from osucaffe.parallel.servers.server import Server
 from osucaffe.parallel.servers.shards import Consistency
 from osucaffe.parallel.servers.training import Served, assign_roles
+from osucaffe.rpc.ucx import is_available
 
 from ..equivalence import BATCH, SGD, assert_near, job_with_data, make_solver, weights
 

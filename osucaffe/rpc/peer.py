@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import UserError
-from .channel import Request, Run, lost, unlike, views_of
+from ..comm.channels.channel import Request, Run, lost, unlike, views_of
+from ..errors import UserError
 from .direct import Mapped, Region, Registered, write
 
 EAGER = 128 << 10

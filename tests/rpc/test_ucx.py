@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from osucaffe.comm.channels import create, ucp, ucx
 from osucaffe.comm.job.topology import Location, Topology
 from osucaffe.errors import UserError
+from osucaffe.rpc import create, ucp, ucx
 
 # As a C compiler lays out ucp/api/ucp.h of UCX 1.22 (x86-64, LP64).
 LAYOUT: dict[type[ctypes.Structure], dict[str, int]] = {

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .channel import Channel, Request
+from ..comm.channels.channel import Channel, Request
 from .direct import Registered
 from .peer import Peer
 from .ucx import Ucx, UcxPeer

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import UserError
-from ..job.handshake import Gather
-from .channel import Channel, Request, lost, unlike, views_of
+from ..comm.channels.channel import Channel, Request, lost, unlike, views_of
+from ..comm.job.handshake import Gather
+from ..errors import UserError
 
 OPTIONS = [
     ("grpc.max_send_message_length", -1),

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...errors import UserError
-from ..job.handshake import Gather
+from ..comm.channels.channel import Request, lost, unlike
+from ..comm.job.handshake import Gather
+from ..errors import UserError
 from . import ucp
-from .channel import Request, lost, unlike
 from .peer import COPIED
 
 _TAG_BITS, _RANK_BITS = 16, 16

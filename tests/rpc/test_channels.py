@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from osucaffe.comm.channels.adaptive import Adaptive
 from osucaffe.comm.channels.channel import Channel
-from osucaffe.comm.channels.direct import find_direct
-from osucaffe.comm.channels.grpc_stream import GrpcStream
-from osucaffe.comm.channels.peer import CHUNK, COPIED, EAGER
-from osucaffe.comm.channels.ucx import Ucx, is_available
 from osucaffe.comm.job.handshake import connect_all
 from osucaffe.comm.job.links import find_interface
 from osucaffe.errors import UserError
+from osucaffe.rpc.adaptive import Adaptive
+from osucaffe.rpc.direct import find_direct
+from osucaffe.rpc.grpc_stream import GrpcStream
+from osucaffe.rpc.peer import CHUNK, COPIED, EAGER
+from osucaffe.rpc.ucx import Ucx, is_available
 
 
 def on_ranks(size: int, work: Callable[[int, Callable[[Any], list[Any]]], Any]) -> list[Any]:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..job.handshake import Gather
+from ..comm.job.handshake import Gather
 
 _SYSTEM = ctypes.CDLL(None, use_errno=True)
 _IOV_MAX = 512  # most pieces in one system call

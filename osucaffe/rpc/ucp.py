@@ -17,7 +17,7 @@ from ctypes import c_int8 as c_status
 from pathlib import Path
 from typing import Any
 
-from ...errors import UserError
+from ..errors import UserError
 
 _NAME = "libucp.so.0"
 _VERSION = 1, 10
