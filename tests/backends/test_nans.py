@@ -86,6 +86,18 @@ def formula(text: str) -> Row:
     return "elementwise", tensors, {"formula": text}
 
 
+def regions(name: str, channels: int, **settings: Any) -> Row:
+    """Of a corner, of an infinite one, and of a region's image."""
+    rois = np.tile([0, 0.5, 0.5, 4, 4], (4, 1))
+    rois[[0, 1, 3], [3, 2, 0]] = NAN, np.inf, NAN
+    written = outputs(4, channels, 2, 2)
+    if name != "roi_max_pooling":
+        del written["index"]
+    tensors = {"x": images(), "rois": rois, **written}
+    pad = {} if name == "roi_average_pooling" else {"pad": 0.0}
+    return name, tensors, {"scale": 1.0, **pad, **settings}
+
+
 SCORES = np.where(np.arange(12).reshape(3, 4) == 6, NAN, random.standard_normal((3, 4)))
 WINDOW = {"stride": [1, 1], "pad": [0, 0], "dilation": [1, 1], "group": 1}
 ROWS: dict[str, Row] = {
@@ -118,6 +130,10 @@ ROWS: dict[str, Row] = {
         {"x": SCORES, "index": Output((3, 2)), "value": Output((3, 2))},
         {"axis": 1},
     ),
+    "a corner, the largest of bins": regions("roi_max_pooling", 8),
+    "a corner, means of bins": regions("roi_average_pooling", 2),
+    "a corner, values at points": regions("roi_sampling", 8, warp=False),
+    "a corner, warped": regions("roi_sampling", 8, warp=True),
     "a ReLU": relu(0.0),
     "a ReLU with a slope": relu(0.1),
     "a ReLU behind a convolution": product(

@@ -27,10 +27,16 @@ def _padded(corners: np.ndarray, pad: float) -> np.ndarray:
 
 
 def _regions(rois: np.ndarray, images: int) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Number, image and corners of each region of an image of the batch."""
+    """Number, image and corners of each region of an image of the batch, where they are finite."""
     for number, (image, *corners) in enumerate(rois.reshape(-1, 5)):
-        if 0 <= image < images:
+        if 0 <= image < images and np.isfinite(corners).all():
             yield number, int(image), np.array(corners, rois.dtype)
+
+
+def _begin(y: np.ndarray, rois: np.ndarray) -> None:
+    """What regions hold that have no bins: 0, and NaN where they are not finite."""
+    y.fill(0)
+    y[~np.isfinite(rois.reshape(-1, 5)).all(axis=1)] = np.nan
 
 
 def _edges(start: np.floating, size: np.floating, bins: int, extent: int) -> list[slice]:
@@ -71,7 +77,7 @@ def _max_bins(corners: np.ndarray, bins: Shape, extents: Shape, scale: float) ->
 def roi_max_pooling(ctx: Context, a: ops.RoiMaxPooling) -> None:
     extents, bins = a.x.shape[2:], a.y.shape[2:]
     channels = np.arange(a.x.shape[1])
-    a.y.array.fill(0)
+    _begin(a.y.array, a.rois.array)
     a.index.array.fill(-1)
     for r, image, corners in _regions(a.rois.array, a.x.shape[0]):
         for h, w, row, column in _max_bins(_padded(corners, a.pad), bins, extents, a.scale):
@@ -111,7 +117,7 @@ def _averaged(
 
 @direct()
 def roi_average_pooling(ctx: Context, a: ops.RoiAveragePooling) -> None:
-    a.y.array.fill(0)
+    _begin(a.y.array, a.rois.array)
     for part, at, area in _averaged(a, a.x, a.y.shape[2:]):
         a.y.array[at] = part.sum(axis=(1, 2)) / area
 
@@ -162,7 +168,7 @@ def _sampled(
 
 @direct()
 def roi_sampling(ctx: Context, a: ops.RoiSampling) -> None:
-    a.y.array.fill(0)
+    _begin(a.y.array, a.rois.array)
     for r, image, rows, columns in _sampled(a, a.x.shape, a.y.shape[2:]):
         a.y.array[r] = rows @ (a.x.array[image] @ columns.T)
 

@@ -4,7 +4,8 @@
 // All are constants of the text but the numbers of images and regions. The backward kernels gather:
 // each element of dx adds what the regions over it send, in their order, so that results do not
 // depend on how threads are scheduled. Nothing is contracted to fused multiply-adds where an edge
-// of a bin is computed: the edges are the same on every device.
+// of a bin is computed: the edges are the same on every device. A region that is not finite is NaN,
+// and sends no gradient.
 
 struct Span {
     int low, high;
@@ -16,7 +17,8 @@ __device__ __forceinline__ int clamp(int value, int high) { return min(max(value
 #define OUTPUT_PLACE(channels) \
     int w = id % BW, h = id / BW % BH, c = id / (BW * BH) % channels; \
     const float* roi = rois + id / ((int64_t)BW * BH * channels) * 5; \
-    int image = image_of(roi, images);
+    int image = image_of(roi, images); \
+    float none = is_finite(roi) ? 0.0f : NAN;
 
 // The element of dx (images, C, H, W) that a thread computes.
 #define INPUT_PLACE \
@@ -25,11 +27,17 @@ __device__ __forceinline__ int clamp(int value, int high) { return min(max(value
 // Runs what follows for each region `roi`, number r, of the thread's image.
 #define FOR_EACH_REGION \
     for (int r = 0; r < regions; ++r) \
-        if (const float* roi = rois + r * 5; roi[0] >= image && roi[0] < image + 1)
+        if (const float* roi = rois + r * 5; image_of(roi, image + 1) == image)
 
-// The image of a region, or -1 where it is none of the batch.
+__device__ __forceinline__ bool is_finite(const float* roi) {
+    bool finite = true;
+    for (int i = 0; i < 5; ++i) finite &= fabsf(roi[i]) < INFINITY;
+    return finite;
+}
+
+// The image of a region, or -1 where it is none of the batch, or not finite.
 __device__ __forceinline__ int image_of(const float* roi, int images) {
-    return roi[0] >= 0 && roi[0] < images ? (int)roi[0] : -1;
+    return roi[0] >= 0 && roi[0] < images && is_finite(roi) ? (int)roi[0] : -1;
 }
 
 // A corner of a region on one axis (0: x, 1: y), moved outwards by PAD of the extent.
@@ -64,7 +72,7 @@ extern "C" __global__ void roi_max_pooling(const float* x, const float* rois, fl
     FOR_EACH(count) {
         OUTPUT_PLACE(C)
         int where = -1;
-        float best = 0;
+        float best = none;
         if (image >= 0) {
             const float* plane = x + ((int64_t)image * C + c) * (H * W);
             Span rows = max_bin(roi, 1, h, BH, H), columns = max_bin(roi, 0, w, BW, W);
@@ -114,7 +122,7 @@ extern "C" __global__ void roi_average_pooling(const float* x, const float* rois
             for (int i = rows.low; i < rows.high; ++i)
                 for (int j = columns.low; j < columns.high; ++j) sum += plane[i * W + j];
         }
-        y[id] = area > 0 ? sum / area : 0.0f;
+        y[id] = image >= 0 && area > 0 ? sum / area : none;
     }
 }
 
@@ -165,7 +173,7 @@ extern "C" __global__ void roi_sampling(const float* x, const float* rois, float
     FOR_EACH(count) {
         OUTPUT_PLACE(C)
         Points rows = points_of(roi, 1, BH), columns = points_of(roi, 0, BW);
-        float y_at = place_of(rows, h, H), x_at = place_of(columns, w, W), value = 0;
+        float y_at = place_of(rows, h, H), x_at = place_of(columns, w, W), value = none;
         if (image >= 0 && rows.any && columns.any && y_at == y_at && x_at == x_at) {
             const float* plane = x + ((int64_t)image * C + c) * (H * W);
             int top = (int)y_at, left = (int)x_at;
