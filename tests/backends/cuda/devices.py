@@ -21,28 +21,28 @@ def _device(
     shared: tuple[int, int],
     threads_blocks: tuple[int, int],
     ghz: float,
-    rate: float,
     gib: int,
 ) -> Device:
-    """shared: KiB of a block and of a multiprocessor. rate: GB/s."""
+    """shared: KiB of a block and of a multiprocessor."""
     block, whole = (each * KIB for each in shared)
     threads, blocks = threads_blocks
     return Device(
-        0, name, capability, sms, block, whole, 65536, threads, blocks, ghz * 1e9, rate * 1e9,
-        gib << 30,
+        0, name, capability, sms, block, whole, 65536, threads, blocks, ghz * 1e9, gib << 30
     )  # fmt: skip
 
 
 DEVICES = {
-    "T4": _device("Tesla T4", 75, 40, (64, 64), (1024, 16), 1.59, 320, 16),
-    "A100": _device("NVIDIA A100", 80, 108, (163, 164), (2048, 32), 1.41, 2039, 80),
-    "RTX 3090": _device("NVIDIA RTX 3090", 86, 82, (99, 100), (1536, 16), 1.695, 936, 24),
-    "RTX 4090": _device("NVIDIA RTX 4090", 89, 128, (99, 100), (1536, 24), 2.52, 1008, 24),
-    "H200": _device("NVIDIA H200", 90, 132, (227, 228), (2048, 32), 1.98, 4917, 141),
-    "B200": _device("NVIDIA B200", 100, 148, (227, 228), (2048, 32), 1.965, 8000, 180),
-    "RTX 5090": _device("NVIDIA RTX 5090", 120, 170, (99, 100), (1536, 24), 2.407, 1792, 32),
+    "T4": _device("Tesla T4", 75, 40, (64, 64), (1024, 16), 1.59, 16),
+    "A100": _device("NVIDIA A100", 80, 108, (163, 164), (2048, 32), 1.41, 80),
+    "RTX 3090": _device("NVIDIA RTX 3090", 86, 82, (99, 100), (1536, 16), 1.695, 24),
+    "RTX 4090": _device("NVIDIA RTX 4090", 89, 128, (99, 100), (1536, 24), 2.52, 24),
+    "H200": _device("NVIDIA H200", 90, 132, (227, 228), (2048, 32), 1.98, 141),
+    "B200": _device("NVIDIA B200", 100, 148, (227, 228), (2048, 32), 1.965, 180),
+    "RTX 5090": _device("NVIDIA RTX 5090", 120, 170, (99, 100), (1536, 24), 2.407, 32),
 }
 H200 = DEVICES["H200"]
+BUS_WIDTHS = {75: 426, 80: 2718, 86: 1248, 89: 1344, 90: 6556, 100: 10666, 120: 2389}
+"""Bits of the memory's bus at 3 GHz that give its data sheet's rate, by architecture."""
 
 
 def as_cudnn_says(device: Device) -> str:
@@ -57,7 +57,7 @@ def as_cudnn_says(device: Device) -> str:
         "maxThreadsPerSM": device.threads_per_sm, "pciDeviceId": 0, "isTccDriver": 0,
         "supportCoopLaunch": 1, "totalGlobalMem": device.total_memory,
         "smClockRateKHz": int(device.clock / 1e3), "memClockRateKHz": 3000000,
-        "memoryBusWidth": int(device.memory_rate / 3e9 / 2 * 8), "l2CacheSize": 50 << 20,
+        "memoryBusWidth": BUS_WIDTHS[device.compute_capability], "l2CacheSize": 50 << 20,
         "cudaDeviceId": 0, "deviceVer": device.compute_capability * 10, "driverVer": 13000,
         "deviceName": device.name,
     })  # fmt: skip

@@ -77,8 +77,7 @@ class ComputingCudnn(FakeCudnn):
 
 
 def computed(
-    asked: Convolution, x: np.ndarray, w: np.ndarray, y: np.ndarray,
-    b: np.ndarray | float = 0.0, mask: np.ndarray | None = None,
+    asked: Convolution, x: np.ndarray, w: np.ndarray, y: np.ndarray, b: np.ndarray | float = 0.0
 ) -> np.ndarray:  # fmt: skip
     """What is asked of cuDNN, one tap of the filters after another. Of what is to be written, the
     shape counts alone."""
@@ -106,8 +105,7 @@ def computed(
         result = result.reshape(y.shape) + b
         return result if asked.relu is None else np.where(result < 0, asked.relu * result, result)
     real = [slice(pad, pad + extent) for pad, extent in zip(asked.pad, x.shape[2:], strict=True)]
-    result = result.reshape(padded.shape)[(..., *real)]
-    return result if mask is None else np.where(mask > 0, result, asked.relu * result)
+    return result.reshape(padded.shape)[(..., *real)]
 
 
 class ComputingProducts(FakeProducts):

@@ -30,7 +30,7 @@ PROPERTIES = {
     "name": b"NVIDIA H200", "major": 9, "minor": 0, "multiProcessorCount": 132,
     "sharedMemPerBlockOptin": 227 << 10, "sharedMemPerMultiprocessor": 228 << 10,
     "regsPerMultiprocessor": 65536, "maxThreadsPerMultiProcessor": 2048,
-    "maxBlocksPerMultiProcessor": 32, "memoryBusWidth": 6144, "totalGlobalMem": 141 << 30,
+    "maxBlocksPerMultiProcessor": 32, "totalGlobalMem": 141 << 30,
 }  # fmt: skip
 """What CUDA says of a GPU: those of its fields that are read."""
 

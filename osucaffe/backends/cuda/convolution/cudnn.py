@@ -1,26 +1,17 @@
-"""Owns cuDNN's candidates for a convolution: its plans, on whole tensors or on packed groups."""
+"""cuDNN's candidates for a convolution: its plans."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from ...tensor import Run, Tensor, sequence
+from ...tensor import Run, Tensor
 from ..call import Candidate, Context, Provider
 from ..gpu import Gpu
 from ..libraries.cudnn import CudnnError, Plan
-from ..passes.convert import copy_columns
 from .cudnn_graph import UIDS, Convolution
-from .operands import bias_step, bind, temporary
 
 WORKSPACE_ALIGNMENT = 256
-MOST_GROUPS = 8
-"""Up to so many groups, each may get a convolution of its own."""
-MOST_COPYING = 0.5
-"""Of the time of the fastest other candidate, what copies may take: if more, cuDNN is not asked for
-packed groups."""
-LAUNCH = 0.002
-"""Milliseconds that a kernel takes at least."""
 
 
 class Cudnn(Provider):
@@ -71,34 +62,20 @@ class Cudnn(Provider):
 
 def plan_step(ctx: Context, plan: Plan, tensors: dict[str, Tensor]) -> Run:
     """A step that runs the plan."""
-    [step] = plan_steps(ctx, plan, tensors, [{}])
-    return step
-
-
-def plan_steps(
-    ctx: Context, plan: Plan, tensors: dict[str, Tensor], places: Sequence[dict[str, int]]
-) -> list[Run]:
-    """A step for each of the places (offsets in bytes from the tensors); they share scratch memory,
-    so one runs after another."""
     scratch = aligned_workspace(ctx, plan.workspace)
     handle = ctx.backend.cudnn.handle
+    given: list[int] = []
+    pack: Any = None
 
-    def run(place: dict[str, int]) -> Run:
-        uids = [UIDS[name] for name in tensors]
-        operands = [(tensor, place.get(name, 0)) for name, tensor in tensors.items()]
-        given: list[int] = []
-        pack: Any = None
+    def step() -> None:
+        nonlocal given, pack
+        now = [scratch(), *(tensor.address for tensor in tensors.values())]
+        if now != given:  # once: tensors stay where they were placed
+            addresses = {UIDS[name]: tensor.address for name, tensor in tensors.items()}
+            given, pack = now, plan.bind(addresses, now[0])
+        plan.execute(handle, pack)
 
-        def step() -> None:
-            nonlocal given, pack
-            now = [scratch(), *[tensor.address + offset for tensor, offset in operands]]
-            if now != given:  # once: tensors stay where they were placed
-                given, pack = now, plan.bind(dict(zip(uids, now[1:], strict=True)), now[0])
-            plan.execute(handle, pack)
-
-        return step
-
-    return [run(place) for place in places]
+    return step
 
 
 def aligned_workspace(ctx: Context, nbytes: int) -> Callable[[], int]:
@@ -107,58 +84,3 @@ def aligned_workspace(ctx: Context, nbytes: int) -> Callable[[], int]:
         return lambda: 0
     scratch = ctx.temporary((nbytes + WORKSPACE_ALIGNMENT,), "uint8")
     return lambda: -(-scratch.address // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
-
-
-class PackedGroups(Cudnn):
-    """cuDNN on packed groups: a group's channels are copied, so that they lie alone.
-
-    It has faster kernels for whole tensors than for groups. Copies take the time to read and write
-    them; the bias, the ReLU and the mask come with the one that unpacks. part: the convolution of
-    one group, alone.
-    """
-
-    def __init__(self, ctx: Context, part: Convolution, group: int) -> None:
-        x, y = part.x.nbytes * group, part.y.nbytes * group
-        masked = getattr(ctx.call, "relu_output", None) is not None
-        copied = 2 * (x + y) + x * masked
-        copying = copied / ctx.backend.properties.copies_a_millisecond + 2 * group * LAUNCH
-        self._group = group
-        super().__init__(ctx.backend, "cudnn on packed groups", part, self._step)
-        self.unless = copying / MOST_COPYING
-
-    def _step(self, plan: Plan, ctx: Context) -> Run:
-        part, operation = self._convolution, self._convolution.operation
-        # What follows outputs and gradients of images comes with the copies.
-        bound, behind = bind(ctx, fused=operation != "filter")
-        tensors = {name: bound[name] for name in "xwy"}
-        packs = {"x": temporary(ctx, part.x.shape), "y": temporary(ctx, part.y.shape)}
-        *read, _ = part.operands
-        places = [{"w": i * part.w.nbytes} for i in range(self._group)]
-        steps = []
-        for i, run in enumerate(plan_steps(ctx, plan, {**tensors, **packs}, places)):
-            # One group after another: the copies are smaller, and in the cache when they are read.
-            steps += [_pack(tensors[name], packs[name], i) for name in packs if name in read]
-            steps.append(run)
-            if operation == "forward":
-                y, pack = tensors["y"], packs["y"]
-                first = i * pack.shape[1]
-                steps.append(bias_step(y, ctx.call.b, ctx.call.relu, y.shape[1], pack, first))
-            elif operation == "data":
-                steps.append(_unpack(packs["x"], tensors["x"], i, bound.get("mask")))
-        return sequence([*steps, *behind])
-
-
-def _pack(blob: Tensor, pack: Tensor, number: int) -> Run:
-    """A step that copies the channels of the group of this number."""
-    channels, width = blob.shape[1], pack.shape[1]
-    pitch, offset = (channels, width), (number * width, 0)
-    return copy_columns(blob, pack, blob.size // channels, width, pitch=pitch, offset=offset)
-
-
-def _unpack(pack: Tensor, blob: Tensor, number: int, relu_output: Tensor | None) -> Run:
-    """A step that copies them back, as zeros where `relu_output` is not positive."""
-    channels, width = blob.shape[1], pack.shape[1]
-    return copy_columns(
-        pack, blob, blob.size // channels, width, relu_output=relu_output,
-        pitch=(width, channels), offset=(0, number * width),
-    )  # fmt: skip

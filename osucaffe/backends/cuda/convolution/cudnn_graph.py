@@ -21,7 +21,7 @@ from ..libraries.cudnn_enums import (
 )
 from .problem import Problem
 
-UIDS = {"x": 1, "w": 2, "y": 3, "b": 4, "mask": 5}
+UIDS = {"x": 1, "w": 2, "y": 3, "b": 4}
 """cuDNN's unique ids of the operands."""
 FIRST_VIRTUAL = 10
 """That of the first tensor inside a graph, which needs no memory."""
@@ -66,9 +66,8 @@ class Convolution:
 
     operation: "forward" (y from x, w and, where there is one, b), "data" (x's gradient from y's
     and w) or "filter" (w's gradient from x and y's).
-    precision: one of backend.PRECISIONS. bias: b's type. relu: the slope of a fused ReLU, or of
-    one whose backward pass is fused into "data" (its output is the operand "mask", which lies as
-    x does).
+    precision: one of backend.PRECISIONS. bias: b's type. relu: the slope of a fused ReLU; both of
+    "forward" alone.
     """
 
     operation: str
@@ -110,19 +109,15 @@ class Convolution:
         if self.bias:
             ones = [1] * (len(self.y.shape) - 2)
             result["b"] = Operand((1, self.y.shape[1], *ones), self.bias)
-        if self.operation == "data" and self.relu is not None:
-            result["mask"] = self.x
         return {**result, written[0]: written[1]}
 
     def graph(self, handle: Handle) -> Descriptor:
         """Its operations, as cuDNN wants them. CudnnError where it does not know such a graph."""
-        operands, relu = self.operands, self.relu is not None
+        operands = self.operands
         tensors = {name: _tensor(UIDS[name], operand) for name, operand in operands.items()}
         *_, written = operands
-        if self.operation == "forward":
-            behind = [PointwiseMode.ADD] * bool(self.bias) + [PointwiseMode.RELU_FWD] * relu
-        else:
-            behind = [PointwiseMode.RELU_BWD] * relu
+        behind = [PointwiseMode.ADD] * bool(self.bias)
+        behind += [PointwiseMode.RELU_FWD] * (self.relu is not None)
         # What one operation hands to the next never is in memory.
         between = operands[written]._replace(dtype="float32")
         results = [
@@ -158,7 +153,7 @@ class Convolution:
     def _pointwise(
         self, mode: PointwiseMode, x: Descriptor, y: Descriptor, tensors: dict[str, Descriptor]
     ) -> Descriptor:
-        """An operation on x, what was computed last: with the bias, or what masks it."""
+        """An operation on x, what was computed last: with the bias."""
         a = Attribute
         kind: dict[Attribute, Any] = {
             a.POINTWISE_MODE: mode,
@@ -166,14 +161,11 @@ class Convolution:
         }
         if mode is not PointwiseMode.ADD and self.relu:
             kind[a.POINTWISE_RELU_LOWER_CLIP_SLOPE] = Double(self.relu)
-        operands = {a.OPERATION_POINTWISE_PW_DESCRIPTOR: build(DescriptorType.POINTWISE, kind)}
-        if mode is PointwiseMode.RELU_BWD:
-            operands[a.OPERATION_POINTWISE_DYDESC] = x
-            operands[a.OPERATION_POINTWISE_XDESC] = tensors["mask"]
-            operands[a.OPERATION_POINTWISE_DXDESC] = y
-        else:
-            operands[a.OPERATION_POINTWISE_XDESC] = x
-            operands[a.OPERATION_POINTWISE_YDESC] = y
+        operands = {
+            a.OPERATION_POINTWISE_PW_DESCRIPTOR: build(DescriptorType.POINTWISE, kind),
+            a.OPERATION_POINTWISE_XDESC: x,
+            a.OPERATION_POINTWISE_YDESC: y,
+        }
         if mode is PointwiseMode.ADD:
             operands[a.OPERATION_POINTWISE_BDESC] = tensors["b"]
         return build(DescriptorType.OPERATION_POINTWISE, operands)

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
-
-import numpy as np
 
 from ...primitives import products as ops
 from ...tensor import Run, Shape, Tensor
 from ..call import Context
-from ..layout import C_TYPES, ITEM_BYTES, Layout, dtype_of, is_nhwc, with_layout
+from ..layout import Layout, dtype_of, is_nhwc, with_layout
 from ..passes.convert import convert
-from ..passes.elementwise import finish_gradient
+from ..passes.elementwise import bias_step, finish_gradient
 from ..passes.rows import sum_rows
-from ..runtime.compile import kernel
-from ..runtime.launch import blocks_for, launch
 
 
 def choose_weight_layout(tensor: Tensor) -> None:
@@ -126,7 +121,7 @@ def bind(ctx: Context, *, fused: bool = False) -> tuple[dict[str, Tensor], list[
     `cudnn_graph.Convolution`), channels last and in the precision's type; and the steps that follow
     what computes from them.
 
-    fused: the bias and the ReLU, or the mask, are computed with it.
+    fused: the bias and the ReLU are computed with it.
     """
     if operation(ctx) == "filter":
         dw, accumulate = ctx.call.dw, "dw" in ctx.call.accumulates
@@ -141,26 +136,4 @@ def bind(ctx: Context, *, fused: bool = False) -> tuple[dict[str, Tensor], list[
     tensors = {"x": x, "w": given.w, "y": y}
     if not fused:
         return tensors, given.epilogue()
-    more = {"b": given.b, "mask": given.relu_output}
-    return tensors | {name: each for name, each in more.items() if each is not None}, []
-
-
-def bias_step(
-    y: Tensor,
-    b: Tensor | None,
-    relu: float | None,
-    channels: int,
-    part: Tensor | None = None,
-    first: int = 0,
-) -> Run:
-    """A step that adds the bias and applies the ReLU; channels vary fastest in y.
-
-    part: what they go to: those channels of y from `first` on, packed; None: all of them, in place.
-    """
-    x, width = (y, channels) if part is None else (part, part.shape[1])
-    vector = math.gcd(channels, width, first, 16 // ITEM_BYTES[dtype_of(y)])
-    function = kernel("convolution", "add_bias", T=C_TYPES[dtype_of(y)], VEC=vector)
-    count = x.size // vector
-    places = [np.int32(each // vector) for each in (width, channels, first)]
-    slope = np.float32(1.0 if relu is None else relu)
-    return launch(function, blocks_for(count), [x, y, b, np.int64(count), *places, slope])
+    return tensors if given.b is None else tensors | {"b": given.b}, []

@@ -108,9 +108,3 @@ class Problem:
         filters = (self.x[1], self.outputs, *self.kernel)
         window = stride, around, dilation
         return replace(self, x=self.y, w=filters, y=self.x, window=window, flipped=True)
-
-    @property
-    def of_one_group(self) -> Self:
-        """The convolution of one of the groups, whose channels lie alone."""
-        x, y = (self.x[0], self.channels, *self.x[2:]), (self.y[0], self.outputs, *self.y[2:])
-        return replace(self, x=x, w=(self.outputs, *self.w[1:]), y=y, group=1)

@@ -12,8 +12,8 @@ from ..call import Context, Kernels, Provider, only_unless, spares
 from ..libraries.cublaslt import Product
 from ..libraries.cudnn import Plan
 from . import space_to_depth
-from .cudnn import MOST_GROUPS, Cudnn, PackedGroups, plan_step
-from .cudnn_graph import ALIGNMENT, Convolution
+from .cudnn import Cudnn, plan_step
+from .cudnn_graph import Convolution
 from .cudnn_search import HEAVY
 from .few_channels import few_channels
 from .gemm import Bound, Gemm
@@ -27,9 +27,6 @@ from .wgrad_tf32 import wgrad_tf32
 LIGHT = 4e9
 """Multiplications below which a matrix product is taken as it comes: a faster plan of cuDNN would
 be a few us faster, and takes longer to build."""
-WORTH_FUSING = 20 << 20
-"""Bytes of an image's gradient from which on a search for plans that mask it is worth its time,
-where no kernel of our own does."""
 TF32_A_CYCLE, GOOD_SHARE = 2048, 0.225
 """Additions and multiplications of a multiprocessor's tensor cores in a cycle; a share of them."""
 
@@ -73,14 +70,10 @@ def _own_alone_if_odd(
 
 def _by_space_to_depth(ctx: Context, problem: Problem) -> list[Provider]:
     """Where images have few channels."""
-    forms = space_to_depth.forms(ctx.backend.dtype, problem)
+    form = space_to_depth.SpaceToDepth(problem, ctx.backend.dtype)
     kernels = implicit_gemm if operation(ctx) == "forward" else _wgrad
-    own = [forms[0].around(each) for each in kernels(ctx, forms[0].folded)]
-    plans = [
-        form.around(plans)
-        for form in forms
-        for plans in _by_cudnn(ctx, _convolution(ctx, form.folded))
-    ]
+    own = [form.around(each) for each in kernels(ctx, form.folded)]
+    plans = [form.around(each) for each in _by_cudnn(ctx, _convolution(ctx, form.folded))]
     others = _unless_good_enough(ctx, problem, own, plans)
     return [*others, *spares(_cudnn(ctx, problem))]
 
@@ -91,7 +84,7 @@ def _by_libraries(ctx: Context, problem: Problem) -> list[Provider]:
     large = implicit_gemm(ctx, problem)
     if problem.group > 1:
         return _unless_good_enough(ctx, problem, large, _cudnn(ctx, problem))
-    return [*_cudnn(ctx, problem, own=bool(large)), *large]
+    return [*_cudnn(ctx, problem), *large]
 
 
 def _wgrad(ctx: Context, problem: Problem) -> list[Kernels]:
@@ -128,24 +121,19 @@ def _plans(ctx: Context, name: str, convolution: Convolution, *, fused: bool = F
     return Cudnn(ctx.backend, name, convolution, make)
 
 
-def _cudnn(ctx: Context, problem: Problem, *, own: bool = False) -> list[Provider]:
-    """cuDNN in its variants, and cuBLASLt where it is a product. own: a kernel of ours does it,
-    too."""
-    providers: list[Provider] = [*_by_cudnn(ctx, _convolution(ctx, problem), own=own)]
+def _cudnn(ctx: Context, problem: Problem) -> list[Provider]:
+    """cuDNN in its variants, and cuBLASLt where it is a product."""
+    providers: list[Provider] = [*_by_cudnn(ctx, _convolution(ctx, problem))]
     if problem.is_product:
         light = operation(ctx) == "forward" or problem.work < LIGHT
         return [_gemm(ctx, problem), *(spares(providers) if light else providers)]
-    if 1 < problem.group <= MOST_GROUPS:
-        part = _convolution(ctx, problem.of_one_group)
-        if part.w.nbytes % ALIGNMENT == 0:  # each group's filters begin where cuDNN wants operands
-            providers.append(PackedGroups(ctx, part, problem.group))
     return providers
 
 
-def _by_cudnn(ctx: Context, plain: Convolution, *, own: bool = False) -> list[Cudnn]:
+def _by_cudnn(ctx: Context, plain: Convolution) -> list[Cudnn]:
     """cuDNN's plans for a convolution, and those for it with what is fused into it: first."""
     alone = _plans(ctx, "cudnn alone", plain)
-    fused = _fused(ctx, plain, own=own)
+    fused = _fused(ctx, plain)
     if not fused:
         return [alone]
     # All that fuses in 16 bits has to be compiled; where that takes longest, it is the fastest.
@@ -154,17 +142,14 @@ def _by_cudnn(ctx: Context, plain: Convolution, *, own: bool = False) -> list[Cu
     return [_plans(ctx, "cudnn fused", fused, fused=True), alone]
 
 
-def _fused(ctx: Context, plain: Convolution, *, own: bool) -> Convolution | None:
-    """The convolution with what is fused into it, if there is anything and it may pay."""
-    if plain.operation == "forward":
-        relu, biased = ctx.call.relu, ctx.call.b is not None
-        if relu or (relu is None and not biased):  # nothing fuses a slope
-            return None
-        return replace(plain, bias="float32" if biased else None, relu=relu)
-    if plain.operation == "data" and not own and plain.x.nbytes >= WORTH_FUSING:
-        masks = ctx.call.relu_output is not None and ctx.call.addend is None
-        return replace(plain, relu=0.0) if masks else None
-    return None
+def _fused(ctx: Context, plain: Convolution) -> Convolution | None:
+    """The convolution of outputs with the bias and the ReLU, if there are any."""
+    if plain.operation != "forward":
+        return None
+    relu, biased = ctx.call.relu, ctx.call.b is not None
+    if relu or (relu is None and not biased):  # nothing fuses a slope
+        return None
+    return replace(plain, bias="float32" if biased else None, relu=relu)
 
 
 def _gemm(ctx: Context, problem: Problem) -> Provider:

@@ -51,32 +51,6 @@ def transpose(
     return launch(function, grid, [source, target, rows, columns, accumulate], block=(32, 8))
 
 
-def copy_columns(
-    source: Tensor,
-    target: Tensor,
-    rows: int,
-    width: int,
-    *,
-    pitch: tuple[int, int],
-    offset: tuple[int, int],
-    relu_output: Tensor | None = None,
-) -> Run:
-    """A step that copies `width` elements of each row; pitch, offset: those of source, target.
-
-    relu_output: lies as the target; where it is not positive, zeros are written.
-    """
-    types = {dtype_of(tensor) for tensor in (source, target, relu_output) if tensor is not None}
-    widest = 16 // max(ITEM_BYTES[dtype] for dtype in types)
-    vector = math.gcd(widest, width, *pitch, *offset)
-    function = kernel(
-        "movement", "copy_columns", S=source, T=target, P=relu_output or target, VEC=vector
-    )
-    arguments = [
-        source, target, relu_output, rows, width // vector, pitch[0], offset[0], pitch[1], offset[1]
-    ]  # fmt: skip
-    return launch(function, blocks_for(rows * width // vector), arguments)
-
-
 def copy_parts(
     whole: Tensor,
     parts: Sequence[Tensor],
@@ -91,7 +65,7 @@ def copy_parts(
     from `begin` on; cut: the other way round.
 
     columns: of each part those that are meant, the first and how many, if not all. relu_outputs:
-    for each of the parts that are cut off what `copy_columns` has, or None.
+    for each of the parts that are cut off what lies as it does, and zeros it where not positive.
     """
     masks = [*relu_outputs] or [None] * len(parts)
     types = {dtype_of(each) for each in (whole, *parts, *masks) if each is not None}

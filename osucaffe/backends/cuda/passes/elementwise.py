@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ...formula import to_c
 from ...tensor import Run, Tensor
@@ -92,11 +93,17 @@ extern "C" __global__ void {name}({declared}, int64_t count{others}) {{
 """
 
 
-def element_step(operands: Sequence[Operand], body: str) -> Run:
-    """A step that runs `body` for each element of the operands."""
-    count = operands[0].tensor.size
-    function = kernel_from(element_kernel("elementwise", operands, body), "elementwise")
-    return launch(function, blocks_for(count, 8), [*(each.tensor for each in operands), count])
+def element_step(
+    operands: Sequence[Operand], body: str, others: Mapping[str, tuple[str, Any]] | None = None
+) -> Run:
+    """A step that runs `body` for each element of the operands. others: types and values of other
+    variables that it reads, by their names."""
+    count, others = operands[0].tensor.size, others or {}
+    types = {name: kind for name, (kind, _) in others.items()}
+    function = kernel_from(element_kernel("elementwise", operands, body, types), "elementwise")
+    values = [value for _, value in others.values()]
+    arguments = [*(each.tensor for each in operands), count, *values]
+    return launch(function, blocks_for(count, 8), arguments)
 
 
 def formula_step(
@@ -125,6 +132,16 @@ def finish_gradient(dx: Tensor, addend: Tensor | None, relu_output: Tensor | Non
     body = "dx += more;" * (addend is not None)
     body += "if (!(positive > 0)) dx = 0;" * (relu_output is not None)
     return element_step([*operands, Operand("dx", dx, stored=True)], body)
+
+
+def bias_step(y: Tensor, b: Tensor | None, slope: float | None, columns: int) -> Run:
+    """A step that adds the bias to y, whose `columns` vary fastest, and applies a ReLU of this
+    slope (None, 1: none)."""
+    index = "(uint32_t)at" if y.size < 2**32 else "at"  # to divide 64 bits takes much longer
+    body = f"y += b[{index} % {columns}];" * (b is not None)
+    body += f"y = relu(y, {1.0 if slope is None else slope!r}f);"
+    others = {} if b is None else {"b": ("const float*", b)}
+    return element_step([Operand("y", y, stored=True)], body, others)
 
 
 def row_major_place(tensor: Tensor) -> str:

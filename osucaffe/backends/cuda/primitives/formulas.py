@@ -6,10 +6,8 @@ from ... import primitives as ops
 from ...random import keep_threshold
 from ...tensor import Run, Tensor
 from ..layout import Opaque, is_channels_last
-from ..passes.elementwise import Operand, element_kernel, formula_step, row_major_place
+from ..passes.elementwise import Operand, element_step, formula_step, row_major_place
 from ..registry import Context, primitive
-from ..runtime.compile import kernel_from
-from ..runtime.launch import blocks_for, launch
 
 
 @primitive("flat")
@@ -72,8 +70,5 @@ def _dropout(
         operands.append(Operand("p", ctx.in_layout(relu_output, nhwc=nhwc)))
         drawn = f"p > 0 && {drawn}"
     body = f"y = {drawn} ? x * {1 / (1 - a.ratio)!r}f : 0.0f;"
-    parameters = {"step": "const uint64_t*", "key": "uint64_t"}
-    function = kernel_from(element_kernel("dropout", operands, body, parameters), "dropout")
-    tensors = [each.tensor for each in operands]
-    arguments = [*tensors, y.size, backend.counter(), backend.key(a.key)]
-    return launch(function, blocks_for(y.size, 8), arguments)
+    drawing = {"step": ("const uint64_t*", backend.counter())}
+    return element_step(operands, body, drawing | {"key": ("uint64_t", backend.key(a.key))})

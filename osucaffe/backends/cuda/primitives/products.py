@@ -16,7 +16,6 @@ from ..convolution import providers
 from ..convolution.gemm import Bound, Gemm
 from ..convolution.operands import (
     bias_gradient,
-    bias_step,
     choose_row_major,
     choose_weight_layout,
 )
@@ -24,7 +23,7 @@ from ..convolution.problem import Problem
 from ..convolution.small_mma import TileConfig, small_product
 from ..layout import ITEM_BYTES, Layout, choose_row_layout, dtype_of, is_row_major
 from ..libraries.cublaslt import Product
-from ..passes.elementwise import finish_gradient
+from ..passes.elementwise import bias_step, finish_gradient
 from ..passes.rows import sum_rows
 from ..registry import Context, primitive
 from ..runtime.compile import kernel

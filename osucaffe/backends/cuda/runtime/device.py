@@ -20,7 +20,6 @@ class Device:
 
     compute_capability: as CUDA's architectures are named, 90 for 9.0. shared_memory: of a block
     that asks for it; shared_memory_per_sm: of all blocks on a multiprocessor. clock: Hz.
-    memory_rate: bytes a second, by the memory's clock and width (0: unknown).
     """
 
     number: int
@@ -33,7 +32,6 @@ class Device:
     threads_per_sm: int
     blocks_per_sm: int
     clock: float
-    memory_rate: float
     total_memory: int
 
     @property
@@ -64,11 +62,6 @@ class Device:
         return 4 * self.sm_count
 
     @property
-    def copies_a_millisecond(self) -> float:
-        """Bytes that an element-wise pass reads and writes, about: 5/8 of the memory's rate."""
-        return (self.memory_rate or 1e12) * 5 / 8 / 1e3
-
-    @property
     def cycles_a_millisecond(self) -> float:
         """Of a busy multiprocessor: three quarters of the highest clock."""
         return self.clock * 0.75 / 1e3
@@ -94,15 +87,12 @@ class Device:
             )
 
 
-_CLOCK_RATE, _MEMORY_CLOCK_RATE = 13, 36
-"""cudaDevAttrClockRate, cudaDevAttrMemoryClockRate: in kHz."""
+_CLOCK_RATE = 13
+"""cudaDevAttrClockRate: in kHz."""
 
 
 def describe(runtime: Any, number: int) -> Device:
     """The GPU of this number, by CuPy's module `cupy.cuda.runtime`."""
-    clock, memory_clock = (
-        runtime.deviceGetAttribute(each, number) for each in (_CLOCK_RATE, _MEMORY_CLOCK_RATE)
-    )
     properties = runtime.getDeviceProperties(number)  # cudaDeviceProp
     name = properties["name"]
     return Device(
@@ -115,8 +105,7 @@ def describe(runtime: Any, number: int) -> Device:
         registers_per_sm=properties["regsPerMultiprocessor"],
         threads_per_sm=properties["maxThreadsPerMultiProcessor"],
         blocks_per_sm=properties["maxBlocksPerMultiProcessor"],
-        clock=clock * 1e3,
-        memory_rate=memory_clock * 2e3 * properties["memoryBusWidth"] / 8,
+        clock=runtime.deviceGetAttribute(_CLOCK_RATE, number) * 1e3,
         total_memory=properties["totalGlobalMem"],
     )
 

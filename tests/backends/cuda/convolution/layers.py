@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
@@ -11,9 +10,7 @@ import numpy as np
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.convolution import (
-    cudnn,
     implicit_gemm,
-    providers,
     space_to_depth,
     wgrad_16bit,
     wgrad_tf32,
@@ -81,14 +78,12 @@ LAYERS = {
     "96 outputs": square((3, 1, 200, 210), (96, 1, 3, 3), 1, 0),
 }
 """Of real nets: libraries compute them, too."""
-PACKED = {
+GROUPS = {
     "2 groups": Layer((3, 32, 13, 11), (48, 16, 3, 3), (1, 1), (1, 1), 2),
     "3 groups": Layer((5, 24, 7, 9), (36, 8, 5, 5), (1, 1), (2, 2), 3),
     "4 groups": Layer((1, 48, 11, 5), (32, 12, 5, 3), (2, 1), (2, 1), 4),
+    "narrow groups": Layer((3, 6, 5, 7), (4, 3, 4, 2), (1, 1), (2, 1), 2, (1, 2)),
 }
-"""Slices may begin at multiples of 16 bytes here."""
-NARROW = {"narrow groups": Layer((3, 6, 5, 7), (4, 3, 4, 2), (1, 1), (2, 1), 2, (1, 2))}
-"""And not here."""
 HOPPER = {
     "AlexNet conv2, more": square((4, 96, 27, 27), (256, 48, 5, 5), 1, 2, 2),
     "AlexNet conv3": square((5, 256, 13, 13), (384, 256, 3, 3), 1, 1),
@@ -108,6 +103,7 @@ ODD_OUTPUTS = {
     "5x5": Layer((4, 36, 9, 8), (60, 12, 5, 5), pad=(2, 1), group=3),
     "1x3": Layer((2, 16, 9, 10), (8, 16, 1, 3), pad=(0, 2)),
     "many outputs": Layer((1, 16, 12, 9), (212, 16, 3, 3), pad=(0, 1)),
+    "1x1 in groups": Layer((3, 32, 6, 7), (32, 16, 1, 1), group=2),
 }
 EIGHTS = {
     "3x3 in eights": Layer((5, 24, 7, 5), (24, 24, 3, 3), pad=(1, 1)),
@@ -115,6 +111,7 @@ EIGHTS = {
     "groups in eights": Layer((3, 64, 6, 6), (64, 32, 3, 3), pad=(1, 1), group=2),
     "1x3 in eights": Layer((2, 32, 9, 10), (8, 32, 1, 3), pad=(0, 2)),
     "many outputs in eights": Layer((1, 16, 12, 9), (208, 16, 3, 3), pad=(0, 1)),
+    "1x1 in groups, eights": Layer((3, 64, 6, 7), (64, 32, 1, 1), group=2),
 }
 """The same with channels that 16 bits can be loaded of."""
 ODD_EIGHTS = {"groups of 40 outputs": Layer((3, 64, 6, 6), (80, 32, 3, 3), pad=(1, 1), group=2)}
@@ -129,12 +126,10 @@ ODD_GRADIENTS = {
 IMAGE = {"image": Layer((2, 3, 23, 27), (8, 3, 7, 7), (2, 2), (2, 1))}
 """Its blocks of pixels become channels."""
 OF_ANY_SIZE: list[tuple[Any, str, Any]] = [
-    (providers, "WORTH_FUSING", 0),
     (implicit_gemm, "LEAST_WORK", 0),
     (wgrad_tf32, "LEAST_WORK", 0),
     (wgrad_16bit, "LEAST_WORK", 0),
     (space_to_depth, "LEAST_WORK", 0),
-    (cudnn, "MOST_COPYING", math.inf),
 ]
 """Modules, and the values of their constants with which all candidates are worth trying, however
 small a layer is."""

@@ -22,21 +22,20 @@ from osucaffe.backends.cuda.convolution import (
 from ..simulated import force, simulate, with_libraries
 from .layers import (
     EIGHTS,
+    GROUPS,
     HOPPER,
     IMAGE,
     LAYERS,
-    NARROW,
     ODD_EIGHTS,
     ODD_GRADIENTS,
     ODD_OUTPUTS,
     OF_ANY_SIZE,
-    PACKED,
     TOLERANCES,
     close,
     run,
 )
 
-ALL = LAYERS | PACKED | HOPPER | ODD_OUTPUTS | EIGHTS | ODD_EIGHTS | ODD_GRADIENTS | IMAGE
+ALL = LAYERS | GROUPS | HOPPER | ODD_OUTPUTS | EIGHTS | ODD_EIGHTS | ODD_GRADIENTS | IMAGE
 LIBRARIES = ("cudnn alone", "cudnn fused", "cublaslt")
 
 
@@ -85,8 +84,8 @@ def cases() -> Iterator[Any]:
     """Layer, precision, the ReLU's slope, whether libraries alone are left out."""
     for name, precision in itertools.product(LAYERS, TOLERANCES):
         yield name, precision, 0.0, False
-    for name, precision in itertools.product(PACKED, TOLERANCES):
-        yield name, precision, 0.1, True
+    for name, precision in itertools.product(GROUPS, TOLERANCES):
+        yield name, precision, 0.1, False
     for name in HOPPER | ODD_OUTPUTS | ODD_GRADIENTS | IMAGE:
         yield name, "tf32", 0.1, True
     for name in HOPPER | EIGHTS | ODD_EIGHTS:
@@ -131,8 +130,6 @@ COMPILED: list[tuple[str, int, tuple[str, ...], list[str], tuple[str, ...]]] = [
     ("wgrad_16bit", wgrad_16bit.TRIED, ("filter",),
      ["AlexNet conv1", "AlexNet conv2", "GoogLeNet 4e 3x3", "GoogLeNet 3b 5x5"], ("bf16",)),
     ("wgrad_16bit", wgrad_16bit.TRIED, ("filter",), ["GoogLeNet 4b 5x5"], ("fp16",)),
-    ("cudnn on packed groups", 1, ("forward", "data", "filter"), [*PACKED, *NARROW],
-     tuple(TOLERANCES)),
 ]  # fmt: skip
 """Provider, how many candidates it has, operations, layers, precisions."""
 
@@ -159,4 +156,4 @@ def test_all_configs_compile(
         with monkeypatch.context() as patch:
             force(patch, provider, number)
             backend = with_libraries(Cuda(precision=precision))
-            run(backend, (ALL | NARROW)[name], operations, relu=0.1)
+            run(backend, ALL[name], operations, relu=0.1)

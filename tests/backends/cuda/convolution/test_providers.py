@@ -61,29 +61,41 @@ def test_kernels_that_mask_compile(backend: Cuda) -> None:
 
 
 @pytest.mark.parametrize(
-    ("heavy", "light", "kernel", "searched"),
-    [(0, 0, 3, [True]), (1e10, 0, 3, [True, False]), (1e10, 1e10, 1, []), (1e10, 0, 1, [False])],
+    ("operation", "constants", "kernel", "searched"),
+    [
+        ("forward", {"HEAVY": 0}, 3, [True]),
+        ("forward", {"HEAVY": 1e10}, 3, [True, False]),
+        ("forward", {}, 1, []),
+        ("data", {"HEAVY": 0}, 3, [False]),
+        ("data", {"LIGHT": 0}, 1, [False]),
+        ("data", {"LIGHT": 1e10}, 1, []),
+    ],
 )
 def test_what_is_searched_for(
-    heavy: float,
-    light: float,
+    operation: str,
+    constants: dict[str, float],
     kernel: int,
     searched: list[bool],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Plans with the ReLU's backward pass first, then others; none where a product will do."""
-    monkeypatch.setattr(providers, "HEAVY", heavy)
-    monkeypatch.setattr(providers, "LIGHT", light)
-    monkeypatch.setattr(providers, "WORTH_FUSING", 0 if kernel == 3 else 1 << 30)
+    """Plans with the ReLU first, then others, which do its backward pass in one of its own; none
+    where a product will do."""
+    for name, value in constants.items():
+        monkeypatch.setattr(providers, name, value)
     simulate(monkeypatch)
     cudnn = FakeCudnn()
     backend = with_libraries(Cuda(precision="bf16"), cudnn)
     runner = Runner(backend)
     filters = np.zeros((16, 16, kernel, kernel))
-    tensors = {"dy": np.zeros((2, 16, 8, 8)), "w": filters, "dx": Output((2, 16, 8, 8))}
+    images, maps = np.zeros((2, 16, 8, 8)), Output((2, 16, 8, 8))
     window = {"stride": [1, 1], "pad": [kernel // 2] * 2, "dilation": [1, 1], "group": 1}
-    runner.record("convolution_backward_data", tensors, window)
-    runner.calls[-1].relu_output = runner.tensor(Output((2, 16, 8, 8)))
+    if operation == "forward":
+        tensors = {"x": images, "w": filters, "b": None, "y": maps}
+        runner.record("convolution", tensors, window | {"relu": 0.0})
+    else:
+        tensors = {"dy": images, "w": filters, "dx": maps}
+        runner.record("convolution_backward_data", tensors, window)
+        runner.calls[-1].relu_output = runner.tensor(Output((2, 16, 8, 8)))
     runner.prepare()
     asked = [*dict.fromkeys(each.relu is not None for each in cudnn.asked)]
     assert asked == searched
@@ -128,6 +140,5 @@ def test_nothing_that_computes_it_is_one_message(monkeypatch: pytest.MonkeyPatch
 def test_space_to_depth_compiles(
     flexible: bool, backend: Cuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for number in range(2):
-        force(monkeypatch, "cudnn alone by space to depth", number)
-        run_layer(backend, IMAGE["image"], ("forward", "filter"), flexible=flexible)
+    force(monkeypatch, "cudnn alone by space to depth", 0)
+    run_layer(backend, IMAGE["image"], ("forward", "filter"), flexible=flexible)

@@ -42,26 +42,3 @@ extern "C" __global__ void few_channels(const S* x, T* y, int64_t count, int pix
     }
 }
 #endif
-
-#ifdef VEC
-// Parts of rows of other lengths: y[row][to_offset + i] = x[row][from_offset + i] for
-// i < width * VEC; zero where `relu_output` (null, or laid out as y) is not positive.
-extern "C" __global__ void copy_columns(const S* x, T* y, const P* relu_output, int64_t rows, int width,
-                                        int64_t from_pitch, int64_t from_offset, int64_t to_pitch,
-                                        int64_t to_offset) {
-    PDL_BEGIN;
-    FOR_EACH(rows * width) {
-        int64_t row = id / width, i = id % width * VEC;
-        float values[VEC];
-        load<S, VEC>(x + row * from_pitch + from_offset + i, values);
-        int64_t to = row * to_pitch + to_offset + i;
-        if (relu_output) {
-            float mask[VEC];
-            load<P, VEC>(relu_output + to, mask);
-#pragma unroll
-            for (int j = 0; j < VEC; ++j) values[j] = behind_relu(values[j], mask[j]);
-        }
-        store<T, VEC>(y + to, values);
-    }
-}
-#endif
