@@ -26,10 +26,12 @@ class Bound(NamedTuple):
 class Gemm(Provider):
     """cuBLASLt's algorithms for a product. bind: gives the operands of a call."""
 
-    name, of_library = "cublaslt", True
+    of_library = True
 
-    def __init__(self, gpu: Gpu, product: Product, bind: Callable[[Context], Bound]) -> None:
-        self._products = gpu.products
+    def __init__(
+        self, gpu: Gpu, product: Product, bind: Callable[[Context], Bound], name: str = "cublaslt"
+    ) -> None:
+        self.name, self._products = name, gpu.products
         self._product = product
         self._bind = bind
 

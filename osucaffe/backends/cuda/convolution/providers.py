@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...tensor import Run, sequence
-from ..call import Context, Kernels, Provider, only_unless, spares
+from ..call import Context, Provider, only_unless, spares
 from ..libraries.cublaslt import Product
 from ..libraries.cudnn import Plan
 from . import space_to_depth
@@ -21,8 +21,7 @@ from .implicit_gemm import implicit_gemm
 from .operands import Operands, bias_gradients, bind, channels_last_blob, operation
 from .problem import Problem
 from .small_mma import small_mma, small_mma_wgrad
-from .wgrad_16bit import wgrad_16bit
-from .wgrad_tf32 import wgrad_tf32
+from .wgrad import wgrad
 
 LIGHT = 4e9
 """Multiplications below which a matrix product is taken as it comes: a faster plan of cuDNN would
@@ -53,7 +52,7 @@ def filter_gradient(ctx: Context, problem: Problem) -> list[Provider]:
     bias_gradients(ctx.copy())  # of all candidates: its kernel begins to be compiled
     if space_to_depth.pays(problem):
         return _by_space_to_depth(ctx, problem)
-    others = _unless_good_enough(ctx, problem, _wgrad(ctx, problem), _cudnn(ctx, problem))
+    others = _unless_good_enough(ctx, problem, wgrad(ctx, problem), _cudnn(ctx, problem))
     return _own_alone_if_odd(ctx, small_mma_wgrad(ctx, problem), others)
 
 
@@ -71,7 +70,7 @@ def _own_alone_if_odd(
 def _by_space_to_depth(ctx: Context, problem: Problem) -> list[Provider]:
     """Where images have few channels."""
     form = space_to_depth.SpaceToDepth(problem, ctx.backend.dtype)
-    kernels = implicit_gemm if operation(ctx) == "forward" else _wgrad
+    kernels = implicit_gemm if operation(ctx) == "forward" else wgrad
     own = [form.around(each) for each in kernels(ctx, form.folded)]
     plans = [form.around(each) for each in _by_cudnn(ctx, _convolution(ctx, form.folded))]
     others = _unless_good_enough(ctx, problem, own, plans)
@@ -85,11 +84,6 @@ def _by_libraries(ctx: Context, problem: Problem) -> list[Provider]:
     if problem.group > 1:
         return _unless_good_enough(ctx, problem, large, _cudnn(ctx, problem))
     return [*_cudnn(ctx, problem), *large]
-
-
-def _wgrad(ctx: Context, problem: Problem) -> list[Kernels]:
-    """The kernel for large gradients of filters, in the precision."""
-    return [*wgrad_tf32(ctx, problem), *wgrad_16bit(ctx, problem)]
 
 
 def _unless_good_enough(
@@ -126,7 +120,7 @@ def _cudnn(ctx: Context, problem: Problem) -> list[Provider]:
     providers: list[Provider] = [*_by_cudnn(ctx, _convolution(ctx, problem))]
     if problem.is_product:
         light = operation(ctx) == "forward" or problem.work < LIGHT
-        return [_gemm(ctx, problem), *(spares(providers) if light else providers)]
+        return [*_gemms(ctx, problem), *(spares(providers) if light else providers)]
     return providers
 
 
@@ -152,14 +146,26 @@ def _fused(ctx: Context, plain: Convolution) -> Convolution | None:
     return replace(plain, bias="float32" if biased else None, relu=relu)
 
 
-def _gemm(ctx: Context, problem: Problem) -> Provider:
-    """cuBLASLt on a convolution that is a product."""
-    gpu, kind, epilogue = ctx.backend, operation(ctx), ""
+def _gemms(ctx: Context, problem: Problem) -> list[Gemm]:
+    """cuBLASLt on a convolution that is a product, with the bias and the ReLU. Where its ReLU makes
+    0 of NaN, as in fp16 (cuBLAS 13.1, H200), the tuner leaves it out, and the ReLU is a pass."""
+    if operation(ctx) != "forward":
+        return [_gemm(ctx, problem, "")]
+    bias = "bias" if ctx.call.b is not None else ""
+    if ctx.call.relu is None:
+        return [_gemm(ctx, problem, bias)]
+    alone = _gemm(ctx, problem, "", "cublaslt alone")
+    if ctx.call.relu:  # nothing fuses a slope
+        return [alone]
+    spares([alone])
+    return [_gemm(ctx, problem, f"{bias} relu".strip()), alone]
+
+
+def _gemm(ctx: Context, problem: Problem, epilogue: str, name: str = "cublaslt") -> Gemm:
+    """cuBLASLt on a convolution that is a product, with what of it is fused."""
+    gpu, kind = ctx.backend, operation(ctx)
     inputs, outputs = problem.x[1], problem.y[1]
     pixels = problem.x[0] * math.prod(problem.x[2:])
-    if kind == "forward" and not ctx.call.relu:  # nothing fuses a slope
-        words = {"bias": ctx.call.b, "relu": ctx.call.relu}
-        epilogue = " ".join(word for word, given in words.items() if given is not None)
     size, transposed, result = {
         "forward": ((pixels, outputs, inputs), (False, True), gpu.dtype),
         "data": ((pixels, inputs, outputs), (False, False), gpu.dtype),
@@ -170,15 +176,13 @@ def _gemm(ctx: Context, problem: Problem) -> Provider:
     product = Product(
         gpu.precision, *size, *transposed, gpu.dtype, result, epilogue, accumulate=accumulate
     )
-    return Gemm(gpu, product, _bind_product)
 
+    def bind(ctx: Context) -> Bound:
+        if kind == "filter":
+            x, dy = channels_last_blob(ctx, ctx.call.x), channels_last_blob(ctx, ctx.call.dy)
+            return Bound(dy, x, ctx.call.dw, None, bias_gradients(ctx))
+        given = Operands.of(ctx)
+        bias = given.b if product.has_bias else None
+        return Bound(given.x, given.w, given.y, bias, [] if epilogue else given.epilogue())
 
-def _bind_product(ctx: Context) -> Bound:
-    """The operands of a convolution that is a product."""
-    if operation(ctx) == "filter":
-        x, dy = channels_last_blob(ctx, ctx.call.x), channels_last_blob(ctx, ctx.call.dy)
-        return Bound(dy, x, ctx.call.dw, None, bias_gradients(ctx))
-    given = Operands.of(ctx)
-    if operation(ctx) == "data" or ctx.call.relu:  # what is not fused
-        return Bound(given.x, given.w, given.y, None, given.epilogue())
-    return Bound(given.x, given.w, given.y, given.b, [])
+    return Gemm(gpu, product, bind, name)

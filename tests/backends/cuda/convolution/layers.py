@@ -12,10 +12,9 @@ from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.convolution import (
     implicit_gemm,
     space_to_depth,
-    wgrad_16bit,
-    wgrad_tf32,
 )
 from osucaffe.backends.cuda.convolution.problem import Problem
+from osucaffe.backends.cuda.convolution.wgrad import Wgrad16Bit, WgradTf32
 from osucaffe.backends.cuda.runtime.driver import Box, Pixels
 from tests.backends.running import Output, Runner, run_call
 
@@ -127,12 +126,12 @@ IMAGE = {"image": Layer((2, 3, 23, 27), (8, 3, 7, 7), (2, 2), (2, 1))}
 """Its blocks of pixels become channels."""
 OF_ANY_SIZE: list[tuple[Any, str, Any]] = [
     (implicit_gemm, "LEAST_WORK", 0),
-    (wgrad_tf32, "LEAST_WORK", 0),
-    (wgrad_16bit, "LEAST_WORK", 0),
+    (WgradTf32, "least_work", 0),
+    (Wgrad16Bit, "least_work", 0),
     (space_to_depth, "LEAST_WORK", 0),
 ]
-"""Modules, and the values of their constants with which all candidates are worth trying, however
-small a layer is."""
+"""Modules and classes, and the values of their constants with which all candidates are worth
+trying, however small a layer is."""
 PRIMITIVES = {
     "forward": "convolution",
     "data": "convolution_backward_data",

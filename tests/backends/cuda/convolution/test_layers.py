@@ -15,9 +15,8 @@ from osucaffe.backends.cuda.autotune.tuner import Tuner
 from osucaffe.backends.cuda.convolution import (
     implicit_gemm,
     small_mma,
-    wgrad_16bit,
-    wgrad_tf32,
 )
+from osucaffe.backends.cuda.convolution.wgrad import Wgrad16Bit, WgradTf32
 
 from ..simulated import force, simulate, with_libraries
 from .layers import (
@@ -125,11 +124,11 @@ COMPILED: list[tuple[str, int, tuple[str, ...], list[str], tuple[str, ...]]] = [
      ["AlexNet conv2", "GoogLeNet conv2"], BOTH),
     ("implicit_gemm", implicit_gemm.TRIED, ("forward",), ["AlexNet conv1"], BOTH),
     ("implicit_gemm", implicit_gemm.TRIED, ("forward",), ["GoogLeNet 3b 5x5"], ("fp16",)),
-    ("wgrad_tf32", wgrad_tf32.TRIED, ("filter",),
+    ("wgrad_tf32", WgradTf32.tried, ("filter",),
      ["AlexNet conv1", "AlexNet conv2", "GoogLeNet 4e 3x3"], ("tf32",)),
-    ("wgrad_16bit", wgrad_16bit.TRIED, ("filter",),
+    ("wgrad_16bit", Wgrad16Bit.tried, ("filter",),
      ["AlexNet conv1", "AlexNet conv2", "GoogLeNet 4e 3x3", "GoogLeNet 3b 5x5"], ("bf16",)),
-    ("wgrad_16bit", wgrad_16bit.TRIED, ("filter",), ["GoogLeNet 4b 5x5"], ("fp16",)),
+    ("wgrad_16bit", Wgrad16Bit.tried, ("filter",), ["GoogLeNet 4b 5x5"], ("fp16",)),
 ]  # fmt: skip
 """Provider, how many candidates it has, operations, layers, precisions."""
 

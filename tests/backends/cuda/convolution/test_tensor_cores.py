@@ -8,8 +8,7 @@ import pytest
 
 from osucaffe.backends.cuda.convolution.implicit_gemm import as_implicit_gemm
 from osucaffe.backends.cuda.convolution.problem import Problem
-from osucaffe.backends.cuda.convolution.wgrad_16bit import filter_gradient
-from osucaffe.backends.cuda.convolution.wgrad_tf32 import weight_gradient
+from osucaffe.backends.cuda.convolution.wgrad import filter_gradient
 
 from ..devices import DEVICES, H200
 
@@ -22,8 +21,7 @@ def found(
 ) -> list[Any]:
     """What the kernels say of a convolution: for maps, for gradients of filters."""
     problem = Problem(x, (96, 96, 3, 3), X, window, 1)
-    kinds = as_implicit_gemm, weight_gradient if precision == "tf32" else filter_gradient
-    return [kind(DEVICES[gpu], precision, problem) for kind in kinds]
+    return [kind(DEVICES[gpu], precision, problem) for kind in (as_implicit_gemm, filter_gradient)]
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])

@@ -14,17 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from osucaffe.backends.cuda.convolution import wgrad_16bit
-from osucaffe.backends.cuda.convolution.wgrad_16bit import (
+from osucaffe.backends.cuda.convolution import wgrad
+from osucaffe.backends.cuda.convolution.wgrad import (
     CONSUMERS,
-    MOST_PIXELS,
-    MOST_STEPS,
     SPARE,
     STEP,
-    FilterGradient,
+    Tile,
     TileConfig,
+    Wgrad16Bit,
 )
-from osucaffe.backends.cuda.convolution.wgrad_tf32 import Tile, stages
 
 from ..devices import H200
 from ..lockstep import HEADERS, as_text, compiled, defines
@@ -34,11 +32,11 @@ from .layers import EIGHTS, HOPPER, Layer, by_cpu, described, memory
 HEADER = HEADERS / "hopper_lockstep.h"
 
 
-def gradient(layer: Layer) -> FilterGradient:
-    return FilterGradient.like(layer.problem)
+def gradient(layer: Layer) -> Wgrad16Bit:
+    return Wgrad16Bit.like(layer.problem, dtype="bfloat16")
 
 
-def one_of_each_kind(found: FilterGradient) -> list[TileConfig]:
+def one_of_each_kind(found: Wgrad16Bit) -> list[TileConfig]:
     """With all rows of the kernel or one, of rows or parts of them, by more consumers or fewer;
     with taps by themselves (24 channels) or together."""
     kinds = itertools.product((found.kernel[0], 1), (False, True))
@@ -46,12 +44,11 @@ def one_of_each_kind(found: FilterGradient) -> list[TileConfig]:
     parts = (16, 24, 24, 32 if found.kernel[1] < 5 else 16)
     for (rows, several), consumers, part in zip(kinds, 2 * CONSUMERS, parts, strict=True):
         tiles = [Tile(outputs, part, rows, consumers) for outputs in (128, 64)]
-        cut = stages(found, STEP, MOST_STEPS, MOST_PIXELS)
-        fit = [stage for stage in cut if (stage.rows > 1) == several]
+        fit = [stage for stage in found.stages() if (stage.rows > 1) == several]
         made = (
-            found._config(H200, stage, tile)
+            found.config(H200, stage, tile)
             for tile, stage in itertools.product(tiles, fit[::-1])
-            if found._sums(tile) + SPARE <= found._registers(tile)
+            if found.sums(tile) + SPARE <= found.registers(tile)
         )
         result += [config for _, config in itertools.islice(filter(None, made), 1)]
     return result
@@ -91,7 +88,7 @@ def test_kernels_in_lockstep(name: str, monkeypatch: pytest.MonkeyPatch, tmp_pat
     configs = one_of_each_kind(found)
     assert len(configs) >= 2
     macros: dict[str, Any] = {}
-    monkeypatch.setattr(wgrad_16bit, "kernel", lambda *_, **given: macros.update(given))
+    monkeypatch.setattr(wgrad, "kernel", lambda *_, **given: macros.update(given))
     for number, config in enumerate(configs):
         generator = np.random.default_rng(number)
         x, dy, before = (
@@ -101,8 +98,7 @@ def test_kernels_in_lockstep(name: str, monkeypatch: pytest.MonkeyPatch, tmp_pat
         maps = [described(*each) for each in zip(found.boxes(config), given, strict=False)]
         shares = max(1, config.grid[1] // 3)
         config = replace(config, slots=2)  # more stages than these
-        turns = found.kernel[0] // config.tile.rows * -(-found.channels // config.tile.part)
-        sizes = (shares, math.prod(layer.w)), (shares * turns, layer.y[1])
+        sizes = (shares, math.prod(layer.w)), (shares * found.turns(config.tile), layer.y[1])
         partial = [memory(np.full(size, np.nan)) for size in sizes]
         db = memory(np.full(layer.y[1], np.nan))
         found.function("filter_products", config, "float32", bias=True)
@@ -122,12 +118,12 @@ def test_the_most_sums_that_fit_compile(monkeypatch: pytest.MonkeyPatch) -> None
     simulate(monkeypatch)
     found = gradient(HOPPER["AlexNet conv3"].of_batch(256))
     for consumers in CONSUMERS:
-        tiles = [tile for tile in found._tiles() if tile.consumers == consumers]
-        most = max(tiles, key=found._sums)
-        [stage, *_] = stages(found, STEP, MOST_STEPS, MOST_PIXELS)
-        made = found._config(H200, stage, most)
+        tiles = [tile for tile in found.tiles() if tile.consumers == consumers]
+        most = max(tiles, key=found.sums)
+        [stage, *_] = found.stages()
+        made = found.config(H200, stage, most)
         assert made
-        assert found._sums(most) >= 96
+        assert found.sums(most) >= 96
         _ = found.function("filter_products", made[1], "float32", bias=True).function
 
 

@@ -257,7 +257,7 @@ filter_products(const __grid_constant__ TensorMap x_map, const __grid_constant__
 
 // dw (O, KH, KW, CG) and db (O) (+)= the sums of the shares. Blocks of 32 x 8 threads: parts of 32
 // outputs and 8 columns, the last for the biases, groups.
-extern "C" __global__ void add_splits(const float* partial, const float* partial_bias, float* dw,
+extern "C" __global__ void add_shares(const float* partial, const float* partial_bias, float* dw,
                                       float* db, int shares, int add, int add_bias) {
     PDL_BEGIN;
     constexpr int K = KH * KW * CG;
