@@ -10,7 +10,7 @@ import pytest
 
 from osucaffe.backends.cpu import Cpu
 from tests.backends.cases import STATE
-from tests.backends.running import Output, Spec, run_call
+from tests.backends.running import Output, Runner, Spec, run_call
 from tests.backends.test_primitives import with_gpu, with_onednn
 
 from .cuda.emulated import emulate, needs_compilers
@@ -139,6 +139,9 @@ ROWS: dict[str, Row] = {
     "a ReLU behind a convolution": product(
         "convolution", images(CHANNEL), (8, 8, 3, 3), (2, 8, 4, 4), **WINDOW
     ),
+    "a ReLU behind a 1x1 convolution": product(
+        "convolution", images(CHANNEL), (8, 8, 1, 1), (2, 8, 6, 6), **WINDOW
+    ),
     "a ReLU behind a product": product(
         "inner_product", images(CHANNEL)[:, 3], (8, 36), (2, 8), axis=1, transpose=False
     ),
@@ -199,3 +202,31 @@ def test_it_shows_on_an_emulated_gpu(
     row: str, flexible: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check(lambda: emulate(monkeypatch, "fp32"), ROWS[row], flexible=flexible)
+
+
+@needs_compilers
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_library_that_hides_it_is_left_out(keeps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As cuBLASLt's ReLU does in fp16: then the ReLU is a pass of our own."""
+    backend = emulate(monkeypatch, "bf16")
+    if not keeps:
+        backend.products.relu = np.fmax
+    name, tensors, settings = ROWS["a ReLU behind a 1x1 convolution"]
+    runner = Runner(backend)
+    runner.record(name, tensors, settings)
+    runner.prepare()()
+    chosen, _, _ = runner.calls[0].implementation.partition(":")
+    assert chosen == ("cublaslt" if keeps else "cublaslt alone")
+    assert np.isnan(runner.read(tensors["y"])).any()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernel", [1, 3])
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
+def test_what_may_be_chosen_shows_it(precision: str, kernel: int) -> None:
+    """Of a size for libraries: whichever candidate is the fastest."""
+    x = random.standard_normal((2, 64, 14, 14))
+    x[CHANNEL] = NAN
+    window = {"stride": [1, 1], "pad": [kernel // 2] * 2, "dilation": [1, 1], "group": 1}
+    row = product("convolution", x, (256, 64, kernel, kernel), (2, 256, 14, 14), **window)
+    check(with_gpu(precision), row, flexible=True)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cuda import Cuda
+from osucaffe.backends.cuda.autotune.trial import Trial
 from osucaffe.backends.cuda.convolution.cudnn_graph import UIDS, Convolution, Operand
 from osucaffe.backends.cuda.layout import from_bfloat16, to_bfloat16
 from osucaffe.backends.cuda.libraries.cublaslt import Product
@@ -22,6 +23,7 @@ from .devices import DEVICES
 from .executed import execute
 from .simulated import FakeCudnn, FakeProducts, simulate, with_libraries
 
+HIDES_NAN = Trial.hides_nan
 needs_compilers = pytest.mark.skipif(
     nvrtc() is None or shutil.which("g++") is None, reason="NVRTC or g++ is not installed"
 )
@@ -32,6 +34,7 @@ def emulate(monkeypatch: pytest.MonkeyPatch, precision: str) -> Any:
     tf32 (in which nothing is rounded); of an A100, as there are no instructions of later ones."""
     simulate(monkeypatch, DEVICES["A100"])
     execute(monkeypatch)
+    monkeypatch.setattr(Trial, "hides_nan", HIDES_NAN)
     backend = Cuda(precision=precision, graphs=False)
     return with_libraries(backend, ComputingCudnn(), ComputingProducts())
 
@@ -109,7 +112,9 @@ def computed(
 
 
 class ComputingProducts(FakeProducts):
-    """Stands for cuBLASLt: its algorithms compute."""
+    """Stands for cuBLASLt: its algorithms compute. relu: what its ReLU does with 0 and a number."""
+
+    relu: Any = np.maximum
 
     def algorithm(self, product: Product, name: str) -> Any:
         m, n, k = product.m, product.n, product.k
@@ -126,7 +131,7 @@ class ComputingProducts(FakeProducts):
             if product.has_bias:
                 result += _values(_stored(bias, (n,), product.c))
             if product.epilogue.endswith("relu"):
-                result = np.maximum(result, 0)
+                result = self.relu(result, 0)
             _store(target, result + _values(target) if product.accumulate else result)
 
         return SimpleNamespace(workspace=0, execute=execute)

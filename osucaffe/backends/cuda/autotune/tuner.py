@@ -13,7 +13,7 @@ import numpy as np
 
 from ....errors import UserError
 from ...primitives.recording import Primitive
-from ...tensor import Tensor
+from ...tensor import Run, Tensor
 from ..call import Candidate, Context, Pending, Provider, TuningGpu
 from ..layout import dtype_of, strides
 from ..runtime.cache import cache_folder
@@ -125,7 +125,10 @@ class Tuner:
                     if candidate.estimate >= best or behind == PATIENCE:
                         continue
                     try:
-                        taken, outputs = self._try(trial, candidate, least, best)
+                        run = trial.step(candidate)
+                        if provider.of_library and trial.hides_nan(run):
+                            raise RuntimeError("its ReLU makes a number of NaN")
+                        taken, outputs = self._try(trial, run, least, best)
                     except (RuntimeError, UserError) as error:
                         failures.append(error)
                         log.debug(
@@ -156,7 +159,7 @@ class Tuner:
         for provider in sorted(libraries, key=lambda each: "fused" in each.name):
             try:
                 if (candidate := provider.first()) is not None:
-                    taken, outputs = self._try(trial, candidate, [0.0], 0.0)
+                    taken, outputs = self._try(trial, trial.step(candidate), [0.0], 0.0)
                     return [Timed(provider, candidate, taken, outputs)]
             except (RuntimeError, UserError) as error:
                 failures.append(error)
@@ -175,13 +178,12 @@ class Tuner:
             return []
 
     def _try(
-        self, trial: Trial, candidate: Candidate, least: list[float], best: float
+        self, trial: Trial, run: Run, least: list[float], best: float
     ) -> tuple[float, list[np.ndarray]]:
         """The milliseconds of a candidate, roughly if it is not among the best, and its outputs.
 
-        least: of one run of those before, which it lowers; best: of many runs.
+        run: what runs it. least: of one run of those before, which it lowers; best: of many runs.
         """
-        run = trial.step(candidate)
         trial.spoil_outputs()
         run()  # what it loads or compiles is not to be timed
         trial.sample()
