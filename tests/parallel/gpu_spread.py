@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from osucaffe.backends.cuda import Cuda
-from osucaffe.backends.cuda.runtime.upload import DeviceUploads
+from osucaffe.backends.cuda.input.upload import DeviceUploads
 from osucaffe.comm.gpu.peers import HostRanks
 from osucaffe.comm.job.job import find_job
 from osucaffe.data.config import DataConfig

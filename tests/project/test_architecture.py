@@ -138,6 +138,20 @@ def test_imports_only_go_up() -> None:
     assert not wrong
 
 
+@pytest.mark.parametrize("folder", ["runtime", "libraries"])
+def test_they_know_nothing_of_nets(folder: str) -> None:
+    """What any program for GPUs needs; of nets, how tensors lie in memory."""
+    cuda = "osucaffe.backends.cuda."
+    fine = tuple(f"{cuda}{name}" for name in ("runtime.", "libraries.", "layout."))
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {module}"
+        for path in sources(f"osucaffe/backends/cuda/{folder}")
+        for module in imports(path)
+        if module.startswith(cuda) and not module.startswith(fine)
+    ]
+    assert not wrong
+
+
 def test_the_package_imports_its_own_modules_relatively() -> None:
     absolute = re.compile(r"^ *(from|import) osucaffe\b", re.MULTILINE)
     assert not [path for path in sources("osucaffe") if absolute.search(path.read_text())]

@@ -17,16 +17,16 @@ from .autotune.trial import trial_numbers
 from .autotune.tuner import Tuner
 from .call import Context, Pending, Provider, TuningGpu
 from .convolution.implicit_gemm import adds_gradient
+from .graphs import arrange, capture, on_other_stream
+from .input.jpegs import Decoder, find_decoder
+from .input.mapped_file import MappedFile, map_file
+from .input.photos import DevicePhotos
+from .input.upload import DeviceUploads
 from .libraries import cudnn
-from .libraries.jpegs import Decoder, find_decoder
 from .runtime.background import shared_interpreter
 from .runtime.compile import texts
-from .runtime.graphs import arrange, capture, on_other_stream
-from .runtime.mapped_file import MappedFile, map_file
 from .runtime.out_of_memory import translate_oom
-from .runtime.photos import DevicePhotos
-from .runtime.timer import DeviceTimer
-from .runtime.upload import DeviceUploads
+from .timer import DeviceTimer
 
 
 class Cuda(TuningGpu):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from osucaffe.backends.cuda.runtime import graphs
+from osucaffe.backends.cuda import graphs
 
 from .emulated import ComputingCudnn, ComputingProducts, emulate
 from .executed import Executed

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from ... import primitives as ops
 from ...tensor import Run, Tensor, sequence
+from ..input.upload import feed_step
 from ..layout import is_channels_last
 from ..passes.convert import convert, copy_parts
 from ..passes.elementwise import Operand, element_step, fill_step, row_major_place
 from ..registry import Context, primitive
 from ..runtime.compile import kernel
 from ..runtime.launch import blocks_for, launch
-from ..runtime.upload import feed_step
 
 MOST_PARTS = 16
 """Parts of a tensor that one launch copies: each comes with its numbers."""

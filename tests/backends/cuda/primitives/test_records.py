@@ -12,8 +12,8 @@ import pytest
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cuda import Cuda
+from osucaffe.backends.cuda.input.upload import DeviceUploads
 from osucaffe.backends.cuda.layout import is_channels_last
-from osucaffe.backends.cuda.runtime.upload import DeviceUploads
 from osucaffe.data.config import DataConfig
 from osucaffe.net import Net
 from tests.layers.nets import build as build_net

@@ -13,8 +13,8 @@ import pytest
 import simplejpeg
 
 from osucaffe.backends.cuda import Cuda
+from osucaffe.backends.cuda.input.jpegs import Decoder
 from osucaffe.backends.cuda.libraries import nvjpeg
-from osucaffe.backends.cuda.libraries.jpegs import Decoder
 from osucaffe.backends.records import Part, transform_record
 from osucaffe.data.config import DataConfig
 from osucaffe.data.streams.staging import DecodedBatches

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ...backend import Timer
-from ..gpu import Gpu
-from .compile import kernel_from
-from .launch import launch
+from ..backend import Timer
+from .gpu import Gpu
+from .runtime.compile import kernel_from
+from .runtime.launch import launch
 
 HOLD = """
 extern "C" __global__ void hold(uint64_t nanoseconds) {

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...backend import Prepared
-from ...tensor import Run, sequence
-from ..gpu import Gpu
-from .launch import captured
+from ..backend import Prepared
+from ..tensor import Run, sequence
+from .gpu import Gpu
+from .runtime.launch import captured
 
 
 def capture(backend: Gpu, steps: Sequence[Run]) -> Run:

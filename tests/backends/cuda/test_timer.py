@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cuda import Cuda
-from osucaffe.backends.cuda.runtime.timer import HOLD
+from osucaffe.backends.cuda.timer import HOLD
 from osucaffe.solvers.tracer import Tracer
 
-from ..compiler import nvrtc
-from ..simulated import Kernel, compile_ptx, simulate
-from ..test_training import make_solver
+from .compiler import nvrtc
+from .simulated import Kernel, compile_ptx, simulate
+from .test_training import make_solver
 
 
 def test_the_kernel_compiles(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from osucaffe.backends.cuda.runtime.graphs import arrange
+from osucaffe.backends.cuda.graphs import arrange
 from osucaffe.graph.capture import Mark
 
 

@@ -13,9 +13,9 @@ import simplejpeg
 
 from ....errors import UserError
 from ..gpu import Gpu
-from ..runtime.upload import BatchMemory
-from . import nvjpeg
-from .nvjpeg import GPU_HYBRID, HARDWARE, IMAGE, NvjpegError
+from ..libraries import nvjpeg
+from ..libraries.nvjpeg import GPU_HYBRID, HARDWARE, IMAGE, NvjpegError
+from .upload import BatchMemory
 
 _LANES = {HARDWARE: 2, GPU_HYBRID: 4}
 """That decode at once. On an H200 one has the engines decode 54,700 images of 60 kB a second while

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cuda import Cuda
-from osucaffe.backends.cuda.runtime import mapped_file
-from osucaffe.backends.cuda.runtime.mapped_file import MappedFile, runs
+from osucaffe.backends.cuda.input import mapped_file
+from osucaffe.backends.cuda.input.mapped_file import MappedFile, runs
 from osucaffe.data.databases.database import record_key, write_database
 from osucaffe.data.databases.datum import make_datum
 from osucaffe.errors import UserError
 from osucaffe.net import Net
 from tests.layers.nets import build as build_net
 
-from ..libraries.test_jpegs import crops
 from ..simulated import fake_cupy, simulate
+from .test_jpegs import crops
 
 COUNT, SIDE, BATCH = 40, 80, 7
 

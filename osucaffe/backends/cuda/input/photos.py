@@ -10,8 +10,8 @@ import numpy as np
 from ...records import ScaledCrops
 from ...tensor import Shape
 from ..gpu import Gpu
-from .compile import kernel
-from .launch import blocks_for, launch
+from ..runtime.compile import kernel
+from ..runtime.launch import blocks_for, launch
 
 
 class DevicePhotos:
