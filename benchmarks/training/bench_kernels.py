@@ -1,8 +1,9 @@
-"""Owns `make bench-kernels`: what each provider of convolutions and products is worth on one GPU.
+"""`make bench-kernels`: what each provider of convolutions and products is worth on one GPU.
 
-A training iteration of each net is measured as it is. Then the tuner's own timings tell what it
-would lose without a provider: over all calls, the best that remains less the best of all. For that
-each provider's candidates are timed as if there were no other, so that every provider is asked.
+A training iteration of each net, or a forward pass of a deploy net, is measured as it is. Then the
+tuner's own timings tell what it would lose without a provider: over all calls, the best that
+remains less the best of all. For that each provider's candidates are timed as if there were no
+other, so that every provider is asked.
 
 What stands alone is not in the table (LRN, pooling, updates ...): nothing is left without it.
 """
@@ -13,7 +14,7 @@ import gc
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from osucaffe.backends.cuda.autotune.choices import Choices
 from osucaffe.backends.cuda.autotune.tuner import Timed, Tuner, signature
@@ -23,8 +24,31 @@ from osucaffe.errors import UserError
 from .. import nets, results
 from ..built import solver_settings
 from . import gpu
-from .bench_gpu import CASES, PRECISIONS
+from .bench_gpu import CASES as TRAINING
+from .bench_gpu import PRECISIONS
 
+
+class Case(NamedTuple):
+    """A column of a table. forward: a pass of the deploy net, not an iteration of training."""
+
+    model: str
+    batch: int
+    forward: bool = False
+
+    @classmethod
+    def of(cls, record: dict[str, Any]) -> Case:
+        """That of what was measured."""
+        return cls(record["model"], record["batch"], record.get("forward", False))
+
+
+CASES = [
+    *(Case(*each) for each in TRAINING),
+    *(
+        Case(model, batch, forward=True)
+        for model in ("lenet", "caffenet", "googlenet", "vgg16", "resnet50")
+        for batch in (1, 16)
+    ),
+]
 Timings = Mapping[str, float]
 """Milliseconds of the best candidate of each provider, for one call."""
 
@@ -33,6 +57,7 @@ FAMILIES = {
     "all by Hopper's instructions": ("implicit_gemm", "wgrad_tf32", "wgrad_16bit"),
     "all by space to depth": ("by space to depth",),
     "all fused by cuDNN": ("cudnn fused",),
+    "all of cuDNN": ("cudnn",),
     "all own kernels": (
         "small_mma", "small_mma_wgrad", "implicit_gemm", "wgrad_tf32", "wgrad_16bit",
         "few_channels", "small product",
@@ -127,28 +152,47 @@ def losses(calls: Sequence[Timings]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def measure(model: str, batch: int, precision: str, backend: Any) -> dict[str, Any]:
-    """A case: an iteration's milliseconds, the sum of its tuned calls, and the losses."""
+def _built(case: Case, backend: Any) -> Callable[[], None]:
+    """What runs gpu.BLOCK iterations or passes of a case."""
+    from osucaffe.net import Net
     from osucaffe.solvers import Solver
 
+    if case.forward:
+        parameter = nets.deploy_net(case.model, case.batch)
+        net = Net(parameter, backend=backend, phase="TEST", inference=True)
+    else:
+        parameter = nets.training_net(case.model, case.batch)
+        solver = Solver(solver_settings(parameter), backend)
+        net = solver.net
+    for name, values in nets.synthetic_batch(parameter).items():
+        net.write(name, values)
+
+    def run() -> None:
+        if case.forward:
+            for _ in range(gpu.BLOCK):
+                net.forward()
+        else:
+            solver.step(gpu.BLOCK)
+        backend.synchronize()
+
+    return run
+
+
+def measure(case: Case, precision: str, backend: Any) -> dict[str, Any]:
+    """A case: an iteration's milliseconds, the sum of its tuned calls, and the losses."""
     start = time.perf_counter()
     backend.tuner.calls.clear()
-    parameter = nets.training_net(model, batch)
-    solver = Solver(solver_settings(parameter), backend)
-    for name, values in nets.synthetic_batch(parameter).items():
-        solver.net.write(name, values)
-    solver.step(gpu.BLOCK)
-    backend.synchronize()
+    run = _built(case, backend)
+    run()
     setup = time.perf_counter() - start
     taken: list[float] = []
     while len(taken) < 3 or sum(taken) * gpu.BLOCK < SECONDS * 1e3:
         start = time.perf_counter()
-        solver.step(gpu.BLOCK)
-        backend.synchronize()
+        run()
         taken.append((time.perf_counter() - start) * 1e3 / gpu.BLOCK)
     calls = [dict(call) for call in backend.tuner.calls]
     return {
-        "model": model, "batch": batch, "precision": precision, "date": results.today(),
+        **case._asdict(), "precision": precision, "date": results.today(),
         "iteration_ms": round(sorted(taken)[len(taken) // 2], 4),
         "calls_ms": round(sum(min(call.values()) for call in calls), 4),
         "setup_seconds": round(setup, 1), "losses": losses(calls), "calls": calls,
@@ -165,17 +209,22 @@ def render(record: dict[str, Any]) -> str:
     cases = record["cases"]
     text = (
         f"# What each provider is worth\n\nWritten by `make bench-kernels` on {record['date']}: "
-        f"{record['device']}; {', '.join(record['versions'])}.\n\nWhat a training iteration loses "
-        "without a provider of convolutions and products: milliseconds, and the part of the "
-        "iteration. It is the sum, over the tuned calls, of the best that remains less the best of "
+        f"{record['device']}; {', '.join(record['versions'])}.\n\nWhat a training iteration, "
+        "or a forward pass of a deploy net, loses without a provider of convolutions and products: "
+        "milliseconds, and the part of the iteration. It is the sum, over the tuned calls, of the "
+        "best that remains less the best of "
         'all, by the tuner\'s timings of calls by themselves. "(n)": it is the best for n calls; '
         '-: it is none\'s; *: n calls that nothing else computes. "Most": the largest part. '
         f"{WORTH:.0%} of some net's iteration is what own code is to be worth.\n"
     )
     for precision in PRECISIONS:
-        found = [case for case in cases if case["precision"] == precision]
-        if found:
-            text += f"\n## {precision}\n\n{_table(found)}\n"
+        for forward, kind in (False, "training"), (True, "forward passes"):
+            if found := [
+                case
+                for case in cases
+                if case["precision"] == precision and Case.of(case).forward == forward
+            ]:
+                text += f"\n## {kind} in {precision}\n\n{_table(found)}\n"
     return text
 
 
@@ -212,27 +261,27 @@ def main() -> None:
     parser.add_argument("--only", metavar="MODELS", help="the cases of these models, with commas")
     parser.add_argument("--precisions", default=",".join(PRECISIONS), help="with commas")
     options = parser.parse_args()
-    only = options.only.split(",") if options.only else [model for model, _ in CASES]
+    only = options.only.split(",") if options.only else [case.model for case in CASES]
     versions = gpu.versions()
     name = f"kernels-{results.slug(versions['device'])}-{results.today()}"
     found = {_place(case): case for case in results.earlier(name, options.out).get("cases", [])}
     path = options.out
     for precision in options.precisions.split(","):
         backend = _backend(precision)
-        for model, batch in CASES:
-            if model not in only:
+        for case in CASES:
+            if case.model not in only:
                 continue
-            case = measure(model, batch, precision, backend)
+            measured = measure(case, precision, backend)
             _let_go(backend)
-            found[_place(case)] = case
+            found[_place(measured)] = measured
             record = {
                 "date": results.today(), **versions,
-                "cases": [case for _, case in sorted(found.items())],
+                "cases": [each for _, each in sorted(found.items())],
             }  # fmt: skip
             path = results.write(name, record, render(record), options.out)
             print(
-                f"{model} {precision}: {case['iteration_ms']} ms, {len(case['calls'])} calls, "
-                f"{case['setup_seconds']} s",
+                f"{case} {precision}: {measured['iteration_ms']} ms, "
+                f"{len(measured['calls'])} calls, {measured['setup_seconds']} s",
                 file=sys.stderr, flush=True,
             )  # fmt: skip
     print(path.read_text())
@@ -255,7 +304,7 @@ def _let_go(backend: Any) -> None:
 
 def _place(case: dict[str, Any]) -> tuple[int, int]:
     """Where a case stands in the table; what is measured again replaces today's earlier one."""
-    return PRECISIONS.index(case["precision"]), CASES.index((case["model"], case["batch"]))
+    return PRECISIONS.index(case["precision"]), CASES.index(Case.of(case))
 
 
 if __name__ == "__main__":

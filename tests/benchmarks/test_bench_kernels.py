@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.training import bench_kernels, gpu
-from benchmarks.training.bench_kernels import Census, loss_without, losses, measure, render
+from benchmarks.training.bench_kernels import Case, Census, loss_without, losses, measure, render
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.autotune import timing
 from osucaffe.backends.cuda.autotune.trial import Trial
@@ -70,12 +70,15 @@ def test_every_provider_is_asked(
 def test_the_table_of_a_net(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "BLOCK", 1)
     monkeypatch.setattr(bench_kernels, "SECONDS", 0.0)
-    case = measure("lenet", 64, "bf16", backend)
-    assert len(case["calls"]) == 11  # of the first convolution's images no gradient is wanted
-    assert case["losses"]["cublaslt"]["milliseconds"] == 0.0  # here all take as long
-    text = render({"date": "today", "device": "none", "versions": [], "cases": [case]})
-    assert "| left out | most | lenet 64 |" in text
-    assert "| small_mma |" in text
+    # Of the first convolution's images no gradient is wanted.
+    for case, calls in (Case("lenet", 64), 11), (Case("lenet", 1, forward=True), 4):
+        found = measure(case, "bf16", backend)
+        assert len(found["calls"]) == calls
+        assert found["losses"]["cublaslt"]["milliseconds"] == 0.0  # here all take as long
+        text = render({"date": "today", "device": "none", "versions": [], "cases": [found]})
+        assert f"## {'forward passes' if case.forward else 'training'} in bf16" in text
+        assert f"| left out | most | lenet {case.batch} |" in text
+        assert "| small_mma |" in text
 
 
 def test_a_row_of_the_table() -> None:

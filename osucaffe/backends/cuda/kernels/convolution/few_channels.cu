@@ -1,5 +1,5 @@
 // Owns convolutions of images with few channels, such as a net's input, by tensor cores.
-// Worth 5 % of an iteration of VGG-16 in bf16 (make bench-kernels), and 16 % of its forward pass.
+// What it is worth: see the tables of make bench-kernels, benchmarks/results/kernels-*.md.
 //
 // The output takes the time: it is many times as large as the image. A block holds filters in
 // registers, and goes from tile to tile of the output; while it computes one, it loads what the next

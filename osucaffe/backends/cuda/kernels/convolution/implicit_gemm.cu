@@ -1,7 +1,7 @@
 // Owns large convolutions with stride 1 in tf32 and in 16 bits on Hopper GPUs, on images with the
-// channels last. Worth 20 % of an iteration of CaffeNet in tf32 (make bench-kernels), and 17 % of
-// AlexNet's in bf16 by the tuner's timings on an H200; the sums for batch normalization 3 % of
-// ResNet-50's, and gradients that are added 1 %: with either it also takes 1 x 1 filters.
+// channels last. Where it sums for batch normalization, adds gradients or has groups, it also takes
+// 1 x 1 filters.
+// What it is worth: see the tables of make bench-kernels, benchmarks/results/kernels-*.md.
 //
 // Pixels are numbered flat: rows and images lie behind one another, with the padding once between
 // two of them, so that a tap of the kernel lies equally far from every pixel. Shared memory holds what

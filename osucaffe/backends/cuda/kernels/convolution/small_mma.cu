@@ -1,5 +1,5 @@
 // Owns small convolutions with stride 1, on images with the channels last, by tensor cores.
-// Worth 84 % of an iteration of LeNet in bf16, gradients of filters included (make bench-kernels).
+// What it is worth: see the tables of make bench-kernels, benchmarks/results/kernels-*.md.
 //
 // A block keeps the part of the image that it needs, its border of zeros included, and the filters in
 // shared memory, as words: a float (rounded to tf32, in which 16-bit numbers are exact), or PAIR = 2

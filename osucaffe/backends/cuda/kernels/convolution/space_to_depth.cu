@@ -1,5 +1,5 @@
 // Owns space to depth: strided images with few channels become smaller ones with many.
-// Worth 40 % of an iteration of CaffeNet in tf32 (make bench-kernels).
+// What it is worth: see the tables of make bench-kernels, benchmarks/results/kernels-*.md.
 //
 // C, SH, SW, PH, PW, KH, KW: channels, stride, padding and kernel of the convolution, whose blocks are
 // SH x SW; FOLDED: channels of the folded image, (dh, dw, c) and padding; FH, FW: its extents; FKH,

@@ -1,6 +1,6 @@
 // Owns the gradients of the filters of large convolutions with stride 1 in 16 bits, by what Hopper GPUs
-// have for four warps together. By the tuner's timings on an H200, AlexNet's gradients of filters in
-// bf16 take 0.62 ms in place of 1.07 by the best of cuDNN: 14 % of an iteration.
+// have for four warps together.
+// What it is worth: see the tables of make bench-kernels, benchmarks/results/kernels-*.md.
 //
 // dw[output][tap][channel] = sum over pixels of dy[pixel][output] x[pixel + tap][channel]. Shared
 // memory holds, of both, a row of channels for each pixel, in the order in which the instruction

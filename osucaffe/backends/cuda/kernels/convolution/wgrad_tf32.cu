@@ -1,7 +1,7 @@
 // Owns the gradients of the filters of large convolutions with stride 1 in tf32, by what Hopper GPUs
 // have for four warps together.
-// Worth 26 % of an iteration of CaffeNet in tf32 (make bench-kernels). Floats are rounded on their way
-// to shared memory (runtime/driver.py).
+// Floats are rounded on their way to shared memory (runtime/driver.py).
+// What it is worth: see the tables of make bench-kernels, benchmarks/results/kernels-*.md.
 //
 // partial[column][output] = sum over pixels of x[pixel + tap][channel] dy[pixel][output]; a column
 // is a tap of the kernel and a channel. The instruction takes its left operand from registers: x, as

@@ -1,5 +1,5 @@
 // Owns inner products so small that a library's kernels are mostly waiting.
-// Worth 9 % of an iteration of LeNet in bf16 (make bench-kernels).
+// What it is worth: see the tables of make bench-kernels, benchmarks/results/kernels-*.md.
 
 #ifdef VEC
 // c (m, n) = a (m, k) times b (n, k) transposed, plus bias, through ReLU with that slope (1: none).
