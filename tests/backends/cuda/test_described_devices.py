@@ -184,7 +184,7 @@ def test_what_a_gpu_has_not_is_refused(
 
 
 def test_older_gpus_are_refused() -> None:
-    old = Device(0, "Tesla V100", 70, 80, 96 << 10, 96 << 10, 65536, 2048, 32, 1.5e9, 9e11, 1)
+    old = Device(0, "Tesla V100", 70, 80, 96 << 10, 96 << 10, 65536, 2048, 32, 1.5e9, 1)
     for precision in NEEDS:
         with pytest.raises(UserError, match=r"V100.*7\.0.*too old: .* Turing \(7\.5\) and later"):
             old.refuse(precision)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .. import tuned
 from ..libraries.cudnn import (
     Configuration,
     CudnnError,
@@ -27,20 +28,6 @@ from ..runtime.cache import cache_folder, cached, keep
 from ..runtime.out_of_memory import is_out_of_memory
 from .cudnn_graph import Convolution
 
-MOST_ASKED, MOST_PROPOSED, MOST_TIMED = 100, 40, 24
-"""So many of cuDNN's proposals are asked for; so many are looked at, or as many as it takes to find
-one that can be built; and so many are timed: of 40 for each of CaffeNet's, GoogLeNet's and VGG-16's
-convolutions in bfloat16 none beyond the 20th was faster."""
-MOST_COMPILED, MOST_COMPILED_HEAVY, MOST_COMPILED_AGAIN = 2, 3, 2
-"""Among them, those that cuDNN has to compile first (about 0.4 s of a core each); where HEAVY is
-exceeded; and more of those that it has compiled before for other shapes (0.03 to 0.1 s). Of 64
-fused convolutions, the first two proposals are 1.7 % slower than the best of all, the first four
-0.6 %."""
-HEAVY = 2e10
-"""Multiplications."""
-OFTEN_BEST = "eng4_k24=2"
-"""What is compiled first: cuDNN 9.19 proposes it late, but on H200s it was the fastest plan, or
-within 6 % of it, for 14 of 21 heavy convolutions of CaffeNet, GoogLeNet and VGG-16 in bfloat16."""
 MOST_WORKSPACE = 1 << 30
 PLAIN_ENGINE = 0
 """The engine that computes anything, at up to a thousand times the least time."""
@@ -73,7 +60,7 @@ def refused(proposal: Proposal, convolution: Convolution) -> bool:
 
 
 def worth_timing(
-    convolution: Convolution, handle: Handle, known: set[str], most: int = MOST_TIMED
+    convolution: Convolution, handle: Handle, known: set[str], most: int = tuned.CUDNN_MAX_TIMED
 ) -> list[BuiltPlan]:
     """The plans that are worth timing, `most` at most, built; none where cuDNN has none for a
     device.
@@ -82,7 +69,8 @@ def worth_timing(
     """
     for mode in HeurMode.A, HeurMode.B, HeurMode.FALLBACK:
         try:
-            proposed = list(proposals(handle, convolution.graph(handle), mode, MOST_ASKED))
+            graph = convolution.graph(handle)
+            proposed = list(proposals(handle, graph, mode, tuned.CUDNN_MAX_ASKED))
         except CudnnError:
             continue
         fine = [each for each in proposed if not refused(each, convolution)]
@@ -99,12 +87,13 @@ def _built(
     most: int,
 ) -> list[BuiltPlan]:
     plans: list[BuiltPlan] = []
-    heavy = convolution.work > HEAVY
-    left = {True: MOST_COMPILED_AGAIN, False: MOST_COMPILED_HEAVY if heavy else MOST_COMPILED}
+    heavy = convolution.work > tuned.CUDNN_HEAVY_WORK
+    fresh = tuned.CUDNN_MAX_COMPILED_HEAVY if heavy else tuned.CUDNN_MAX_COMPILED
+    left = {True: tuned.CUDNN_MAX_COMPILED_AGAIN, False: fresh}
     numbered = [(str(each.configuration), each) for each in proposed]
-    # In cuDNN's order, but for the one.
-    for index, (name, each) in enumerate(sorted(numbered, key=lambda one: one[0] != OFTEN_BEST)):
-        if len(plans) == most or (plans and index >= MOST_PROPOSED):
+    numbered.sort(key=lambda one: one[0] != tuned.CUDNN_OFTEN_BEST)  # else in cuDNN's order
+    for index, (name, each) in enumerate(numbered):
+        if len(plans) == most or (plans and index >= tuned.CUDNN_MAX_PROPOSED):
             break
         if each.configuration.engine == PLAIN_ENGINE and plans and heavy:
             continue

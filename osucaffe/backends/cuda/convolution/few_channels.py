@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...tensor import Run
+from .. import tuned
 from ..call import Context, Kernels, Provider
 from ..layout import C_TYPES, ITEM_BYTES, dtype_of, strides
 from ..runtime import device
@@ -27,8 +28,6 @@ from .tensor_cores import can_use_mma, mma_macros
 MOST_CHANNELS = 4
 MOST_STEPS = 7
 """Of a product: its filters lie in registers."""
-LEAST_WORK = 1e8
-"""Multiplications: what is smaller, small_mma's kernel keeps in shared memory as a whole."""
 ROWS = 8
 
 
@@ -60,7 +59,7 @@ def is_worth_trying(gpu: device.Device, precision: str, dtype: str, problem: Pro
     return (
         len(problem.x) == 4 and problem.x[1] <= MOST_CHANNELS and problem.group == 1
         and {*dilation} == {1} and can_use_mma(gpu, precision)
-        and problem.y[1] % _least_own(dtype) == 0 and problem.work >= LEAST_WORK
+        and problem.y[1] % _least_own(dtype) == 0 and problem.work >= tuned.FEW_CHANNELS_MIN_WORK
         and _steps(problem, dtype) <= MOST_STEPS
     )  # fmt: skip
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from ...primitives.products import ConvolutionBackwardData
 from ...tensor import Run, sequence
+from .. import tuned
 from ..call import Context, Kernels
 from ..gpu import PRECISIONS, Gpu
 from ..layout import C_TYPES, ITEM_BYTES
@@ -30,13 +31,6 @@ from .operands import Operands
 from .problem import Problem
 from .tensor_cores import can_use_wgmma, wgmma
 
-LEAST_WORK = 1e7
-"""Multiplications from which on it is worth trying: CaffeNet on one image, whose groups are 7e7 to
-2e8, takes 0.80 of the time with it in tf32, 0.93 in bf16 (an H200)."""
-MOST_ADDING = 128
-"""Channels that a product sums over, up to which its tiles wait for memory: there our own kernel
-adds another gradient in 0.65 to 0.7 of the time of a library and a pass (ResNet-50, H200; with more
-channels in 0.9 to 1.05, and a batch normalization behind it would have added in less)."""
 REGISTERS = 1 << 16
 """Of a multiprocessor of sm_90, the one architecture that these kernels are for."""
 MOST_PIXELS = 2**31 - 2**24
@@ -52,14 +46,9 @@ MOST_OUTPUTS = 192
 """Of a tile: more sums do not fit."""
 SHAPES = ((3, 1), (4, 1), (2, 2), (3, 2))
 """Groups of four warps in a block, and how often each has 64 pixels."""
-SHORT = 96
-"""Cycles that a group's products of a part of the filters should take."""
 BUFFERS = (3, 2)
 LEAST_STAGES, ENOUGH_STAGES, MOST_STAGES = 4, 8, 32
 """From ENOUGH_STAGES on, memory is better spent on a third part of the image."""
-CACHE_BYTES, MEMORY_BYTES, EPILOGUE = 36, 20, 1500
-"""On an H200, about: bytes a cycle of each multiprocessor's from the cache that all share, and
-from the memory; cycles in which the results of a tile are stored."""
 TRIED = 3
 """Tile configs that are timed."""
 SUMMING, SUMMED_OUTPUTS = 26, (128, 64, 32)
@@ -221,7 +210,7 @@ class ImplicitGemm(Problem):
 
     def _config(self, device: Device, groups: int, deep: int, outputs: int) -> TileConfig | None:
         """The tile config of such tiles, if it is possible."""
-        taps = 1 if deep * outputs >= SHORT else self.kernel[1]
+        taps = 1 if deep * outputs >= tuned.IMPLICIT_GEMM_MIN_PRODUCTS else self.kernel[1]
         fitting = []
         for buffers in BUFFERS:
             bare = TileConfig(groups, deep, outputs, taps, 0, buffers)
@@ -242,12 +231,13 @@ class ImplicitGemm(Problem):
         image = self._reach(config.pixels) * self.chunks * self.planes * 16
         results = config.pixels * config.outputs * (16 // self.vector)
         results *= 1 + self.adds + self.masked
-        cached = (filters + image + results) / CACHE_BYTES
+        cached = (filters + image + results) / tuned.CACHE_BYTES
         # What lies around a tile has been in the cache since the one before.
         own = image * config.pixels / self._reach(config.pixels)
-        moved = (own * self.group / self.parts(config.outputs) + results) / MEMORY_BYTES
+        moved = (own * self.group / self.parts(config.outputs) + results) / tuned.MEMORY_BYTES
         turns = -(-self.tiles(config) // device.sm_count)
-        return turns * (max(multiplied, cached, moved) + EPILOGUE) / device.cycles_a_millisecond
+        cycles = turns * (max(multiplied, cached, moved) + tuned.IMPLICIT_GEMM_EPILOGUE)
+        return cycles / device.cycles_a_millisecond
 
     def function(self, name: str, config: TileConfig, *, relu: bool = True) -> Kernel:
         """A kernel of implicit_gemm.cu, compiled for this."""
@@ -313,13 +303,15 @@ def as_implicit_gemm(
         return None
     gemm = ImplicitGemm.like(problem, dtype=PRECISIONS[precision], **more)
     gemm = replace(gemm, sums=sums if gemm.can_sum else 0)
-    return gemm if gemm.possible and gemm.work >= LEAST_WORK else None
+    return gemm if gemm.possible and gemm.work >= tuned.IMPLICIT_GEMM_MIN_WORK else None
 
 
 def adds_gradient(gpu: Gpu, a: ConvolutionBackwardData) -> bool:
     """Whether a call for the gradient of the images can add another one on its way."""
     problem = Problem.of(a.dx, a.w, a.dy, a).transposed
-    if problem.group > 1 or (problem.is_product and problem.channels > MOST_ADDING):
+    if problem.group > 1 or (
+        problem.is_product and problem.channels > tuned.IMPLICIT_GEMM_MAX_ADDING
+    ):
         return False
     return as_implicit_gemm(gpu.properties, gpu.precision, problem, adds=True) is not None
 

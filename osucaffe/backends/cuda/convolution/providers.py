@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...tensor import Run, sequence
+from .. import tuned
 from ..call import Context, Provider, only_unless, spares
 from ..libraries.cublaslt import Product
 from ..libraries.cudnn import Plan
 from . import space_to_depth
 from .cudnn import Cudnn, plan_step
 from .cudnn_graph import Convolution
-from .cudnn_search import HEAVY
 from .few_channels import few_channels
 from .gemm import Bound, Gemm
 from .implicit_gemm import implicit_gemm
@@ -22,12 +22,6 @@ from .operands import Operands, bias_gradients, bind, channels_last_blob, operat
 from .problem import Problem
 from .small_mma import small_mma, small_mma_wgrad
 from .wgrad import wgrad
-
-LIGHT = 4e9
-"""Multiplications below which a matrix product is taken as it comes: a faster plan of cuDNN would
-be a few us faster, and takes longer to build."""
-TF32_A_CYCLE, GOOD_SHARE = 2048, 0.225
-"""Additions and multiplications of a multiprocessor's tensor cores in a cycle; a share of them."""
 
 
 def forward(ctx: Context, problem: Problem) -> list[Provider]:
@@ -95,8 +89,8 @@ def _unless_good_enough(
     if ctx.backend.precision != "tf32":
         return [*own, *others]
     device = ctx.backend.properties
-    rate = device.sm_count * device.clock * TF32_A_CYCLE * GOOD_SHARE
-    return [*own, *(only_unless(2e3 * problem.work / rate, others) if own else others)]
+    rate = device.sm_count * device.clock * tuned.TF32_MULTIPLICATIONS * tuned.TF32_GOOD_SHARE
+    return [*own, *(only_unless(1e3 * problem.work / rate, others) if own else others)]
 
 
 def _convolution(ctx: Context, problem: Problem) -> Convolution:
@@ -119,7 +113,7 @@ def _cudnn(ctx: Context, problem: Problem) -> list[Provider]:
     """cuDNN in its variants, and cuBLASLt where it is a product."""
     providers: list[Provider] = [*_by_cudnn(ctx, _convolution(ctx, problem))]
     if problem.is_product:
-        light = operation(ctx) == "forward" or problem.work < LIGHT
+        light = operation(ctx) == "forward" or problem.work < tuned.CUBLASLT_ALONE_MAX_WORK
         return [*_gemms(ctx, problem), *(spares(providers) if light else providers)]
     return providers
 
@@ -131,7 +125,7 @@ def _by_cudnn(ctx: Context, plain: Convolution) -> list[Cudnn]:
     if not fused:
         return [alone]
     # All that fuses in 16 bits has to be compiled; where that takes longest, it is the fastest.
-    if ctx.backend.dtype != "float32" and plain.work > HEAVY:
+    if ctx.backend.dtype != "float32" and plain.work > tuned.CUDNN_HEAVY_WORK:
         spares([alone])
     return [_plans(ctx, "cudnn fused", fused, fused=True), alone]
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from ...primitives.products import ConvolutionBackwardFilter
 from ...tensor import Run, Tensor, sequence
+from .. import tuned
 from ..call import Context, Kernels, Provider
 from ..gpu import Gpu
 from ..layout import C_TYPES, ITEM_BYTES, dtype_of, is_nhwc, strides
@@ -31,11 +32,6 @@ from .operands import Operands, channels_last_blob, operation
 from .problem import Problem
 from .tensor_cores import can_use_mma, mma_macros
 
-MOST_WORK = 7e8
-"""Multiplications up to which it is worth trying whether these kernels are the fastest."""
-LATENCY, WORDS_A_CYCLE, WORDS_A_THREAD = 3000, 12, 0.045
-"""Cycles until a block multiplies, and words a cycle from the cache that all share, in all and for
-a thread: on an H200, about; `TileConfig.cycles` only orders tile configs by them."""
 WARPS = 16
 """Of a block, at most."""
 TRIED = 4
@@ -44,8 +40,6 @@ MOST_PARTIAL = 2**22
 """Numbers that blocks leave of the gradient of filters, to be summed."""
 PRODUCT_OUTPUTS = (8, 16, 32, 64)
 """Of a block, where a matrix product is the convolution of one image."""
-PRODUCT_ROWS, MOST_PRODUCT_WORK = range(16, 1025), 5e7
-"""Of such a product: with less, a product without tensor cores is faster, with more, a library."""
 
 
 def round_up(count: int, rest: int, modulus: int = 8) -> int:
@@ -83,8 +77,9 @@ class TileConfig:
         together = max(1, min(shared, device.threads_per_sm // self.threads))
         waves = -(-math.prod(self.grid) // (device.sm_count * together))
         at_once = min(together, -(-math.prod(self.grid) // device.sm_count))
-        rate = min(WORDS_A_CYCLE, at_once * self.threads * WORDS_A_THREAD)
-        return waves * (LATENCY + at_once * (moved / rate + multiplied))
+        most = at_once * self.threads * tuned.SMALL_MMA_WORDS_A_THREAD
+        rate = min(tuned.SMALL_MMA_WORDS, most)
+        return waves * (tuned.SMALL_MMA_LATENCY + at_once * (moved / rate + multiplied))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +200,7 @@ def _shares(count: int) -> list[int]:
 def small(device: Device, precision: str, dtype: str, problem: Problem) -> Small | None:
     """The convolution as a small one, if it is worth trying as such and the device can."""
     fits = problem.is_dense and problem.group == 1 and math.prod(problem.kernel) > 1
-    if not fits or not can_use_mma(device, precision) or problem.work > MOST_WORK:
+    if not fits or not can_use_mma(device, precision) or problem.work > tuned.SMALL_MMA_MAX_WORK:
         return None
     return Small.like(problem, dtype=dtype)
 
@@ -213,12 +208,12 @@ def small(device: Device, precision: str, dtype: str, problem: Problem) -> Small
 def small_product(gpu: Gpu, rows: int, outputs: int, channels: int) -> Small | None:
     """The product of a matrix (rows, channels) by filters as the convolution of one image, with a
     pixel for each row; if it is worth trying as such and the device can."""
-    if not can_use_mma(gpu.properties, gpu.precision) or rows not in PRODUCT_ROWS:
+    if not can_use_mma(gpu.properties, gpu.precision) or rows not in tuned.SMALL_MMA_PRODUCT_ROWS:
         return None
     image, maps = (1, channels, rows, 1), (1, outputs, rows, 1)
     filters, window = (outputs, channels, 1, 1), ((1, 1), (0, 0), (1, 1))
     small = Small(image, filters, maps, window, 1, dtype=gpu.dtype)
-    return small if small.work <= MOST_PRODUCT_WORK else None
+    return small if small.work <= tuned.SMALL_MMA_MAX_PRODUCT_WORK else None
 
 
 # -- candidates ------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...tensor import Run, Tensor, sequence
+from .. import tuned
 from ..call import Context, Kernels, Provider
 from ..layout import C_TYPES, ITEM_BYTES, dtype_of, strides
 from ..runtime.compile import Kernel, kernel
@@ -24,9 +25,6 @@ from .cudnn import Cudnn
 from .operands import operation, temporary
 from .problem import Problem
 
-LEAST_WORK = 1e9
-"""Multiplications from which on it pays where the window moves by one pixel: the gradient of
-VGG-16's first filters takes 0.32 ms in place of 0.44 (64 images in bf16, an H200)."""
 MOST_CHANNELS = 4
 
 
@@ -35,7 +33,7 @@ def pays(problem: Problem) -> bool:
     the work, or there is much of it."""
     x, (stride, _, dilation) = problem.x, problem.window
     few = len(x) == 4 and x[1] <= MOST_CHANNELS and max(dilation) == 1 and problem.group == 1
-    return few and (min(stride) > 1 or problem.work >= LEAST_WORK)
+    return few and (min(stride) > 1 or problem.work >= tuned.SPACE_TO_DEPTH_MIN_WORK)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ...tensor import Run, Shape, sequence
+from .. import tuned
 from ..call import Context, Kernels
 from ..gpu import PRECISIONS
 from ..layout import C_TYPES, dtype_of, is_nhwc
@@ -26,7 +27,7 @@ from ..runtime.compile import Kernel, kernel
 from ..runtime.device import Device
 from ..runtime.driver import MOST_EXTENT, Box
 from ..runtime.launch import THREADS, blocks_for, launch
-from .implicit_gemm import CACHE_BYTES, MEMORY_BYTES, REGISTERS
+from .implicit_gemm import REGISTERS
 from .operands import channels_last_blob
 from .problem import Problem
 from .tensor_cores import ONES, can_use_wgmma, wgmma
@@ -237,21 +238,16 @@ X_SLOTS, SLOTS = 3, 2
 HELD = {(3, 96): (144, 80), (2, 144): (184, 136), (2, 192): (232, 40)}
 """Registers of a thread that multiplies, and of one that transposes, by consumers and the most
 sums."""
-READING, TRANSPOSING = 16, 0.6
-"""Cycles to read the left operand of a product, and to transpose 8 pixels of an output: they add
-up, as all wait for shared memory."""
-TF32_BYTES, TF32_STAGE = 26, 200
-"""Bytes a cycle on an H200, about, from the cache that all share to a multiprocessor; cycles in
-which a stage begins and ends."""
 
 
 class WgradTf32(FilterGradient):
     """In tf32: a stage of each kind is a slot of its own."""
 
-    source, least_work, tried = "wgrad_tf32", 5e8, 2
+    source, least_work, tried = "wgrad_tf32", tuned.WGRAD_TF32_MIN_WORK, 2
     step_pixels, most_steps, most_pixels = 8, 8, 80
     slots, dynamic = (1, 1), 0
-    memory_bytes, latency, most_waves = 2000 / 132, 6000, 4
+    memory_bytes, latency = tuned.WGRAD_TF32_MEMORY_BYTES, tuned.WGRAD_TF32_LATENCY
+    most_waves = 4
 
     def tiles(self) -> Iterator[Tile]:
         most = -(-self.channels // 16) * 16
@@ -282,10 +278,11 @@ class WgradTf32(FilterGradient):
         return 4 * (-(-(x + max(beyond, 0)) // 4) * 4 * 8 * X_SLOTS + (maps + transposed) * SLOTS)
 
     def cycles(self, steps: float, stage: Stage, tile: Tile) -> float:
-        worked = self._products(tile) * (tile.outputs / 2 + READING) + tile.outputs * TRANSPOSING
+        worked = self._products(tile) * (tile.outputs / 2 + tuned.WGRAD_TF32_READING)
+        worked += tile.outputs * tuned.WGRAD_TF32_TRANSPOSING
         x = tile.part // 8 * (stage.rows + tile.rows - 1) * stage.pitch
-        one = max(worked, 32 * (tile.outputs + x / stage.steps) / TF32_BYTES)
-        return one * steps + TF32_STAGE / tile.consumers
+        read = 32 * (tile.outputs + x / stage.steps) / tuned.WGRAD_TF32_CACHE_BYTES
+        return max(worked, read) * steps + tuned.WGRAD_TF32_STAGE / tile.consumers
 
     def macros_of(self, config: TileConfig) -> dict[str, Any]:
         held = self.registers(config.tile)
@@ -319,8 +316,6 @@ MOST_COLUMNS = 256
 """Of a product."""
 LOADING, SPARE = 24, 36
 """Registers of a thread that has boxes copied, and of one that multiplies, besides its sums."""
-STAGE = 100
-"""Cycles in which a stage begins and ends."""
 MOST_PART = 192
 """Channels of a block: with more, the sums of one product take too many registers."""
 
@@ -328,10 +323,11 @@ MOST_PART = 192
 class Wgrad16Bit(FilterGradient):
     """In 16 bits: a slot is a stage of x and of dy."""
 
-    source, least_work, tried = "wgrad_16bit", 3e8, 3
+    source, least_work, tried = "wgrad_16bit", tuned.WGRAD_16BIT_MIN_WORK, 3
     step_pixels, most_steps, most_pixels = STEP, 12, 192
     slots, dynamic = (2, 6), RESERVED
-    memory_bytes, latency, most_waves = MEMORY_BYTES, 4000, 3
+    memory_bytes, latency = tuned.MEMORY_BYTES, tuned.WGRAD_16BIT_LATENCY
+    most_waves = 3
 
     def tiles(self) -> Iterator[Tile]:
         rows = [rows for rows in range(1, self.kernel[0] + 1) if self.kernel[0] % rows == 0]
@@ -379,7 +375,7 @@ class Wgrad16Bit(FilterGradient):
         columns = self._columns(tile)
         product = max(columns / 2, 16 + columns / 4)
         worked = steps * self._units(tile) * tile.consumers * product
-        return max(worked, self.slot(stage, tile) / CACHE_BYTES) + STAGE
+        return max(worked, self.slot(stage, tile) / tuned.CACHE_BYTES) + tuned.WGRAD_16BIT_STAGE
 
     def macros_of(self, config: TileConfig) -> dict[str, Any]:
         tile, turned = config.tile, (True, True)

@@ -11,6 +11,7 @@ from typing import Any
 
 from ... import primitives as ops
 from ...tensor import Run, Tensor
+from .. import tuned
 from ..call import Candidate, Followed, Kernels, Pending, Provider
 from ..convolution import providers
 from ..convolution.gemm import Bound, Gemm
@@ -61,10 +62,6 @@ def convolution_backward_filter(ctx: Context, a: ops.ConvolutionBackwardFilter) 
     return ctx.tune(providers.filter_gradient(ctx, Problem.of(a.x, a.dw, a.dy, a)))
 
 
-MOST_WORK = 2e7
-"""Multiplications up to which it is worth trying whether the kernel of our own is the fastest."""
-MOST_GRADIENT_WORK = 3e7
-"""The same for gradients."""
 SHAPES = (4, 16), (8, 8), (4, 4)
 """Of blocks of the kernel for gradients: rows, and warps that share their sums."""
 TILE, MOST_WARPS, MOST_ROWS = 4, 8, 2**17
@@ -125,7 +122,8 @@ def _tune(
     """Let the tuner choose between cuBLASLt and, where there is little to do, our own kernels.
     small: without tensor cores; more: with them."""
     work, rows = product.m * product.n * product.k, product.m
-    most = MOST_WORK if isinstance(a, ops.InnerProduct) else MOST_GRADIENT_WORK
+    forward = isinstance(a, ops.InnerProduct)
+    most = tuned.INNER_PRODUCT_MAX_WORK if forward else tuned.INNER_PRODUCT_MAX_GRADIENT_WORK
     own = [] if a.transpose else [*([small] if work <= most and rows <= MOST_ROWS else []), *more]
     return ctx.tune([Gemm(ctx.backend, product, bind), *own])
 

@@ -9,6 +9,7 @@ import numpy as np
 from ... import primitives as ops
 from ...formula import to_c
 from ...tensor import Run, sequence
+from .. import tuned
 from ..layout import c_struct
 from ..passes.elementwise import Operand, vector_function
 from ..registry import Context, primitive
@@ -18,9 +19,6 @@ from ..runtime.launch import THREADS, launch
 from .losses import block_for
 
 Segment = tuple[int, int, float, float]
-ELEMENTS = 1024
-"""That a block updates, of one parameter, so that its multipliers are the block's. With 8,192 many
-parameters took 6 to 8 % longer (an H200)."""
 WIDTH = 4
 CHUNK = np.dtype(
     [("start", "i8"), ("stop", "i8"), ("rate", "f4"), ("decay", "f4"), ("segment", "i8")]
@@ -31,9 +29,9 @@ CHUNK = np.dtype(
 def chunks(segments: Sequence[Segment]) -> np.ndarray:
     """A table of chunks: pieces of the segments."""
     table = [
-        (begin, min(begin + ELEMENTS, stop), rate, decay, number)
+        (begin, min(begin + tuned.UPDATE_ELEMENTS, stop), rate, decay, number)
         for number, (start, stop, rate, decay) in enumerate(segments)
-        for begin in range(start, stop, ELEMENTS)
+        for begin in range(start, stop, tuned.UPDATE_ELEMENTS)
     ]
     return np.array(table, CHUNK)
 

@@ -8,11 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.backends.cuda import Cuda
-from osucaffe.backends.cuda.convolution import (
-    implicit_gemm,
-    space_to_depth,
-)
+from osucaffe.backends.cuda import Cuda, tuned
 from osucaffe.backends.cuda.convolution.problem import Problem
 from osucaffe.backends.cuda.convolution.wgrad import Wgrad16Bit, WgradTf32
 from osucaffe.backends.cuda.runtime.driver import Box, Pixels
@@ -125,10 +121,10 @@ ODD_GRADIENTS = {
 IMAGE = {"image": Layer((2, 3, 23, 27), (8, 3, 7, 7), (2, 2), (2, 1))}
 """Its blocks of pixels become channels."""
 OF_ANY_SIZE: list[tuple[Any, str, Any]] = [
-    (implicit_gemm, "LEAST_WORK", 0),
+    (tuned, "IMPLICIT_GEMM_MIN_WORK", 0),
     (WgradTf32, "least_work", 0),
     (Wgrad16Bit, "least_work", 0),
-    (space_to_depth, "LEAST_WORK", 0),
+    (tuned, "SPACE_TO_DEPTH_MIN_WORK", 0),
 ]
 """Modules and classes, and the values of their constants with which all candidates are worth
 trying, however small a layer is."""

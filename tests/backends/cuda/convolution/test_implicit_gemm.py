@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from osucaffe.backends.cuda import tuned
 from osucaffe.backends.cuda.convolution import implicit_gemm
 from osucaffe.backends.cuda.convolution.implicit_gemm import (
     LOADING,
@@ -268,7 +269,7 @@ def test_configs_cover_everything(name: str, dtype: str) -> None:
 @pytest.mark.parametrize("written", ["y", "dx"])
 def test_what_is_offered_is_possible(written: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is the gradient's own groups that count, not those of the convolution it is of."""
-    monkeypatch.setattr(implicit_gemm, "LEAST_WORK", 0)
+    monkeypatch.setattr(tuned, "IMPLICIT_GEMM_MIN_WORK", 0)
     [layer] = ODD_EIGHTS.values()
 
     x, w, y = (Tensor(each) for each in (layer.problem.x, layer.problem.w, layer.problem.y))

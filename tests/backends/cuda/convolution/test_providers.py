@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from osucaffe.backends.cuda import Cuda
+from osucaffe.backends.cuda import Cuda, tuned
 from osucaffe.backends.cuda.autotune import timing
-from osucaffe.backends.cuda.convolution import providers
 from osucaffe.errors import UserError
 from tests.backends import test_primitives  # noqa: F401 (fills CASES)
 from tests.backends.cases import CASES, STATE, Case
@@ -63,12 +62,12 @@ def test_kernels_that_mask_compile(backend: Cuda) -> None:
 @pytest.mark.parametrize(
     ("operation", "constants", "kernel", "searched"),
     [
-        ("forward", {"HEAVY": 0}, 3, [True]),
-        ("forward", {"HEAVY": 1e10}, 3, [True, False]),
+        ("forward", {"CUDNN_HEAVY_WORK": 0}, 3, [True]),
+        ("forward", {"CUDNN_HEAVY_WORK": 1e10}, 3, [True, False]),
         ("forward", {}, 1, []),
-        ("data", {"HEAVY": 0}, 3, [False]),
-        ("data", {"LIGHT": 0}, 1, [False]),
-        ("data", {"LIGHT": 1e10}, 1, []),
+        ("data", {"CUDNN_HEAVY_WORK": 0}, 3, [False]),
+        ("data", {"CUBLASLT_ALONE_MAX_WORK": 0}, 1, [False]),
+        ("data", {"CUBLASLT_ALONE_MAX_WORK": 1e10}, 1, []),
     ],
 )
 def test_what_is_searched_for(
@@ -81,7 +80,7 @@ def test_what_is_searched_for(
     """Plans with the ReLU first, then others, which do its backward pass in one of its own; none
     where a product will do."""
     for name, value in constants.items():
-        monkeypatch.setattr(providers, name, value)
+        monkeypatch.setattr(tuned, name, value)
     simulate(monkeypatch)
     cudnn = FakeCudnn()
     backend = with_libraries(Cuda(precision="bf16"), cudnn)

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from osucaffe.backends.cuda import Cuda
-from osucaffe.backends.cuda.convolution import implicit_gemm
+from osucaffe.backends.cuda import Cuda, tuned
 from osucaffe.backends.tensor import Tensor
 from tests.backends.running import Output, Runner, Spec
 
@@ -55,7 +54,7 @@ def run(backend: Any, layer: Layer) -> tuple[np.ndarray, list[np.ndarray]]:
 def test_statistics_are_of_what_is_stored(
     name: str, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(implicit_gemm, "LEAST_WORK", 0)
+    monkeypatch.setattr(tuned, "IMPLICIT_GEMM_MIN_WORK", 0)
     backend, every, failed, tried = Cuda(precision=precision), Every(monkeypatch, False), [], set()
     while every.number < every.count:
         every.names.clear()
