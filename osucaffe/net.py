@@ -13,7 +13,6 @@ import numpy as np
 
 from .arena import Arena, Parameter
 from .backends.backend import Backend
-from .backends.primitives.recording import Primitive
 from .backends.random import RandomState, new_seed
 from .backends.tensor import Run, Shape, Tensor
 from .blob import Blob
@@ -487,15 +486,14 @@ class Net:
         after: Mapping[int, Run] = MappingProxyType({}),
         beside: Iterable[Run] = (),
         then: Iterable[Run] = (),
-        instead: Mapping[Primitive, Run] = MappingProxyType({}),
         enqueues: bool = True,
     ) -> Run:
         """A step for all of forward (and backward, as in `backward`), and what is to follow.
 
         before: what to run ahead of the forward of some layers, by index. after: behind the
         backward of some layers, when the gradients of these and all above are complete. beside:
-        what may overlap backward, and `then` waits for. instead: what to run for some calls of
-        backward, if the net `replays`. enqueues: all of it, and `then`, only enqueues work.
+        what may overlap backward, and `then` waits for. enqueues: all of it, and `then`, only
+        enqueues work.
 
         The backend may replay it as one: as a CUDA graph, which the steps that bring input run
         before, and which a host function inside the net rules out. If `before` and `after` do more
@@ -524,15 +522,11 @@ class Net:
             build = self._build
             if moves != (now := build.moves + self.backend.moves) or prepared is not build.steps:
                 prepared, moves = build.steps, now
-                assert instead.keys() <= {call for calls in self.programs for call in calls}
                 captured = as_one(
                     self.backend,
                     self._begin,
                     prepared[0],
-                    [
-                        (call, instead.get(call, step))
-                        for call, step in (prepared[1 + accumulate] if backward else ())
-                    ],
+                    prepared[1 + accumulate] if backward else [],
                     len(self.layers),
                     before=before,
                     after=after,

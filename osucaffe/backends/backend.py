@@ -207,10 +207,6 @@ class Backend(Protocol):
         beside: calls of their net that were prepared before, or will be, if they run.
         """
 
-    def prepare_if_fast(self, call: Primitive) -> Step | None:
-        """The step that runs a call, if this backend has fast code for it."""
-        return None
-
     @abstractmethod
     def begin_forward(self, random: RandomState) -> None:
         """Let a forward pass draw its random numbers."""

@@ -63,12 +63,7 @@ class Snapshot:
 
 
 class Observer:
-    """Called by the solver, in its thread. Inherit from it to get empty defaults.
-
-    reads_gradients: it looks at the parameters' gradients, which otherwise may be NaN.
-    """
-
-    reads_gradients = False
+    """Called by the solver, in its thread. Inherit from it to get empty defaults."""
 
     def on_display(self, event: Display) -> None:
         """Every `display` iterations."""

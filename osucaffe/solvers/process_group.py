@@ -16,7 +16,6 @@ from ..backends.tensor import Run
 from ..layers.base import Splitter
 from ..net import Net
 from ..proto import caffe_pb2
-from .update.factors import from_factors
 from .update.loss_scaling import LossScale
 from .update.optimizer import Optimizer
 
@@ -35,10 +34,6 @@ class Trained(Protocol):
     test_nets: list[Net]
     optimizer: Optimizer
     loss_scale: LossScale | None
-
-    @property
-    def reads_gradients(self) -> bool:
-        """Whether the gradients must be there behind an update."""
 
 
 class ProcessGroup:
@@ -74,10 +69,8 @@ class ProcessGroup:
         net, optimizer = solver.net, solver.optimizer
         if not update:
             return net.whole(accumulate=accumulate)
-        needed = accumulate or solver.reads_gradients
-        instead, steps = ({}, optimizer.steps) if needed else from_factors(net, optimizer)
         beside = [optimizer.take_rate]
-        return net.whole(accumulate=accumulate, beside=beside, then=steps, instead=instead)
+        return net.whole(accumulate=accumulate, beside=beside, then=optimizer.steps)
 
     def overlap_hooks(
         self, *, accumulate: bool, update: bool

@@ -47,8 +47,7 @@ class Solver:
     net, test_nets: the nets that are trained and tested. iteration: the number of updates so far.
     file: the source of the settings, for messages. request: polled between iterations for a
     stop or a snapshot (see `signals.py`). inspectable: every blob of the nets can be read
-    (`debug_info` needs it and sets it), and every gradient: without it, those of large weights may
-    be NaN (see `update/factors.py`). loss_scale: "dynamic", "none" or a factor of the loss
+    (`debug_info` needs it and sets it). loss_scale: "dynamic", "none" or a factor of the loss
     (default: dynamic in fp16); see `loss_scaling.py`. resume: a snapshot to begin from, as
     `restore` takes it. check_interval: the iterations after which the ranks of a group compare
     their weights (0: never). weights: model files to begin from, after those that the solver
@@ -226,12 +225,6 @@ class Solver:
         self.group.synchronize_weights()
         self.losses.read()
         self._writer.wait()
-
-    @property
-    def reads_gradients(self) -> bool:
-        """Whether the gradients must be there behind an update."""
-        looked_at = any(observer.reads_gradients for observer in self.observers)
-        return self._inspectable or self.param.snapshot_diff or looked_at
 
     def _iterate(self, tracer: Tracer | None = None) -> None:
         """iter_size times forward and backward, then the update.

@@ -98,12 +98,6 @@ class Cpu(Host):
             self.onednn.look_at([*calls, *beside])
         return [self._prepare(call) for call in calls]
 
-    def prepare_if_fast(self, call: Primitive) -> Step | None:
-        if self.onednn is None:
-            return None
-        self.onednn.look_at([call])
-        return self.onednn.prepare(self, call)
-
     def _prepare(self, call: Primitive) -> Step:
         if self.onednn is not None:
             served = self.onednn.prepare(self, call)

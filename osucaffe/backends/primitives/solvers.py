@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .recording import Primitive, Read, Reads, ReadWrite, ReadWrites, Write
+from .recording import Primitive, Read, ReadWrite, ReadWrites, Write
 
 
 class SumOfSquares(Primitive):
@@ -31,8 +31,6 @@ class Update(Primitive):
     elements of `scalars` (float32 host or device memory: what changes between iterations);
     segments (start, stop, rate, decay) give `rate` and `decay`, the parameter's multipliers.
     sums: of the segments (segment_sums), for a formula that reads those: `ww`, `gg` and `wg`.
-    factors: x (rows, K), dy (rows, O), w (O, K). Then the only segment is that of w, and the
-    product of the others is in the place of `gradients`: only for `Backend.prepare_if_fast`.
     """
 
     weights: ReadWrite
@@ -44,7 +42,6 @@ class Update(Primitive):
     segments: Sequence[tuple[int, int, float, float]]
     constants: dict[str, float]
     sums: Read | None = None
-    factors: Reads | None = None
 
 
 SUMS = ("ww", "gg", "wg")

@@ -46,8 +46,6 @@ class TensorBoard(Observer):
     would end, and then training would wait for it for ever.)
     """
 
-    reads_gradients = True
-
     def __init__(self, directory: str) -> None:
         # A name that nobody can foresee: the writer would follow a link that lies there.
         own = f"{time.time():.0f}.{platform.node()}.{os.urandom(8).hex()}"

@@ -111,16 +111,7 @@ class Optimizer:
                 return self.prepare(call)
         return lambda: None
 
-    def part_from(self, start: int, stop: int, factors: list[Tensor]) -> Run | None:
-        """Such a step for weights whose gradient is a product: see `factors` of the primitive
-        `update`. None where that is not faster."""
-        program = Program()
-        self._record(program, start, stop, factors)
-        return self._backend.prepare_if_fast(program.calls[0])
-
-    def _record(
-        self, program: Program, first: int, last: int, factors: list[Tensor] | None = None
-    ) -> None:
+    def _record(self, program: Program, first: int, last: int) -> None:
         """Record the update of the arena's elements first .. last - 1."""
         data, gradients, sums, history = self._arena.data, self._arena.diff, None, self.flats
         segments = [
@@ -140,7 +131,7 @@ class Optimizer:
             sums = Tensor((3 * len(segments),), name="sums", persistent=True)
             self._backend.give_memory(sums)
             program.segment_sums(data, gradients, sums, segments=[each[:2] for each in segments])
-        record(data, gradients, history, scalars, formula=formula, sums=sums, factors=factors)
+        record(data, gradients, history, scalars, formula=formula, sums=sums)
 
     def step(self, learning_rate: float, iteration: int) -> None:
         """Update every parameter from its gradient, which is not changed."""
