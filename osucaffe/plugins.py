@@ -19,6 +19,8 @@ CHANNELS = "osucaffe.channels"
 """Channels between pairs of ranks: functions that `comm/channels/create.py` calls."""
 LAYERS = "osucaffe.layers"
 """Layer types: modules whose classes register themselves by `layers.base.register`."""
+RECORDS = "osucaffe.records"
+"""Forms of a database's records: functions of one that give its Datum and labels, or None."""
 
 
 @functools.cache

@@ -41,14 +41,14 @@ from osucaffe.data.sets.make_annotated import (
     read_voc,
     write_label_map,
 )
-from osucaffe.data.streams.dense_images import read_labels, read_pairs
 from osucaffe.data.streams.hdf5 import Hdf5Source
 from osucaffe.data.streams.image_list import ImageListSource, read_list
-from osucaffe.data.streams.object_lists import read_object_list
 from osucaffe.data.streams.source import DatumSource
-from osucaffe.data.streams.video_frames import read_videos
 from osucaffe.data.streams.windows import WindowSource, read_windows
 from osucaffe.errors import UserError
+from osucaffe.forks.cascade.object_lists import read_object_list
+from osucaffe.forks.segmentation.dense_images import read_labels, read_pairs
+from osucaffe.forks.video.video_frames import read_videos
 from osucaffe.graph.flops import flops
 from osucaffe.net import Net
 from osucaffe.parsing import lines_of

@@ -12,7 +12,7 @@ from osucaffe.backends.cpu import Cpu
 from osucaffe.data.databases.database import write_database
 from osucaffe.data.databases.datum import pixels
 from osucaffe.data.sets.mnist import load
-from osucaffe.data.streams.annotated import parse_annotated
+from osucaffe.forks.ssd.annotated import parse_annotated
 from osucaffe.net import Net
 from osucaffe.proto import read_net, read_solver
 from osucaffe.solvers import Solver

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from pathlib import Path
 
@@ -13,6 +14,11 @@ from ..databases.image_file import decode_image
 
 _ONE = 1 << 11
 """The weight 1 in fixed point: OpenCV's, whose resizing Caffe's tools use."""
+
+
+def whole(value: float) -> int:
+    """The nearest integer; halves are rounded away from zero."""
+    return int(math.copysign(math.floor(abs(value) + 0.5), value))
 
 
 def read_image(path: str, colour: bool | None = True, size: tuple[int, int] | None = None

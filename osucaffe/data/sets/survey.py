@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import simplejpeg
 
+from ... import plugins
 from ...backends.tensor import Shape
 from ..ahead.parallel_map import map_ahead
 from ..databases.datum import Datum, parse_datum, pixels
 from ..databases.record_database import Database
-from ..streams.annotated import is_annotated, parse_annotated
 
 _BLOCK = 64
 
@@ -68,7 +68,7 @@ def _look(database: Database, start: int, decode: bool, classes: int | None) -> 
         result.records += 1
         result.nbytes += len(value)
         try:
-            datum, labels = _parse(value)
+            datum, labels, form = _parse(value)
             shape = pixels(datum).shape if decode else _shape(datum)
             for label in labels:
                 if classes is not None and not 0 <= label < classes:
@@ -77,18 +77,18 @@ def _look(database: Database, start: int, decode: bool, classes: int | None) -> 
             result.bad.append((bytes(key).decode(errors="replace"), str(error)))
             continue
         result.shapes[shape] += 1
-        result.forms[_form(datum) + " with boxes" * is_annotated(value)] += 1
+        result.forms[_form(datum) + form] += 1
         result.labels.update(labels)
     return result
 
 
-def _parse(value: memoryview) -> tuple[Datum, list[int]]:
-    """A record's image and its label, or the labels of its objects."""
-    if not is_annotated(value):
-        datum = parse_datum(value)
-        return datum, [datum.label]
-    datum, annotations = parse_annotated(value)
-    return datum, annotations.labels[:, 0].astype(int).tolist()
+def _parse(value: memoryview) -> tuple[Datum, list[int], str]:
+    """A record's image, its label, or the labels of its objects, and what its form is called."""
+    for name in plugins.names(plugins.RECORDS):
+        if found := plugins.find(plugins.RECORDS, name)(value):
+            return *found, f" {name}"
+    datum = parse_datum(value)
+    return datum, [datum.label], ""
 
 
 def _form(datum: Datum) -> str:
@@ -119,7 +119,7 @@ def sample(database: Database, count: int) -> list[tuple[np.ndarray, int]]:
     for number in sorted(chosen):
         [(_, value)] = database.read(number, number + 1)
         try:
-            datum, labels = _parse(value)
+            datum, labels, _ = _parse(value)
             samples.append((pixels(datum).copy(), labels[0] if len(labels) == 1 else len(labels)))
         except ValueError:
             continue

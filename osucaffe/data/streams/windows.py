@@ -13,8 +13,7 @@ from ...errors import UserError, listed
 from ...files import read_lines
 from ...labels import Labels
 from ...parsing import as_float, as_int
-from ..pictures.image import decode_content, read_content, resize
-from ..pictures.object_crops import whole
+from ..pictures.image import decode_content, read_content, resize, whole
 from ..pictures.transform import Transform
 from .stream import RecordStream
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from ...data.pictures.augment import distort
-from ...data.pictures.image import decode_content, read_content
-from ...data.pictures.object_crops import Picture, choose_centre, place, whole, zoomed
-from ...data.streams.object_lists import Listed, order_of, read_object_list
+from ...data.pictures.image import decode_content, read_content, whole
 from ...layers.base import Arrays, Count, Shape, Shapes, register
 from ...layers.reading.feed import Varying
+from ..augment import distort
 from .fields import Rules, field_maps
+from .object_crops import Picture, choose_centre, place, zoomed
+from .object_lists import Listed, order_of, read_object_list
 
 
 class ObjectData(Varying):

@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...data.pictures.object_crops import Placed, whole
+from ...data.pictures.image import whole
 from ...layers.base import Layer, Program, Shape, Shapes, Tensor
 from ...layers.core.losses import read_ignored
 from .. import anchors
+from .object_crops import Placed
 
 
 def read_regression(layer: Layer) -> tuple[np.ndarray, np.ndarray]:

@@ -10,10 +10,10 @@ import math
 
 import numpy as np
 
-from ...backends.boxes import overlaps
 from ...errors import UserError
 from ...layers.core.python import Hosts, PythonLayer
 from ...parsing import as_float, as_int
+from ..boxes import overlaps
 
 ROOM = 50
 _LARGEST = 1 << 20

@@ -8,9 +8,9 @@ import numpy as np
 
 from ...backends.cores import usable_cores
 from ...data.pictures.resample import interpolate
-from ...data.streams.detectnet import CLASS, COLUMNS, Grid, Variation, draw, vary_boxes, vary_image
 from ...layers.base import Blobs, Layer, Program, Shape, Shapes, register
 from ...proto import read_mean
+from .variation import CLASS, COLUMNS, Grid, Variation, draw, vary_boxes, vary_image
 
 _BITS = 64
 """Random bits for an image, from which all that is drawn for it follows."""

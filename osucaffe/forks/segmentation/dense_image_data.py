@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...data.streams.dense_images import (
-    DenseImageSource,
-    SizedImageSource,
-    Sizes,
-    read_edges,
-    read_gray,
-)
 from ...layers.base import Shapes, register
 from ...layers.reading.feed import Varying
+from .dense_images import DenseImageSource, SizedImageSource, Sizes, read_edges, read_gray
 
 SHARED_WITH_LABELS = ("crop_size", "crop_height", "crop_width", "mirror", "scale_factors")
 

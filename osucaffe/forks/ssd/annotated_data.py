@@ -6,9 +6,9 @@ import numpy as np
 
 from ...data.ahead.pipeline import Buffer, allocate
 from ...data.databases.database import open_database
-from ...data.streams.annotated import COLUMNS, ROOM, AnnotatedSource, join_rows
 from ...layers.base import Arrays, Blobs, Program, Shapes, register
 from ...layers.reading.feed import Varying
+from .annotated import COLUMNS, ROOM, AnnotatedSource, join_rows
 
 OBJECTS = 64
 """Rows of the label's top for each image; ROOM at least. Those behind the objects are -1."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...backends.boxes import SMALL, areas, decode, encode, judge, overlaps, thin, without_warnings
 from ...backends.cpu.registry import Context, direct
 from ...backends.primitives.losses import MOST_LOSS
+from ..boxes import SMALL, areas, decode, encode, judge, overlaps, thin, without_warnings
 from . import primitives as ops
 
 

@@ -6,12 +6,12 @@ import math
 from pathlib import Path
 from typing import Any
 
-from ...backends.boxes import SMALL
 from ...backends.cuda.passes.elementwise import fill_step
 from ...backends.cuda.registry import Context, primitive
 from ...backends.cuda.runtime.compile import Kernel, kernel
 from ...backends.cuda.runtime.launch import blocks_for, launch
 from ...backends.tensor import Run, Tensor, sequence
+from ..boxes import SMALL
 from . import primitives as ops
 
 DETECTION, MULTIBOX = (Path(__file__).with_name(name) for name in ("detection.cu", "multibox.cu"))

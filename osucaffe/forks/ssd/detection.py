@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ...backends.boxes import judge
 from ...files import read_file
 from ...layers.base import Blobs, LayerClass, Program, Shapes, register
 from ...parsing import as_float, lines_of
 from .. import anchors
+from ..boxes import judge
 from ..rows import Rows, put_rows
 from . import primitives as ops
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ...data.streams.video_frames import Crops, VideoFrameSource
 from ...layers.base import Shapes, register
 from ...layers.reading.feed import Stream
+from .video_frames import Crops, VideoFrameSource
 
 RATIOS = (1.0, 0.875, 0.75, 0.66)
 """What crops of several scales measure where scale_ratios does not say it."""

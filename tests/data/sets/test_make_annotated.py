@@ -13,8 +13,8 @@ from osucaffe.cli import main
 from osucaffe.data.databases.database import open_database
 from osucaffe.data.databases.datum import pixels
 from osucaffe.data.sets.make_annotated import read_label_map
-from osucaffe.data.streams.annotated import parse_annotated
 from osucaffe.errors import UserError
+from osucaffe.forks.ssd.annotated import parse_annotated
 from osucaffe.proto import caffe_pb2
 
 OBJECT = (

@@ -10,10 +10,10 @@ import pytest
 from PIL import Image
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.data.pictures.object_crops import Picture, Placed, choose_centre, place, zoomed
-from osucaffe.data.streams.object_lists import order_of, read_object_list
 from osucaffe.errors import UserError
 from osucaffe.forks.cascade.fields import Rules, field_maps
+from osucaffe.forks.cascade.object_crops import Picture, Placed, choose_centre, place, zoomed
+from osucaffe.forks.cascade.object_lists import order_of, read_object_list
 from tests.layers.nets import build
 
 from .test_field_boxes import overlap, pixels

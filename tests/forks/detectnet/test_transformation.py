@@ -11,8 +11,8 @@ import pytest
 from google.protobuf import text_format
 
 from osucaffe.backends.cpu.backend import Cpu
-from osucaffe.data.streams.detectnet import Grid, Variation, draw, turned, vary_boxes, vary_image
 from osucaffe.errors import UserError
+from osucaffe.forks.detectnet.variation import Grid, Variation, draw, turned, vary_boxes, vary_image
 from osucaffe.proto import caffe_pb2
 from tests.layers.nets import build, inputs
 from tests.layers.test_values import run

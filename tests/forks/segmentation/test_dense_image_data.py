@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from osucaffe.backends.cpu.backend import Cpu
-from osucaffe.data.streams.dense_images import nearest
+from osucaffe.forks.segmentation.dense_images import nearest
 from osucaffe.solvers.report import Epochs, epochs_of
 from tests.layers import nets
 from tests.layers.reading.test_data_files import batches, build, refuse

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from osucaffe.data.streams.video_frames import Crops
+from osucaffe.forks.video.video_frames import Crops
 from tests.layers.reading.test_data_files import batches, build, refuse
 
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...backends.boxes import areas, overlaps
-from .boxes import Annotations, coverage, cut, overlap, shared
+from .annotations import Annotations, coverage, cut, overlap, shared
+from .boxes import areas, overlaps
 
 _HUE_CIRCLE = 180
 """OpenCV's hue of bytes: half degrees."""

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...data.streams.order import permutation
 from ...errors import UserError
 from ...files import read_lines
 from ...parsing import as_float, as_int
-from .order import permutation
 
 
 class Listed(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from osucaffe.backends import boxes
+from osucaffe.forks import boxes
 
 
 def test_many_boxes_are_thinned_as_few_are(monkeypatch: pytest.MonkeyPatch) -> None:

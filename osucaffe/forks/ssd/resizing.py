@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from .boxes import Annotations
-from .resample import resample
-from .transform import Fail
+from ...data.pictures.resample import resample
+from ...data.pictures.transform import Fail
+from ..annotations import Annotations
 
 _EDGES = {"MIRRORED": "reflect", "REPEAT_NEAREST": "edge"}
 """NumPy's names for the padding of an image that is smaller than its target. OpenCV repeats the

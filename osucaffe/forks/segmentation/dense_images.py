@@ -10,12 +10,12 @@ import numpy as np
 
 from ...backends.random import mix64
 from ...backends.tensor import Shape
+from ...data.pictures.image import read_image, resize
+from ...data.pictures.transform import Transform, holds, random_corner, shape_text
+from ...data.streams.image_list import read_entries
+from ...data.streams.stream import RecordStream
 from ...errors import UserError
 from ...parsing import as_int
-from ..pictures.image import read_image, resize
-from ..pictures.transform import Transform, holds, random_corner, shape_text
-from .image_list import read_entries
-from .stream import RecordStream
 
 
 class Pair(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...backends.boxes import areas
+from .boxes import areas
 
 
 class Annotations(NamedTuple):

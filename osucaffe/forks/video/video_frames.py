@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...backends.tensor import Shape
+from ...data.pictures.image import read_image, resize
+from ...data.pictures.transform import Transform, shape_text
+from ...data.streams.image_list import read_entries
+from ...data.streams.stream import RecordStream
 from ...errors import UserError
 from ...parsing import as_int
-from ..pictures.image import read_image, resize
-from ..pictures.transform import Transform, shape_text
-from .image_list import read_entries
-from .stream import RecordStream
 
 NEAR = 3
 """Crops whose extent is this close to the net's use that: no resizing by a pixel or two."""

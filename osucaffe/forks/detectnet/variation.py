@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from ...backends.tensor import Shape
-from ..pictures.augment import tint
-from ..pictures.boxes import overlap
-from ..pictures.object_crops import whole
-from ..pictures.resample import interpolate
+from ...data.pictures.image import whole
+from ...data.pictures.resample import interpolate
+from ..annotations import overlap
+from ..augment import tint
 
 COLUMNS = 16
 """Numbers in a row of DIGITS's lists of objects; the first row tells how many follow, and 16."""

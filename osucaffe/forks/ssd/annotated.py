@@ -9,15 +9,15 @@ import numpy as np
 
 from ...backends.records import Choice, transform_record
 from ...backends.tensor import Shape
+from ...data.databases.datum import Datum, pixels
+from ...data.databases.record_database import Database
+from ...data.pictures.transform import Fail, Transform, holds, shape_text
+from ...data.streams.stream import RecordStream
 from ...errors import UserError
 from ...proto import caffe_pb2
-from ..databases.datum import Datum, pixels
-from ..databases.record_database import Database
-from ..pictures.augment import Window, expand, sample, show
-from ..pictures.boxes import Annotations, cut, mirror
-from ..pictures.resizing import Resizing
-from ..pictures.transform import Fail, Transform, holds, shape_text
-from .stream import RecordStream
+from ..annotations import Annotations, cut, mirror
+from ..augment import Window, expand, sample, show
+from .resizing import Resizing
 
 ROOM = 2048
 """The most objects of an image."""
@@ -61,6 +61,15 @@ def parse_annotated(value: bytes | memoryview) -> tuple[Datum, Annotations]:
         np.array(boxes, np.float64).reshape(-1, 4),
         np.array([box.difficult for *_, box in objects], bool),
     )
+
+
+def survey(value: memoryview) -> tuple[Datum, list[int]] | None:
+    """The image of a record and the labels of its objects, for the survey of a database; None of a
+    record that is none of SSD's."""
+    if not is_annotated(value):
+        return None
+    datum, annotations = parse_annotated(value)
+    return datum, annotations.labels[:, 0].astype(int).tolist()
 
 
 class AnnotatedSource(RecordStream[Planned]):

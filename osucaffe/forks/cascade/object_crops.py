@@ -6,17 +6,11 @@ detection_data_layer.cpp do it.
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .image import resize
-
-
-def whole(value: float) -> int:
-    """The nearest integer; halves are rounded away from zero."""
-    return int(math.copysign(math.floor(abs(value) + 0.5), value))
+from ...data.pictures.image import resize, whole
 
 
 class Picture(NamedTuple):
