@@ -118,7 +118,7 @@ def _flops(net: Any) -> int:
     """The arithmetic of one forward and one backward pass."""
     from osucaffe.graph.flops import flops
 
-    return sum(flops(call) for program in net.programs[:2] for call in program)
+    return sum(flops(call) for program in net.programs for call in program)
 
 
 def _feed(net: Any, net_parameter: caffe_pb2.NetParameter) -> None:

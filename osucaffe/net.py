@@ -12,7 +12,8 @@ from types import MappingProxyType
 import numpy as np
 
 from .arena import Arena, Parameter
-from .backends.backend import Backend
+from .backends.backend import Backend, Prepared
+from .backends.primitives.movement import Fill
 from .backends.random import RandomState, new_seed
 from .backends.tensor import Run, Shape, Tensor
 from .blob import Blob
@@ -60,11 +61,12 @@ class Net:
 
     share: a net whose parameters (by layer name) and working memory this one uses.
     inspectable: every blob keeps its own row-major memory, so that all can be looked at.
-    A form of backward is prepared, and its gradients get memory, when it first runs.
+    Backward is prepared, and its gradients get memory, when it first runs.
     on_demand (of an inspectable one): until it first runs, or `complete` is called, only its
     parameters, inputs and outputs have memory, and no call is prepared.
     gradients: whether backward can run (default: in the TRAIN phase, or when inspectable).
-    accumulate: whether `backward(accumulate=True)` can run (for `iter_size`); inspectable: too.
+    accumulate: backward adds to the parameters' gradients, which are cleared ahead of it unless
+    they are to be kept (for `iter_size`); it does so in an inspectable net, too.
     inference: it only runs forward, so that what the parameters make constant is computed once,
     and again after `load`, or after `refresh` where others change them; only the blobs of `wanted`,
     inputs and outputs can be read.
@@ -115,7 +117,7 @@ class Net:
         if any((found := types[each.type]) and found.is_dynamic(each) for each in self.param.layer):
             self.inspectable = True
         self._on_demand = on_demand and self.inspectable
-        self._backwards = [False, True][: gradients + (gradients and (accumulate or inspectable))]
+        self._gradients, self._accumulate = gradients, accumulate or inspectable
         self.constants: Constants | None = None
         seed = self.random.seed
         self._begin_build(
@@ -141,6 +143,7 @@ class Net:
             values = drawing.submit(first_values, self.layers, own, seed)
             self._compile()
         self.arena = Arena(backend, own[::-1], gradients=gradients and not self._on_demand)
+        self._arenas: list[Arena] = [*(share._arenas if share else []), self.arena]
         self._place()
         for tensor, first in values.result():
             backend.write(tensor, first)
@@ -219,7 +222,8 @@ class Net:
             self.backend,
             self.inspectable,
             Tensor((), name="total loss", persistent=True),
-            self._backwards,
+            self._gradients,
+            self._accumulate,
             seeds,
             self._loss_scale,
             [parts.blobs[name] for name in parts.outputs if self.inspectable],
@@ -274,7 +278,7 @@ class Net:
         self.pool.add(plan)
         own = [*plan.persistent]
         if begins:
-            own += [blob.diff for blob, _ in build.parts.losses if self._backwards]
+            own += [blob.diff for blob, _ in build.parts.losses if self._gradients]
             own += unused_tensors(build.parts, inspectable=self.inspectable)
             own += self._unused_gradients() if not self._on_demand else ()
         self._give_memory(own)
@@ -314,7 +318,7 @@ class Net:
         initial = [pair for layer in self.layers for pair in layer.initial]
         missing = [(tensor, values) for tensor, values in initial if tensor.array is None]
         self._prepare(number)
-        if self._backwards:
+        if self._gradients:
             self.arena.give_gradients(self.backend)
         self._place_all()
         for tensor, values in missing:
@@ -322,7 +326,7 @@ class Net:
 
     @property
     def programs(self) -> Programs:
-        """The calls of forward, backward, and the backward that accumulates."""
+        """The calls of forward, and those of backward."""
         return self._build.programs
 
     @property
@@ -450,19 +454,33 @@ class Net:
     ) -> None:
         """Run backward from layer `start` (default: the last) down to `end`, both included.
 
-        accumulate: add to the parameters' gradients instead of overwriting them.
+        accumulate: add to the parameters' gradients that there are.
         after: called with each layer's index when its gradients are complete.
         """
-        assert accumulate in self._backwards, "this net was built without (accumulating) gradients"
         self.ready()
-        self.ready(1 + accumulate)
-        steps = self._build.by_layer[1 + accumulate]
+        self.ready(1)
+        for _, clear in self._ahead_of_backward(accumulate):
+            clear()
         start = len(self.layers) - 1 if start is None else start
         for index in range(start, end - 1, -1):
-            for step in steps[index]:
+            for step in self._build.by_layer[1][index]:
                 step()
             if after:
                 after(index)
+
+    def _ahead_of_backward(self, accumulate: bool) -> list[Prepared]:
+        """What clears the gradients, if backward adds to them and they are not to be kept."""
+        assert self._gradients, "this net was built without gradients"
+        assert self._accumulate or not accumulate, "this net was built without accumulate"
+        return self._clearing if self._accumulate and not accumulate else []
+
+    @cached_property
+    def _clearing(self) -> list[Prepared]:
+        """What clears the gradients of all parameters, those that are another net's, too."""
+        calls = [Fill(arena.diff, 0.0) for arena in self._arenas if arena.diff.size]
+        for call in calls:
+            call.position = len(self.layers) - 1  # which runs backward first
+        return list(zip(calls, self.backend.prepare(calls), strict=True))
 
     def _begin(self) -> None:
         """Let the random numbers of another forward pass be drawn."""
@@ -522,11 +540,12 @@ class Net:
             build = self._build
             if moves != (now := build.moves + self.backend.moves) or prepared is not build.steps:
                 prepared, moves = build.steps, now
+                calls = [*self._ahead_of_backward(accumulate), *prepared[1]] if backward else []
                 captured = as_one(
                     self.backend,
                     self._begin,
                     prepared[0],
-                    prepared[1 + accumulate] if backward else [],
+                    calls,
                     len(self.layers),
                     before=before,
                     after=after,

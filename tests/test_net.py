@@ -208,6 +208,32 @@ def test_parameters_lie_in_backward_order():
     assert [name for name in seen if name in "ab"] == ["b", "a"]
 
 
+@pytest.mark.parametrize("enqueues", [True, False])
+def test_gradients_are_cleared_unless_they_are_kept(enqueues):
+    """By the step itself, also where something runs behind each layer's backward."""
+    once = gradients(build(two()))
+    net = feed(build(two(), accumulate=True))
+    after = dict.fromkeys(range(len(net.layers)), lambda: None) if not enqueues else {}
+    steps = [net.whole(accumulate=kept, after=after, enqueues=enqueues) for kept in (False, True)]
+    for step, times in (steps[0], 1), (steps[0], 1), (steps[1], 2), (steps[0], 1):
+        step()
+        for parameter in net.parameters:
+            found = net.backend.read(parameter.blob.diff)
+            np.testing.assert_allclose(found, times * once[parameter.name], rtol=1e-6)
+
+
+def test_a_net_clears_the_gradients_that_it_shares():
+    once = gradients(build(two()))
+    net = build(two(), accumulate=True)
+    shared = feed(build(two(), share=net, accumulate=True))
+    for _ in range(2):
+        shared.forward()
+        shared.backward()
+    for parameter in net.parameters:
+        found = net.backend.read(parameter.blob.diff)
+        np.testing.assert_array_equal(found, once[parameter.name])
+
+
 def test_weights_are_loaded_if_all_fit_or_not_at_all():
     net, other = build(two()), build(two(outputs=4).replace('"a"', '"c"').replace('"b"', '"a"'))
     before = [net.backend.read(each.blob.data) for each in net.parameters]

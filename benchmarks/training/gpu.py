@@ -67,7 +67,7 @@ def build_osucaffe(job: dict[str, Any]) -> Built:
         "setup": setup,
         "calls": [
             (flops(call), bytes_moved([call], backend.nbytes))
-            for program in solver.net.programs[:2]
+            for program in solver.net.programs
             for call in program
         ],
         "parameter_bytes": backend.nbytes(solver.net.arena.data),

@@ -65,7 +65,7 @@ def build_osucaffe(job: dict[str, Any]) -> Built:
         iterate()
     notes = {
         "version": osucaffe.__version__,
-        "flops": sum(flops(call) for program in net.programs[:2] for call in program),
+        "flops": sum(flops(call) for program in net.programs for call in program),
     }
     return Built(iterate, notes, block)
 

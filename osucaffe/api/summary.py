@@ -44,8 +44,7 @@ def describe(net: Net) -> list[Row]:
     """A row for each layer, except splits. Shared parameters count at their first layer."""
     count = len(net.layers)
     forward, backward = (
-        [sum(map(flops, calls)) for calls in by_layer(program, count)]
-        for program in [*net.programs, []][:2]
+        [sum(map(flops, calls)) for calls in by_layer(program, count)] for program in net.programs
     )
     counted: set[Tensor] = set()
     rows = []

@@ -56,6 +56,8 @@ class Tensor:
 
     flexible: the backend may choose a layout for it. Otherwise it stays row-major.
     persistent: it keeps its own memory for the life of the net (never shared by the memory plan).
+    is_sum: it is a parameter's gradient, to which all calls that have a part of it add (the first
+    may overwrite what was there).
     like: take the layout of this tensor (a gradient lies in memory as its data does).
     base: the tensor whose memory this one views under another shape, from its element `start` on;
     both are row-major. views: those of this one.
@@ -81,6 +83,7 @@ class Tensor:
         self.name = name
         self.flexible = flexible
         self.persistent = persistent
+        self.is_sum = False
         self.like = like
         self.base = base
         self.start = 0
@@ -154,7 +157,7 @@ class Tensor:
         base = self.owner
         (base.like or base).flexible = False
         view = Tensor(shape, self.dtype, self.name, persistent=self.persistent, base=base)
-        view.start = self.start + start
+        view.start, view.is_sum = self.start + start, self.is_sum
         base.views.append(view)
         if base.array is not None:  # a parameter of another net, say
             view.place(*view._inside(base.array.reshape(-1), base.address))

@@ -44,9 +44,8 @@ def record_backward(
 ) -> list[Primitive]:
     """The calls of backward, from the last layer that `find_gradients` lets run to the first.
 
-    accumulate: add to the parameters' gradients. seeds, scale: see `_scale_losses`; without a
-    scale, the seeds are the gradients of the losses. seedable: blobs whose gradients a user may
-    set.
+    accumulate: see `Recorder`. seeds, scale: see `_scale_losses`; without a scale, the seeds are
+    the gradients of the losses. seedable: blobs whose gradients a user may set.
     """
     program = Program(accumulate=accumulate)
     given = {blob.diff.owner for blob in seedable}
@@ -55,7 +54,7 @@ def record_backward(
         program.enter(parts.nodes[-1].layer.label, len(parts.nodes) - 1)
         _scale_losses(program, parts.losses, seeds, scale)
     for position, node in reversed(list(enumerate(parts.nodes))):
-        if not node.backward or _has_recorded(program, node, 1 + accumulate):
+        if not node.backward or _has_recorded(program, node, 1):
             continue
         program.enter(node.layer.label, position)
         begin = len(program.calls)
@@ -67,7 +66,7 @@ def record_backward(
                 program.fill(blob.diff, value=0.0)
         if any(node.propagate_down) or any(node.layer.need_gradients):
             node.layer.backward(program, node.top, node.propagate_down, node.bottom)
-        node.calls[1 + accumulate] = program.calls[begin:]
+        node.calls[1] = program.calls[begin:]
     return program.calls
 
 

@@ -201,6 +201,7 @@ class Layer:
             filler = caffe_pb2.FillerParameter(value=default)
         self.check_shape("param", f"parameter {index}", shape)
         blob = Blob(f"{self.name}.{index}", shape, flexible=True)
+        blob.diff.is_sum = True
         self.parameters.append(blob)
         self.fillers.append(filler)
         self.need_gradients.append(self.spec(index).lr_mult != 0)

@@ -70,7 +70,6 @@ def movement_cases() -> None:
         picked = (lambda table, rows=rows: table[rows]), table, dy
         case(label, "gather", {"x": table, "index": index}, {}, {"y": table[rows]})
         case(label, "gather_backward", {"dy": dy, "index": index}, {}, Gradients(dx=picked))
-        case(label, "gather_gradient", {"dy": dy, "index": index}, {}, Gradients(dw=picked))
     outside = {"x": np.ones((3, 2)), "index": np.array([0.0, 3, -1])}
     nothing = [np.nan, np.nan]
     case("out of range", "gather", outside, {}, {"y": np.array([[1, 1], nothing, nothing])})
@@ -174,7 +173,6 @@ def broadcast_cases() -> None:
         total = 2 * y.sum(axis=axes)
         settings = {"formula": "y = k * (a * b + b)", "axes": axes, "constants": {"k": 2.0}}
         case(label, "reduce", {"inputs": inputs}, settings, {"y": total})
-        case(label, "reduce_gradient", {"inputs": inputs}, settings, {"dw": total})
     x, slopes = normal(2, 3, 4, 5), normal(1, 3, 1, 1)
     case("PReLU", "broadcast", {"inputs": [x, slopes], "outputs": [x]}, {"formula": PRELU},
          {"outputs": [np.where(x > 0, x, slopes * x)]})  # fmt: skip

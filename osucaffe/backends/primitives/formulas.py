@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY
 from string import ascii_lowercase
 
 from ..tensor import Tensor
-from .recording import FusedRead, Gradient, Primitive, Read, Reads, Write, Writes
+from .recording import FusedRead, Primitive, Read, Reads, Write, WriteOrAdd, Writes
 
 OUTPUTS = ("y", "z")
 """What the outputs are called in a formula."""
@@ -42,10 +42,14 @@ class Broadcast(Elementwise):
     may be 1 where the outputs' is not: it is repeated."""
 
 
-class Summation(Evaluation, abstract=True):
-    """What is evaluated and summed, and over which axes."""
+class Reduce(Evaluation):
+    """y = the sum over axes of the formula's y, evaluated as in `broadcast`.
+
+    y has as many elements as the other axes of the inputs together, in their order.
+    """
 
     inputs: Reads
+    y: WriteOrAdd
     _: KW_ONLY
     axes: Sequence[int]
 
@@ -53,21 +57,6 @@ class Summation(Evaluation, abstract=True):
     def operands(self) -> dict[str, Tensor]:
         """The inputs by their names in the formula."""
         return dict(zip(ascii_lowercase, self.inputs, strict=False))
-
-
-class Reduce(Summation):
-    """y = the sum over axes of the formula's y, evaluated as in `broadcast`.
-
-    y has as many elements as the other axes of the inputs together, in their order.
-    """
-
-    y: Write
-
-
-class ReduceGradient(Summation):
-    """`reduce` into the gradient of a parameter (the formula still writes y)."""
-
-    dw: Gradient
 
 
 class Sum(Primitive):

@@ -10,12 +10,12 @@ from typing import Any
 from ..tensor import Shape
 from .recording import (
     FusedReads,
-    Gradient,
     Primitive,
     Read,
     Reads,
     ReadWrite,
     Write,
+    WriteOrAdd,
     Writes,
 )
 
@@ -133,15 +133,7 @@ class GatherBackward(Primitive):
 
     dy: Read
     index: Read
-    dx: Write
-
-
-class GatherGradient(Primitive):
-    """`gather_backward` for a parameter."""
-
-    dy: Read
-    index: Read
-    dw: Gradient
+    dx: WriteOrAdd
 
 
 class Positions(Primitive):

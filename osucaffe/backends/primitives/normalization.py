@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY
 
 from ..tensor import Tensor
 from .pooling import PoolingWindow
-from .recording import FusedRead, Gradient, Primitive, Read, Reads, ReadWrite, Write
+from .recording import FusedRead, Primitive, Read, Reads, ReadWrite, Write, WriteOrAdd
 
 FusedExtents = tuple[int, ...]
 
@@ -120,8 +120,8 @@ class BatchNormBackward(Normalization):
     relu_output: Read | None
     dy: Write | None
     dx: Write | None
-    dscale: Gradient | None
-    dbias: Gradient | None
+    dscale: WriteOrAdd | None
+    dbias: WriteOrAdd | None
     constant: bool
     relu: bool = False
     every: FusedExtents | None = None
@@ -158,8 +158,8 @@ class BatchNormPoolingBackward(PoolingWindow, Normalization):
     scale: Read | None
     bias: Read | None
     dx: Write | None
-    dscale: Gradient | None
-    dbias: Gradient | None
+    dscale: WriteOrAdd | None
+    dbias: WriteOrAdd | None
     constant: bool
     relu: bool
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .formulas import Elementwise
-from .recording import FusedRead, FusedWrite, Gradient, Primitive, Read, Write
+from .recording import FusedRead, FusedWrite, Primitive, Read, Write, WriteOrAdd
 
 FusedActivation = Elementwise
 
@@ -56,8 +56,8 @@ class ConvolutionBackwardFilter(ConvolutionWindow):
 
     x: Read
     dy: Read
-    dw: Gradient | None
-    db: Gradient | None
+    dw: WriteOrAdd | None
+    db: WriteOrAdd | None
 
 
 class Flattening(Primitive, abstract=True, kw_only=True):
@@ -98,8 +98,8 @@ class InnerProductBackwardFilter(Flattening):
 
     x: Read
     dy: Read
-    dw: Gradient | None
-    db: Gradient | None
+    dw: WriteOrAdd | None
+    db: WriteOrAdd | None
 
 
 class Unfolding(Primitive, abstract=True, kw_only=True):

@@ -3,10 +3,9 @@ layers record.
 
 An object of such a class is a call, from the layer that records it through every pass to the
 backend that prepares it. The annotation of a field is its role: Read, Write, ReadWrite (read, then
-written in place), or Gradient (a parameter's gradient: overwritten, or added to when `accumulates`
-names it). `Reads`, `Writes` are lists; `... | None` may be None; all others are settings. Axes
-count from the first, 0. What begins with Fused is given by passes alone, for backends that say that
-they fuse.
+written in place), or WriteOrAdd (overwritten, or added to when `accumulates` names it). `Reads`,
+`Writes` are lists; `... | None` may be None; all others are settings. Axes count from the first, 0.
+What begins with Fused is given by passes alone, for backends that say that they fuse.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from ..tensor import Shape, Tensor, map_tensors, tensors_in
 Read = Tensor
 Write = Tensor
 ReadWrite = Tensor
-Gradient = Tensor
+WriteOrAdd = Tensor
 Reads = list[Tensor]
 Writes = list[Tensor]
 ReadWrites = list[Tensor]
@@ -33,7 +32,7 @@ FusedReads = list["Tensor | None"]
 FusedWrite = Tensor
 FusedFlag = bool
 _READ = ("Read", "ReadWrite", "FusedRead")
-_WRITTEN = ("Write", "ReadWrite", "Gradient", "FusedWrite")
+_WRITTEN = ("Write", "ReadWrite", "WriteOrAdd", "FusedWrite")
 
 
 PRIMITIVES: dict[str, type[Primitive]] = {}
@@ -54,8 +53,8 @@ class Primitive:
     Of a call:
     layer: what messages call the layer that recorded it; others may be called the same.
     position: that layer's place in its net (-1: it is no layer's call).
-    accumulates: the fields to add to instead of overwriting. The recorder sets it for parameter
-    gradients that an earlier call (or sub-iteration) has already written.
+    accumulates: the fields to add to instead of overwriting. The recorder sets it for tensors that
+    are sums, where an earlier call (or sub-iteration) may have written them.
     overlap: how many of the following calls this one may overlap with (0: it runs in its turn).
     held: whether such a call begins only when the next of them that is not held does.
     fused: calls that went in fusion: it does their work besides.
@@ -181,7 +180,7 @@ class Recorder:
     """A list of calls in the making.
 
     layer, position: of the layer that is being recorded, as a call has them (see `enter`).
-    accumulate: add to every parameter gradient (a further sub-iteration of `iter_size`).
+    accumulate: add to every parameter's gradient, which others set to 0 where a sum begins.
     """
 
     def __init__(self, *, accumulate: bool = False) -> None:
@@ -209,13 +208,14 @@ class Recorder:
             self.add(call)
 
     def add(self, call: Primitive) -> None:
-        """Append a call. A gradient that was written before (shared parameters) is added to."""
+        """Append a call. A sum that was written before (of shared parameters) is added to."""
         call.accumulates = frozenset(
             name
             for name, role in call.roles.items()
-            if role == "Gradient"
-            and (gradient := getattr(call, name)) is not None
-            and (self.accumulate or self.has_written(gradient))
+            if role == "WriteOrAdd"
+            and (target := getattr(call, name)) is not None
+            and target.is_sum
+            and (self.accumulate or self.has_written(target))
         )
         self._written.update(tensor.owner for tensor in call.written_tensors())
         self.calls.append(call)

@@ -159,7 +159,7 @@ def _write_device(args: argparse.Namespace) -> None:
 
 def _count(net: Net, layers: list[Layer]) -> None:
     """Add up the operations of each layer's calls, and the bytes of the tensors in them."""
-    for direction, program in zip(("forward", "backward"), net.programs, strict=False):
+    for direction, program in zip(("forward", "backward"), net.programs, strict=True):
         for layer, calls in zip(layers, by_layer(program, len(layers)), strict=True):
             cost = getattr(layer, direction)
             cost.flops = sum(map(flops, calls))

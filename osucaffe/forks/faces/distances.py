@@ -76,11 +76,11 @@ class InnerDistance(Layer):
             label = bottom[-1].data.view((self.features[0], 1, 1))
             inputs += [label, self.indices(program, (1, self.centers[1], 1))]
             formula = f"where(d == e, {formula}, 0)"
+        dw = self.gradient(0)
         if self.given and propagate_down[1]:
             dw = bottom[1].diff.view(self.centers)
+        if dw is not None:
             program.reduce(inputs, dw, formula=f"y = -{formula}", axes=(0,))
-        elif (gradient := self.gradient(0)) is not None:
-            program.reduce_gradient(inputs, gradient, formula=f"y = -{formula}", axes=(0,))
 
 
 @register("GeneralContrastiveLoss")

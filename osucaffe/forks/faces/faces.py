@@ -56,7 +56,7 @@ class CenterLoss(Loss):
             parts, formula = [total, count, self.share], "y = -c * a / (1 + b)"
             if self.loss_scale is not None:
                 parts, formula = [*parts, self.loss_scale.view((1, 1))], formula + " * d"
-            program.reduce_gradient(parts, dw, formula=formula, axes=())
+            program.reduce(parts, dw, formula=formula, axes=())
         if propagate_down[0]:
             inputs = [self.distance, top[0].diff.view((1, 1))]
             dx, share = bottom[0].diff.view(self.features), {"share": 1 / self.features[0]}
@@ -199,7 +199,7 @@ class GlobalLSEMargin(Layer):
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         inputs, formula = [top[0].diff, top[0].data, self.scale], "y = a * b / c"
         if (ds := self.gradient(0)) is not None:
-            program.reduce_gradient(inputs, ds, formula=formula, axes=(0, 1))
+            program.reduce(inputs, ds, formula=formula, axes=(0, 1))
         if len(bottom) > 2 and propagate_down[2]:
             program.reduce(inputs, bottom[2].diff.view((self.items, 1)), formula=formula, axes=(1,))
         if propagate_down[0]:

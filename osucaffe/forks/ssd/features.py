@@ -68,7 +68,7 @@ class Normalize(Layer):
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         inputs = [top[0].diff.view(self.shape), self.x, self.rate]
         if (dw := self.gradient(0)) is not None:
-            program.reduce_gradient(inputs, dw, formula="y = a * b * c", axes=self.others)
+            program.reduce(inputs, dw, formula="y = a * b * c", axes=self.others)
         if propagate_down[0]:
             along = self.tensor(self.small)
             inputs.append(self.scale)

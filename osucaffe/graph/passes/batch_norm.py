@@ -28,18 +28,17 @@ from .editing import (
 
 
 def fuse_batch_norm(programs: Programs) -> None:
-    """Fuse the calls around each batch normalization in forward and in each form of backward."""
-    forward, *backward = programs
+    """Fuse the calls around each batch normalization, forward and backward."""
+    forward, backward = programs
     if not any(isinstance(call, ops.BatchNorm) for call in forward):
         return
     skip_copies(forward)
     join_scale(programs)
     join_sum(programs)
     join_relu(forward)
-    for calls in backward:
-        share_gradients(calls)
-        join_relu_backward(calls, forward)
-        join_sum_backward(calls)
+    share_gradients(backward)
+    join_relu_backward(backward, forward)
+    join_sum_backward(backward)
 
 
 # -- forward ---------------------------------------------------------------------------------------
@@ -64,9 +63,9 @@ def skip_copies(calls: list[Primitive]) -> None:
 
 def join_scale(programs: Programs) -> None:
     """Let a batch normalization without scale and bias have those of the one without statistics
-    (a Scale layer) behind it, in all programs."""
+    (a Scale layer) behind it, in both programs."""
     users = Users(programs)
-    forward, *backward = programs
+    forward, backward = programs
     for norm, scale in pairwise([*forward]):
         match norm, scale:
             case (
@@ -75,13 +74,11 @@ def join_scale(programs: Programs) -> None:
                 ),
                 ops.BatchNorm(mean=None, rate=None, x=x),
             ) if x is between:
-                both = [_backward_pair(calls, norm, scale) for calls in backward]
-                known = [call for pair in both if pair for call in pair]
-                if None in both or not users.only(between, norm, scale, *known):
+                pair = _backward_pair(backward, norm, scale)
+                if pair is None or not users.only(between, norm, scale, *pair):
                     continue
-                for calls, pair in zip(backward, both, strict=True):
-                    if pair:
-                        _join_backward(calls, norm, *pair)
+                if pair:
+                    _join_backward(backward, norm, *pair)
                 _take_statistics(scale, norm)
                 fuse(forward, scale, norm)
 
@@ -259,7 +256,7 @@ MOST_NOTED = 254
 def join_pooling(programs: Programs) -> None:
     """Let maximum pooling normalize what it reads, where nothing else does: the largest images of a
     ResNet are not made, and neither are their gradients."""
-    forward, *backward = programs
+    forward, backward = programs
     candidates = [
         (norm, pooling)
         for norm, pooling in pairwise(forward if backward else ())
@@ -268,17 +265,12 @@ def join_pooling(programs: Programs) -> None:
     ]
     if not candidates:
         return
-    users = [Users(each) for each in (programs, *([calls] for calls in backward))]
+    users, users_in_backward = Users(programs), Users([backward])
     for norm, pooling in candidates:
-        if not users[0].only(norm.y, norm, pooling):
-            continue
-        pairs = [
-            _pooled_gradient(calls, users_in_pass, norm, pooling)
-            for calls, users_in_pass in zip(backward, users[1:], strict=True)
-        ]
-        found = [pair for pair in pairs if pair]
-        if len(found) == len(pairs):
-            _join_pooling(programs, norm, pooling, found)
+        if users.only(norm.y, norm, pooling) and (
+            pair := _pooled_gradient(backward, users_in_backward, norm, pooling)
+        ):
+            _join_pooling(programs, norm, pooling, *pair)
 
 
 def _may_pool(norm: ops.BatchNorm, pooling: ops.MaxPooling) -> bool:
@@ -320,20 +312,21 @@ def _join_pooling(
     programs: Programs,
     norm: ops.BatchNorm,
     pooling: ops.MaxPooling,
-    gradients: list[tuple[ops.MaxPoolingBackward, ops.BatchNormBackward]],
+    spread: ops.MaxPoolingBackward,
+    back: ops.BatchNormBackward,
 ) -> None:
+    forward, backward = programs
     y, index = pooling.y, pooling.index
     assert index is not None
     peaks = Tensor(y.shape, name=f"{y.name}.peaks", like=y)
     window = {name: getattr(pooling, name) for name in ("kernel", "stride", "pad")}
     channels = norm.mean, norm.rate, norm.scale, norm.bias
     joint = ops.BatchNormPooling(norm.x, *channels, y, index, peaks, norm.relu, **window)
-    replace_call(programs[0], pooling, joint)
-    fuse(programs[0], joint, norm)
-    for calls, (spread, back) in zip(programs[1:], gradients, strict=True):
-        joint_back = ops.BatchNormPoolingBackward(
-            norm.x, spread.dy, index, peaks, *channels, back.dx, back.dscale, back.dbias,
-            back.constant, norm.relu, **window,
-        )  # fmt: skip
-        replace_call(calls, back, joint_back)
-        fuse(calls, joint_back, spread)
+    replace_call(forward, pooling, joint)
+    fuse(forward, joint, norm)
+    joint_back = ops.BatchNormPoolingBackward(
+        norm.x, spread.dy, index, peaks, *channels, back.dx, back.dscale, back.dbias,
+        back.constant, norm.relu, **window,
+    )  # fmt: skip
+    replace_call(backward, back, joint_back)
+    fuse(backward, joint_back, spread)

@@ -13,7 +13,7 @@ from ...backends.tensor import Tensor, map_tensors
 Kinds = tuple[type[Primitive], ...]
 """Some primitives."""
 Programs = list[list[Primitive]]
-"""Forward, and the forms of backward."""
+"""Forward and backward, which is empty where nothing needs a gradient."""
 
 
 # -- who uses a tensor: views count as the tensor that has the memory ------------------------------
@@ -48,11 +48,6 @@ def is_exposed(tensor: Tensor) -> bool:
 def reads_view(call: Primitive, tensor: Tensor) -> bool:
     """Whether a call reads the tensor's memory as another tensor: under another shape."""
     return any(read.base is tensor for read in call.read_tensors())
-
-
-def timelines(programs: Programs) -> Programs:
-    """What runs one after the other: both forms of backward take the same time, behind forward."""
-    return [programs[0] + backward for backward in programs[1:]] or [programs[0]]
 
 
 class Users:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 from ...backends import primitives as ops
@@ -21,9 +21,7 @@ def relu_before_pooling(programs: Programs) -> None:
     Only where nothing but the pooling reads the convolution's output, whose values change: no
     other call, through a view either, and no user (who may look at a persistent tensor).
     """
-    readers = Counter(
-        tensor.owner for calls in programs for call in calls for tensor in call.read_tensors()
-    )
+    readers = Counter(t.owner for call in chain(*programs) for t in call.read_tensors())
     forward = programs[0]
     for index in range(2, len(forward)):
         match forward[index - 2 : index + 1]:
@@ -80,13 +78,12 @@ def relu_before_split(programs: Programs, fuses: Kinds) -> None:
     fuses: as for `fuse_relu_backward`. Where a backend fuses ReLUs to what cuts the gradient, this
     is only worth it if it fuses this one to what makes the gradient, too.
     """
-    forward, *backward = programs
+    forward, backward = programs
     concats = {call.position: call for call in forward if isinstance(call, ops.Concat)}
-    for calls in backward:
-        for split in [call for call in calls if isinstance(call, ops.Split)]:
-            concat = concats.get(split.position)
-            if concat is not None and concat.axis == split.axis:
-                _relu_before_split(forward, calls, concat, split, fuses)
+    for split in [call for call in backward if isinstance(call, ops.Split)]:
+        concat = concats.get(split.position)
+        if concat is not None and concat.axis == split.axis:
+            _relu_before_split(forward, backward, concat, split, fuses)
 
 
 def _relu_before_split(
@@ -138,7 +135,7 @@ def fuse_relu_backward(programs: Programs, fuses: Kinds) -> None:
     maximum that is not positive needs no gradient at all: its forward call does not note it.
     fuses: the backend's primitives that can do that.
     """
-    forward, *backward = programs
+    forward, backward = programs
     read = {tensor.owner for call in forward for tensor in call.read_tensors()}  # a mask as a top
     pooled = {
         call.index: call
@@ -147,25 +144,18 @@ def fuse_relu_backward(programs: Programs, fuses: Kinds) -> None:
         and call.index is not None
         and call.index.owner not in read
     }
-    for calls in backward:
-        _fuse_relu_backward(calls, pooled, fuses)
-
-
-def _fuse_relu_backward(
-    calls: list[Primitive], pooled: dict[Tensor, ops.MaxPooling], fuses: Kinds
-) -> None:
     writer: dict[Tensor, Primitive | None] = {}  # of each tensor; None when it was used since
     last: Primitive | None = None
-    for call in list(calls):
+    for call in list(backward):
         match call:
             case ops.ReluBackward(slope=0, x=x, dy=dy, dx=dx) if dy is dx:
                 before = writer.get(dy)
                 if isinstance(before, fuses) and _fuse_mask(before, x, dx, pooled):
-                    fuse(calls, before, call)
+                    fuse(backward, before, call)
                     continue
             case ops.MaxPoolingBackward() if ops.MaxPoolingBackward in fuses and last is not None:
                 if _stops_nothing_more(last, call, pooled):
-                    fuse(calls, call, last)
+                    fuse(backward, call, last)
         last = call
         for tensor in call.read_tensors():
             writer[tensor.owner] = None

@@ -50,34 +50,29 @@ class LiveRange:
     last: int
 
 
-def live_ranges(timelines: Iterable[Iterable[Primitive]]) -> dict[Tensor, LiveRange]:
-    """The live ranges of all tensors that the calls use and that have no memory yet.
-
-    timelines: lists of calls that count time alike (call i of each runs "at time i").
-    """
+def live_ranges(calls: Iterable[Primitive]) -> dict[Tensor, LiveRange]:
+    """The live ranges of all tensors that the calls use and that have no memory yet: call i runs
+    "at time i"."""
     ranges: dict[Tensor, LiveRange] = {}
     fed: set[Tensor] = set()
-    for calls in timelines:
-        for time, call in enumerate(calls):
-            if is_feed(call):
-                fed |= owners(call.written_tensors())
-            end = time + call.overlap
-            for tensor in (*call.written_tensors(), *call.read_tensors(), *call.scratch):
-                owner = tensor.owner
-                if owner.array is None and owner not in fed:
-                    live = ranges.setdefault(owner, LiveRange(owner, time, end))
-                    live.first, live.last = min(live.first, time), max(live.last, end)
+    for time, call in enumerate(calls):
+        if is_feed(call):
+            fed |= owners(call.written_tensors())
+        end = time + call.overlap
+        for tensor in (*call.written_tensors(), *call.read_tensors(), *call.scratch):
+            owner = tensor.owner
+            if owner.array is None and owner not in fed:
+                live = ranges.setdefault(owner, LiveRange(owner, time, end))
+                live.last = max(live.last, end)
     return ranges
 
 
-def plan_memory(
-    timelines: Iterable[Iterable[Primitive]], size_of: Callable[[Tensor], int]
-) -> MemoryPlan:
+def plan_memory(calls: Iterable[Primitive], size_of: Callable[[Tensor], int]) -> MemoryPlan:
     """Plan the memory of every tensor that the calls use and that has none yet.
 
-    timelines: as for `live_ranges`. size_of gives a tensor's bytes.
+    size_of gives a tensor's bytes.
     """
-    ranges = live_ranges(timelines).values()
+    ranges = live_ranges(calls).values()
     shared = [live for live in ranges if not live.tensor.persistent]
     sizes = [-(-size_of(live.tensor) // ALIGNMENT) * ALIGNMENT for live in shared]
     placed: list[tuple[int, int, int, int]] = []  # offset, end, first, last

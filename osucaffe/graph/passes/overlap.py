@@ -67,7 +67,7 @@ def _fit(
     allowed = {index: calls[index].overlap for index in overlapping}
     for index in overlapping:
         calls[index].overlap = 0
-    ranges = {t: live for t, live in live_ranges([calls]).items() if not t.persistent}
+    ranges = {t: live for t, live in live_ranges(calls).items() if not t.persistent}
     sizes = {tensor: size_of(tensor) for tensor in ranges}
     alive = [0] * len(calls)
     for tensor, live in ranges.items():

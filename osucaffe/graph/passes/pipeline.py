@@ -1,8 +1,8 @@
 """Owns the passes that make a net's layers what runs: a visible list, in their order; and what they
 build of a net for one set of shapes: its blobs, programs, steps and memory.
 
-Each is a function that changes a `Build`: most of them its programs (forward, and the forms of
-backward). `osucaffe time --passes` prints what each did.
+Each is a function that changes a `Build`: most of them its programs (forward and backward).
+`osucaffe time --passes` prints what each did.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..recording import record_backward, record_forward, warn_of_overwriters
 from . import fusion, inference, siblings, verify
 from .batch_norm import fuse_batch_norm, join_pooling, sum_outputs
 from .constants import Constants
-from .editing import Programs, operands, owners, timelines
+from .editing import Programs, operands, owners
 from .folding import fold_batch_norm
 from .memory import MemoryPlan, plan_memory
 from .overlap import overlap_calls
@@ -49,16 +49,16 @@ class Build:
     """What is built, pass by pass.
 
     labels: of the tops without bottoms that hold them. total: where the sum of the losses goes.
-    backwards: for each form of backward, whether it accumulates. seeds, scale, seedable: see
+    gradients: whether there is a backward pass; accumulate, seeds, scale, seedable: see
     `record_backward`. again: the net has been built before, for other shapes. constants: of a net
     that only runs forward, what holds as long as its parameters do.
 
-    programs: forward, and the forms of backward. next: the numbers of those that are to be prepared
-    and placed: of an inspectable net one at a time, when it first runs. steps: by these numbers,
-    the calls with their steps; by layer: the steps alone, as `by_layer` sorts them. replay: all of
-    forward as one. moves: how often its blobs alone got other memory (see `Backend.moves`).
-    states: of what is remembered, what the layers had set up. note: what the pass that runs has to
-    say. verifier: what checks the programs behind each pass, where that is asked for.
+    programs: forward and backward. next: the numbers of those that are to be prepared and placed:
+    of an inspectable net one at a time, when it first runs. steps: by these numbers, the calls with
+    their steps; by layer: the steps alone, as `by_layer` sorts them. replay: all of forward as one.
+    moves: how often its blobs alone got other memory (see `Backend.moves`). states: of what is
+    remembered, what the layers had set up. note: what the pass that runs has to say. verifier: what
+    checks the programs behind each pass, where that is asked for.
     """
 
     parts: Assembly
@@ -66,7 +66,8 @@ class Build:
     backend: Backend
     inspectable: bool
     total: Tensor
-    backwards: Sequence[bool]
+    gradients: bool
+    accumulate: bool
     seeds: Mapping[str, Tensor]
     scale: Tensor | None
     seedable: Iterable[Blob]
@@ -104,23 +105,22 @@ class Pass:
 
 def record(build: Build) -> None:
     """Let each layer record its calls."""
-    build.programs = [record_forward(build.parts, build.total)]
-    for accumulate in build.backwards:
-        calls = record_backward(
+    build.programs = [record_forward(build.parts, build.total), []]
+    if build.gradients:
+        build.programs[1] = record_backward(
             build.parts,
-            accumulate=accumulate,
+            accumulate=build.accumulate,
             seeds=build.seeds,
             scale=build.scale,
             seedable=build.seedable,
         )
-        build.programs.append(calls)
     build.note = f"calls of {len(build.parts.nodes)} layers"
 
 
 def warn(build: Build) -> None:
     """Warn of layers that overwrite what gradients need: once, not again for other shapes."""
-    if len(build.programs) > 1 and not build.again:
-        build.note = f"{warn_of_overwriters(*build.programs[:2])} layers overwrite"
+    if build.gradients and not build.again:
+        build.note = f"{warn_of_overwriters(*build.programs)} layers overwrite"
 
 
 def prepare(build: Build) -> None:
@@ -146,21 +146,21 @@ def prepare(build: Build) -> None:
 
 def overlap(build: Build) -> None:
     """Let calls that nothing waits for overlap what follows."""
-    for calls in timelines(build.programs):
-        overlap_calls(calls, build.backend.overlaps, build.backend.nbytes)
-    overlapping = sum(call.overlap > 0 for calls in build.programs for call in calls)
+    calls = [*chain(*build.programs)]
+    overlap_calls(calls, build.backend.overlaps, build.backend.nbytes)
+    overlapping = sum(call.overlap > 0 for call in calls)
     build.note = f"{overlapping} calls overlap what follows"
 
 
 def plan(build: Build) -> None:
     """Give each tensor that has no memory yet its place. The programs of an inspectable net are
-    planned one by one, so what several of them use gets memory of its own."""
+    planned one by one, so what both of them use gets memory of its own."""
     if build.inspectable:
         users = Counter(chain(*(owners(chain(*map(operands, c))) for c in build.programs)))
         for tensor, count in users.items():
             tensor.persistent |= count > 1
-    times = timelines([build.programs[number] for number in build.next])
-    made = plan_memory(times, build.backend.nbytes)
+    calls = chain(*(build.programs[number] for number in build.next))
+    made = plan_memory(calls, build.backend.nbytes)
     if build.plan is None:
         build.plan = made
     else:
@@ -213,7 +213,7 @@ COMPILE = (
         "join siblings", lambda build: siblings.join_siblings(build.programs, build.parts.nodes)
     ),
     _gaining("copy parts once", siblings.copy_parts_once),
-    _fusing("add gradients", lambda b: add_gradients(b.programs, b.backend.adds_gradient)),
+    _fusing("add gradients", lambda b: add_gradients(b.programs[1], b.backend.adds_gradient)),
     _gaining("sum outputs", sum_outputs),
     _inferring("drop copies", lambda calls, *_: inference.drop_copies(calls)),
     _inferring("fold batch norm", lambda calls, _, constants: fold_batch_norm(calls, constants)),
@@ -254,7 +254,7 @@ def run(passes: Iterable[Pass], build: Build) -> None:
         step.run(build)
         if build.verifier is None and verify.is_enabled():
             build.verifier = verify.Verifier(
-                build.programs, build.parts, build.backwards, build.constants, build.backend.nbytes
+                build.programs, build.parts, build.accumulate, build.constants, build.backend.nbytes
             )
         if build.verifier is not None:
             build.verifier.check(step.name)
@@ -265,8 +265,7 @@ def run(passes: Iterable[Pass], build: Build) -> None:
 
 def _changes(build: Build) -> Counter[str]:
     """How many calls of each primitive were fused into others, and how many run once for all."""
-    calls = (call for program in build.programs for call in program)
-    changes = Counter(other.name for call in calls for other in call.fused)
+    changes = Counter(each.name for call in chain(*build.programs) for each in call.fused)
     if build.constants:
         changes["calls run once for all"] = len(build.constants.new)
     return changes

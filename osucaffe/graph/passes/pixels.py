@@ -33,7 +33,7 @@ _Reader = ops.Convolution | ops.MaxPooling
 
 
 class _Backward(NamedTuple):
-    """What a backward program does with the blob: the gradients of the filters and of the blob by
+    """What backward does with the blob: the gradients of the filters and of the blob by
     the convolutions, and that of the batch normalization, which reads the latter."""
 
     filters: list[ops.ConvolutionBackwardFilter]
@@ -44,9 +44,7 @@ class _Backward(NamedTuple):
 def skip_pixels(programs: Programs) -> None:
     """Let batch normalizations make only what convolutions with a stride read, where something runs
     backward: else they are folded."""
-    forward, *backward = programs
-    if not backward:
-        return
+    forward, backward = programs
     users = Users(programs)
     for norm in [call for call in forward if isinstance(call, ops.BatchNorm)]:
         y = norm.y
@@ -54,10 +52,9 @@ def skip_pixels(programs: Programs) -> None:
         readers = _readers(y, others)
         if not readers or y in norm.read_tensors():
             continue
-        found = [_backward(calls, norm, readers) for calls in backward]
-        known = [call for each in found if each for call in (*each.filters, each.norm)]
-        if None not in found and users.only(y, norm, *readers, *known):
-            _skip(norm, readers, [each for each in found if each])
+        found = _backward(backward, norm, readers)
+        if found and users.only(y, norm, *readers, *found.filters, found.norm):
+            _skip(norm, readers, found)
 
 
 def _readers(y: Tensor, calls: list[Primitive]) -> list[_Reader]:
@@ -98,8 +95,8 @@ def _every_pixel(y: Tensor, every: Shape) -> Tensor:
 def _backward(
     calls: list[Primitive], norm: ops.BatchNorm, readers: list[_Reader]
 ) -> _Backward | None:
-    """What a backward program does with the blob that a batch normalization makes, if its gradient
-    is what these convolutions write alone, and nobody else reads their terms of it."""
+    """What backward does with the blob that a batch normalization makes, if its gradient is what
+    these convolutions write alone, and nobody else reads their terms of it."""
     positions, users = {call.position for call in readers}, Users([calls])
     backward = normalization_gradient(calls, norm)
     if backward is None:
@@ -129,22 +126,21 @@ def _backward(
     return _Backward(filters, images, backward)
 
 
-def _skip(norm: ops.BatchNorm, readers: list[_Reader], found: list[_Backward]) -> None:
+def _skip(norm: ops.BatchNorm, readers: list[_Reader], found: _Backward) -> None:
     """Let the blob have the pixels alone that its readers reach, and so its gradient's terms."""
     every = _stride(readers)
     made = _every_pixel(norm.y, every)
     norm.y, norm.every = made, every
-    for call in [*readers, *(call for each in found for call in each.filters)]:
+    for call in [*readers, *found.filters]:
         call.x, call.stride = made, _ALL
     terms: dict[Tensor, Tensor] = {}
-    for _, images, backward in found:
-        for image in images:
-            like = Tensor(made.shape, name=image.dx.name, like=made)
-            image.dx, image.stride = terms.setdefault(image.dx, like), _ALL
-        backward.dys = [terms[term] for term in backward.dys]
-        if backward.relu_output is not None:
-            backward.relu_output = made
-        backward.every = every
+    for image in found.images:
+        terms[image.dx] = Tensor(made.shape, name=image.dx.name, like=made)
+        image.dx, image.stride = terms[image.dx], _ALL
+    found.norm.dys = [terms[term] for term in found.norm.dys]
+    if found.norm.relu_output is not None:
+        found.norm.relu_output = made
+    found.norm.every = every
 
 
 def move_strides(calls: list[Primitive]) -> None:

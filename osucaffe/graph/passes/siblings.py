@@ -27,13 +27,13 @@ from .editing import Programs, Users, fuse, insert, is_exposed, reads, writes
 
 @dataclass
 class _Sibling:
-    """A convolution, and in each backward program its gradient of the filters, and that of the
-    images with the sum that reads it (or no such gradients)."""
+    """A convolution, its gradient of the filters, and that of the images with the sum that reads it
+    (or none)."""
 
     call: ops.Convolution
-    filters: list[ops.ConvolutionBackwardFilter]
-    images: list[ops.ConvolutionBackwardData]
-    sums: list[ops.Sum]
+    filters: ops.ConvolutionBackwardFilter
+    images: ops.ConvolutionBackwardData | None = None
+    total: ops.Sum | None = None
 
     @property
     def outputs(self) -> int:
@@ -50,8 +50,8 @@ class _Sibling:
             call.b is None,
             call.relu,
             *map(tuple, (call.stride, call.pad, call.dilation)),
-            *(each.accumulates for each in self.filters),
-            *self.sums,
+            self.filters.accumulates,
+            self.total,
         )
 
 
@@ -60,11 +60,11 @@ def join_siblings(programs: Programs, nodes: Sequence[Node]) -> None:
 
     nodes: those of the net, for the parameters of its layers.
     """
-    users = Users(programs)
-    single = [Users([calls]) for calls in programs[1:]]
+    forward, backward = programs
+    users, users_in_backward = Users(programs), Users([backward])
     families: defaultdict[Hashable, list[_Sibling]] = defaultdict(list)
-    for call in programs[0] if len(programs) > 1 else ():
-        if sibling := _sibling(call, programs[1:], nodes, users, single):
+    for call in forward:
+        if sibling := _sibling(call, backward, nodes, users, users_in_backward):
             families[sibling.kind].append(sibling)
     for family in families.values():
         # Behind a part that is no multiple of the alignment, no other can follow without a gap.
@@ -77,39 +77,36 @@ def join_siblings(programs: Programs, nodes: Sequence[Node]) -> None:
 
 def _sibling(
     call: Primitive,
-    backward: Programs,
+    backward: Sequence[Primitive],
     nodes: Sequence[Node],
     users: Users,
-    single: Sequence[Users],
+    users_in_backward: Users,
 ) -> _Sibling | None:
     """What belongs to a call, if it is a convolution of which nothing speaks against joining it."""
     match call:
         case ops.Convolution(group=1, addend=None, activation=None) if (
             not is_exposed(call.y) and call.y.is_open
         ):
-            sibling = _Sibling(call, [], [], [])
+            of_layer = [each for each in backward if each.position == call.position]
         case _:
             return None
-    for calls, users_in_pass in zip(backward, single, strict=True):
-        of_layer = [each for each in calls if each.position == call.position]
-        sibling.filters += [e for e in of_layer if isinstance(e, ops.ConvolutionBackwardFilter)]
-        for images in (e for e in of_layer if isinstance(e, ops.ConvolutionBackwardData)):
-            total = users_in_pass.other(images.dx, images)
-            if not isinstance(total, ops.Sum) or any(
-                each != 1 for each in total.coefficients or ()
-            ):
-                return None
-            if images.dx.persistent or images.relu_output is not None:
-                return None
-            sibling.images.append(images)
-            sibling.sums.append(total)
-    if len(sibling.filters) < len(backward) or len(sibling.images) not in (0, len(backward)):
+    filters = [e for e in of_layer if isinstance(e, ops.ConvolutionBackwardFilter)]
+    images = [e for e in of_layer if isinstance(e, ops.ConvolutionBackwardData)]
+    if len(filters) != 1 or len(images) > 1:
         return None
-    layer, mine = nodes[call.position].layer, [call, *sibling.filters, *sibling.images]
+    sibling = _Sibling(call, filters[0])
+    for image in images:
+        total = users_in_backward.other(image.dx, image)
+        if not isinstance(total, ops.Sum) or any(each != 1 for each in total.coefficients or ()):
+            return None
+        if image.dx.persistent or image.relu_output is not None:
+            return None
+        sibling.images, sibling.total = image, total
+    layer, mine = nodes[call.position].layer, [call, *filters, *images]
     for index, (name, blob) in enumerate(zip("wb", layer.parameters, strict=False)):
         if (
             getattr(call, name) is not blob.data
-            or any(getattr(each, f"d{name}") is not blob.diff for each in sibling.filters)
+            or getattr(sibling.filters, f"d{name}") is not blob.diff
             or not layer.spec(index).lr_mult
             or blob.data.viewed
             or not {*users.of(blob.data), *users.of(blob.diff)}.issubset(mine)
@@ -141,24 +138,22 @@ def _may_join(members: Sequence[_Sibling], programs: Programs) -> bool:
     """Whether nothing changes meanwhile what they read, when the first layer of them runs for all:
     it is the first forward and the last backward."""
     first = min(members, key=lambda each: each.call.position)
-    forward, *backward = programs
+    forward, backward = programs
     last = max(forward.index(each.call) for each in members)
     x = first.call.x
     if any(writes(call, x) for call in forward[forward.index(first.call) : last]):
         return False
-    for number, calls in enumerate(backward):
-        end = calls.index(first.filters[number])
-        for each in members:
-            between = calls[calls.index(each.filters[number]) : end]
-            dy = each.filters[number].dy
-            if any(writes(call, x) or writes(call, dy) for call in between):
-                return False
-    return True
+    end = backward.index(first.filters)
+    return not any(
+        writes(call, x) or writes(call, each.filters.dy)
+        for each in members
+        for call in backward[backward.index(each.filters) : end]
+    )
 
 
 def _join(members: Sequence[_Sibling], programs: Programs) -> None:
     """Let the first layer's calls do the work of all."""
-    forward, *backward = programs
+    forward, backward = programs
     first = min(members, key=lambda each: each.call.position)
     others = [each for each in members if each is not first]
     call, parts = first.call, [each.call.y for each in members]
@@ -177,35 +172,27 @@ def _join(members: Sequence[_Sibling], programs: Programs) -> None:
     call.y = y
     insert(forward, forward.index(call) + 1, ops.Split(y, parts, axis=1), call)
     fuse(forward, call, *(each.call for each in others))
-    for number, calls in enumerate(backward):
-        filters = [each.filters[number] for each in members]
-        joint_filter = first.filters[number]
-        concat = ops.Concat([each.dy for each in filters], dy, axis=1)
-        joined(filters, "dw", "db")
-        joint_filter.dy = dy
-        fuse(calls, joint_filter, *(each.filters[number] for each in others))
-        at = calls.index(joint_filter)
-        if first.images:
-            images = first.images[number]
-            joined([each.images[number] for each in members], "w")
-            images.dy = dy
-            fuse(calls, images, *(each.images[number] for each in others))
-            _shorten(first.sums[number], images, [each.images[number] for each in others], calls)
-            at = min(calls.index(joint_filter), calls.index(images))
-        insert(calls, at, concat, joint_filter)
+    concat = ops.Concat([each.filters.dy for each in members], dy, axis=1)
+    joined([each.filters for each in members], "dw", "db")
+    first.filters.dy = dy
+    fuse(backward, first.filters, *(each.filters for each in others))
+    if first.images and first.total:
+        joined([each.images for each in members], "w")
+        first.images.dy = dy
+        gone = [each.images for each in others if each.images]
+        fuse(backward, first.images, *gone)
+        _shorten(first.total, first.images, gone, backward)
+    at = min(backward.index(each) for each in (first.filters, first.images) if each)
+    insert(backward, at, concat, first.filters)
 
 
 def copy_parts_once(programs: Programs) -> None:
     """Let a concatenation take a part from where it is cut off, if that is all that reads the part:
     in Inception modules the outputs of 1 x 1 convolutions, and their gradients, were copied out of
     the joint ones, and then again."""
+    users = Users(programs)
     for calls in programs:
-        concats = [call for call in calls if isinstance(call, ops.Concat)]
-        if not concats:
-            continue
-        # A gradient is another in each form of backward.
-        users = Users(programs if calls is programs[0] else [programs[0], calls])
-        for concat in concats:
+        for concat in [call for call in calls if isinstance(call, ops.Concat)]:
             for number, x in enumerate(concat.xs):
                 split = users.other(x, concat)
                 if isinstance(split, ops.Split) and _may_cut(split, concat, x, calls):

@@ -8,22 +8,22 @@ from collections.abc import Callable
 from ...backends import primitives as ops
 from ...backends.primitives.recording import Primitive
 from ...backends.tensor import Tensor
-from .editing import Programs, Users, fuse, reads, writes
+from .editing import Users, fuse, reads, writes
 
 Maker = ops.AveragePoolingBackward | ops.ConvolutionBackwardData | ops.MaxPoolingBackward
 Total = ops.Sum | ops.BatchNormBackward
 """Calls that add gradients."""
 
 
-def add_gradients(programs: Programs, adds: Callable[[Primitive], bool]) -> None:
-    """Let calls that make a term of a sum run in its turn, and add another term themselves.
+def add_gradients(calls: list[Primitive], adds: Callable[[Primitive], bool]) -> None:
+    """Let calls of backward that make a term of a sum run in its turn, and add another term
+    themselves.
 
     adds: whether a call can (`Backend.adds_gradient`).
     """
-    for calls in programs[1:]:
-        for total in [call for call in calls if isinstance(call, Total)]:
-            while total in calls and (maker := _maker(total, calls, adds)):
-                _add(maker, total, calls)
+    for total in [call for call in calls if isinstance(call, Total)]:
+        while total in calls and (maker := _maker(total, calls, adds)):
+            _add(maker, total, calls)
 
 
 def _terms(total: Total) -> list[Tensor]:

@@ -23,7 +23,7 @@ from ...backends.primitives.recording import Primitive
 from ...backends.tensor import Tensor, tensors_in
 from ..assembly import Assembly
 from .constants import Constants
-from .editing import Programs, is_plain_sum, operands, owners, timelines
+from .editing import Programs, is_plain_sum, operands, owners
 
 SWITCH = "OSUCAFFE_VERIFY"
 """The environment variable that has every net verified when it is built: "1"."""
@@ -52,7 +52,7 @@ def is_enabled() -> bool:
 
 
 class Flow:
-    """Which values the calls of a timeline read, and who wrote each tensor last.
+    """Which values calls that run one after the other read, and who wrote each tensor last.
 
     reads: for each call and each of its tensor arguments, the values that it gets. written: which
     call wrote a tensor last. resolved: what the verifier has found of calls.
@@ -91,21 +91,21 @@ class Flow:
 
 class Verifier:
     """Checks the programs of one net, as they are now, against those that its layers recorded: as
-    they are when it is made. backwards: for each form of backward, whether it accumulates. size_of
-    gives a tensor's bytes."""
+    they are when it is made. accumulate: whether backward adds to all parameters' gradients.
+    size_of gives a tensor's bytes."""
 
     def __init__(
         self,
         programs: Programs,
         parts: Assembly,
-        backwards: Sequence[bool],
+        accumulate: bool,
         constants: Constants | None,
         size_of: Callable[[Tensor], int],
     ) -> None:
-        self._programs, self._backwards = programs, backwards
+        self._programs, self._accumulate = programs, accumulate
         self._constants, self._size_of = constants, size_of
-        self._recorded = [Flow(calls) for calls in timelines(programs)]
-        self._calls = {call for calls in programs for call in calls}
+        self._recorded = Flow(chain(*programs))
+        self._calls = {*chain(*programs)}
         self._forward = set(programs[0])
         layers = [node.layer for node in parts.nodes]
         self._layers = len(layers)
@@ -123,30 +123,27 @@ class Verifier:
 
     def check(self, name: str) -> None:
         """VerificationError where a program, as pass `name` left it, computes something else."""
-        self._pass, programs = name, self._programs
-        for flow in self._recorded:
-            flow.resolved.clear()
+        self._pass = name
+        self._recorded.resolved.clear()
         constants = self._constant_calls()
         self._group(constants)
-        for number, calls in enumerate(timelines(programs)):
-            self._check_order(programs[0])
-            self._check_order(calls[len(programs[0]) :], backward=True)
-            self._check_views(calls)
-            flow = Flow([*constants, *calls])
-            recorded = self._recorded[number]
-            accumulating = bool(self._backwards) and self._backwards[number]
-            self._check_written([*constants, *calls], flow, accumulating=accumulating)
-            self._check_values([*constants, *calls], flow, recorded)
-            self._check_results(calls, flow, recorded)
-            self._check_gradients(calls[len(programs[0]) :], accumulating=accumulating)
-            if any(call.overlap for call in calls):
-                check_schedule(calls, None, self._fail)
+        forward, backward = self._programs
+        calls = [*forward, *backward]
+        self._check_order(forward)
+        self._check_order(backward, backward=True)
+        self._check_views(calls)
+        flow = Flow([*constants, *calls])
+        self._check_written(flow)
+        self._check_values([*constants, *calls], flow)
+        self._check_results(calls, flow)
+        self._check_gradients(backward)
+        if any(call.overlap for call in calls):
+            check_schedule(calls, None, self._fail)
 
     def check_memory(self) -> None:
         """VerificationError where tensors that are needed at the same time share memory."""
         self._pass = "placement"
-        for calls in timelines(self._programs):
-            check_schedule(calls, self._size_of, self._fail)
+        check_schedule([*chain(*self._programs)], self._size_of, self._fail)
 
     # -- what became of the recorded calls ---------------------------------------------------------
 
@@ -169,7 +166,7 @@ class Verifier:
     def _group(self, constants: Sequence[Primitive]) -> None:
         """Calls that do each other's work are one: find for each who it belongs to now."""
         self._parent: dict[Primitive, Primitive] = {}
-        programmed = [call for calls in self._programs for call in calls]
+        programmed = [*chain(*self._programs)]
         for known in self._calls, self._forward:  # what has taken the place of such a call is one
             known |= {call for call in programmed if not known.isdisjoint(call.fused)}
         now = [*constants, *programmed]
@@ -231,26 +228,27 @@ class Verifier:
                 ):
                     self._fail(call, f"views {base} as {tensor}, but it is not row-major")
 
-    def _check_written(self, calls: Sequence[Primitive], flow: Flow, *, accumulating: bool) -> None:
+    def _check_written(self, flow: Flow) -> None:
         """What is read was written, or is there before the program begins."""
-        for call in calls:
-            for value in chain.from_iterable(flow.reads[call].values()):
+        for call, reads in flow.reads.items():
+            for value in chain(*reads.values()):
                 self.checked += 1
-                if isinstance(value, Tensor) and not self._is_given(value, accumulating):
+                if isinstance(value, Tensor) and not self._is_given(value):
                     self._fail(call, f"reads {value}, which nothing has written")
 
-    def _is_given(self, tensor: Tensor, accumulating: bool) -> bool:
+    def _is_given(self, tensor: Tensor) -> bool:
         """Whether a tensor holds something before the program begins."""
         return (
             tensor.persistent
             or (tensor.array is not None and tensor not in self._users)
             or tensor in self._data
             or tensor in self._initial
-            or (accumulating and tensor in self._users)
+            or (self._accumulate and tensor in self._users)
         )
 
-    def _check_values(self, calls: Sequence[Primitive], flow: Flow, recorded: Flow) -> None:
+    def _check_values(self, calls: Sequence[Primitive], flow: Flow) -> None:
         """Each group of calls reads the values that its calls read when they were recorded."""
+        recorded = self._recorded
         expected: defaultdict[Primitive, set[Value]] = defaultdict(set)
         for call, reads in recorded.reads.items():
             for value in chain.from_iterable(reads.values()):
@@ -279,19 +277,19 @@ class Verifier:
             if missing:
                 self._fail(call, f"does not read what {self._who(missing)} made")
 
-    def _check_results(self, calls: Iterable[Primitive], flow: Flow, recorded: Flow) -> None:
+    def _check_results(self, calls: Iterable[Primitive], flow: Flow) -> None:
         """What outlives the program holds what it held: parameters, gradients, outputs. What
         constants are made of stays as it is."""
-        for tensor, call in recorded.written.items():
+        for tensor, call in self._recorded.written.items():
             if tensor.persistent or tensor in self._users or tensor in self._data:
                 now = self._resolve(flow.value(tensor), flow)
-                if now != self._resolve(call, recorded):
+                if now != self._resolve(call, self._recorded):
                     self._fail(call, f"no longer makes {tensor}: {self._who(now)} does")
         for call in calls:
             for tensor in owners(call.written_tensors()) & self._constant:
                 self._fail(call, f"writes {tensor}, on which constants depend")
 
-    def _check_gradients(self, backward: Sequence[Primitive], *, accumulating: bool) -> None:
+    def _check_gradients(self, backward: Sequence[Primitive]) -> None:
         """A parameter's gradient is begun once, then added to; by layers that use it alone, so that
         it is complete when the first of these has run backward."""
         begun: set[Tensor] = set()
@@ -299,7 +297,7 @@ class Verifier:
             for name in call.written_fields:
                 adds = name in call.accumulates or isinstance(call, ops.Host)
                 for tensor in owners(tensors_in([getattr(call, name)])) & self._users.keys():
-                    if adds != (accumulating or tensor in begun):
+                    if adds != (self._accumulate or tensor in begun):
                         self._fail(call, f"{'adds to' if adds else 'overwrites'} {tensor}")
                     if call.position not in self._users[tensor] and not call.fused:
                         self._fail(call, f"writes {tensor}, which is another layer's")

@@ -58,7 +58,7 @@ class Broadcast(Layer):
         """The gradient of `operand`: sums of the formula."""
         if len(bottom) == 1:
             if (dw := self.gradient(0)) is not None:
-                program.reduce_gradient(inputs, dw, formula=formula, axes=self.others)
+                program.reduce(inputs, dw, formula=formula, axes=self.others)
         elif propagate_down[1]:
             dw = self.broadcast(bottom[1].diff)
             program.reduce(inputs, dw, formula=formula, axes=self.others)
@@ -124,7 +124,7 @@ class Scale(Broadcast):
             )  # fmt: skip
             return
         if db is not None:
-            program.reduce_gradient([dy], db, formula="y = a", axes=self.others)
+            program.reduce([dy], db, formula="y = a", axes=self.others)
         self.backward_operand(program, [dy, self.saved], "y = a * b", propagate_down, bottom)
         if propagate_down[0]:
             program.broadcast([dy, self.scale], [bottom[0].diff], formula="y = a * b")
@@ -188,7 +188,7 @@ class PReLU(Broadcast):
         dy = top[0].diff
         if (dw := self.gradient(0)) is not None:
             formula = "y = where(b > 0, 0, a * b)"
-            program.reduce_gradient([dy, self.saved], dw, formula=formula, axes=self.others)
+            program.reduce([dy, self.saved], dw, formula=formula, axes=self.others)
         if propagate_down[0]:
             formula = "y = where(b > 0, a, a * c)"
             program.broadcast([dy, self.saved, self.slope], [bottom[0].diff], formula=formula)

@@ -204,7 +204,7 @@ class Deconvolution(Filters):
                 program.convolution_backward_filter(dy, x_data, dw, None, **self.settings)
             if db is not None:
                 others = [axis for axis in range(len(dy.shape)) if axis != 1]
-                program.reduce_gradient([dy], db, formula="y = a", axes=others)
+                program.reduce([dy], db, formula="y = a", axes=others)
             if down:
                 program.convolution(dy, self.weight, None, self.image(x.diff), **self.settings)
 

@@ -99,7 +99,7 @@ class InnerProduct(Layer):
             program.reduce([dy, self.product], drate, formula="y = a * b", axes=outer)
             columns = [tensor.view((tensor.count, 1)) for tensor in (drate, self.rate)]
             formula = "y = -(a * b * b * b) * c"
-            program.reduce_gradient([*columns, self.rows], dw, formula=formula, axes=())
+            program.reduce([*columns, self.rows], dw, formula=formula, axes=())
         return slope
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
@@ -113,7 +113,7 @@ class InnerProduct(Layer):
         if self.normalize:
             if db is not None:
                 outer = tuple(range(len(dy.shape) - 1))
-                program.reduce_gradient([dy], db, formula="y = a", axes=outer)
+                program.reduce([dy], db, formula="y = a", axes=outer)
                 db = None
             dy = self._backward_rate(program, dy, dw)
         if dw is not None or db is not None:
@@ -165,10 +165,10 @@ class Embed(Layer):
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dy = top[0].diff
         if (dw := self.gradient(0)) is not None:
-            program.gather_gradient(dy, bottom[0].data, dw)
+            program.gather_backward(dy, bottom[0].data, dw)
         if (db := self.gradient(1)) is not None:
             axes = range(len(dy.shape) - 1)
-            program.reduce_gradient([dy], db, formula="y = a", axes=tuple(axes))
+            program.reduce([dy], db, formula="y = a", axes=tuple(axes))
 
 
 @register("Parameter")
@@ -189,4 +189,4 @@ class Parameter(Layer):
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if (dw := self.gradient(0)) is not None:
-            program.reduce_gradient([top[0].diff], dw, formula="y = a", axes=())
+            program.reduce([top[0].diff], dw, formula="y = a", axes=())

@@ -108,9 +108,9 @@ class Standardize(Layer):
         """The gradients of scale and bias; the gradient of the normalized x."""
         if (dw := self.gradient(0)) is not None:
             inputs, formula = [dy, self.saved, self.mean, self.rate], "y = a * (b - c) * d"
-            program.reduce_gradient(inputs, dw, formula=formula, axes=(0,))
+            program.reduce(inputs, dw, formula=formula, axes=(0,))
         if (db := self.gradient(1)) is not None:
-            program.reduce_gradient([dy], db, formula="y = a", axes=(0,))
+            program.reduce([dy], db, formula="y = a", axes=(0,))
         scaled, scale = self.tensor(self.shape), self._row(self.parameters[0].data)
         program.broadcast([dy, scale], [scaled], formula="y = a * b")
         return scaled

@@ -82,13 +82,12 @@ def test_a_fused_residual_net_learns_the_same(place: str, settings: str) -> None
 @pytest.mark.parametrize("place", ["", "_"], ids=["in place", "apart"])
 def test_what_stands_around_a_normalization_joins_it(place: str) -> None:
     net, _, _ = run(residual_net(place))
-    forward, *backwards = (Counter(call.name for call in calls) for calls in net.programs)
+    forward, backward = (Counter(call.name for call in calls) for calls in net.programs)
     assert forward["batch_norm"] == forward["batch_norm_statistics"] == 4
     assert not {"copy", "relu", "sum"} & set(forward)
-    for backward in backwards:
-        assert backward["batch_norm_backward"] == 4
-        # The gradient of the stem has its two parts added with the normalization's too.
-        assert not {"copy", "relu_backward", "sum"} & set(backward)
+    assert backward["batch_norm_backward"] == 4
+    # The gradient of the stem has its two parts added with the normalization's too.
+    assert not {"copy", "relu_backward", "sum"} & set(backward)
     residual = [call for call in net.programs[0] if getattr(call, "addend", None) is not None]
     assert [call.relu for call in residual] == [True, True]
 

@@ -22,7 +22,7 @@ def bytes_of(tensor: Tensor) -> int:
 
 
 def test_a_chain_needs_two_buffers():
-    plan = plan_memory([chain(10)], bytes_of)
+    plan = plan_memory(chain(10), bytes_of)
     assert plan.size == 2 * 4096  # 4,000 bytes each, rounded up
     assert plan.unshared == 10 * 4096
     assert len(plan.persistent) == 1
@@ -33,7 +33,7 @@ def test_no_two_living_tensors_overlap():
     tensors = [Tensor((int(random.integers(1, 500)),), name=str(i)) for i in range(60)]
     calls = [Copy(tensors[random.integers(0, max(1, i))], tensors[i]) for i in range(60)]
     calls[7].temporary((333,))
-    plan = plan_memory([calls], bytes_of)
+    plan = plan_memory(calls, bytes_of)
     life: dict[int, list[int]] = {}
     for time, call in enumerate(calls):
         for tensor in (*call.read_tensors(), *call.written_tensors(), *call.scratch):
@@ -57,12 +57,5 @@ def test_fed_and_placed_tensors_are_left_alone():
         Host([], [fed], lambda: None, feed=True),
         Sum([fed, placed], result),
     ]
-    plan = plan_memory([calls], bytes_of)
+    plan = plan_memory(calls, bytes_of)
     assert [tensor for tensor, _ in plan.offsets] == [result]
-
-
-def test_two_timelines_share_time():
-    """Backward that overwrites and backward that accumulates run at the same time slots."""
-    first, second = chain(4), chain(4)
-    plan = plan_memory([first, second], bytes_of)
-    assert plan.size == 4 * 4096

@@ -111,7 +111,7 @@ def test_their_operands_stay_in_memory() -> None:
             Filter([dy], [kept]), Other([kept], [dx]), Other([dx], [later]),
         ]  # fmt: skip
         calls[0].overlap = beside
-        plan = plan_memory([calls], lambda tensor: 256)
+        plan = plan_memory(calls, lambda tensor: 256)
         offsets = {id(tensor): offset for tensor, offset in plan.offsets}
         assert (offsets[id(dy)] in (offsets[id(dx)], offsets[id(later)])) == shared
 

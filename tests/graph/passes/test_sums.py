@@ -49,7 +49,7 @@ def backward(
 @pytest.mark.parametrize("masked", [False, True])
 def test_pooling_adds_in_the_place_of_the_sum(masked: bool) -> None:
     calls, [_, _, copied, dx, mask] = backward(masked=masked)
-    add_gradients([[], calls], ADDS)
+    add_gradients(calls, ADDS)
     assert names(calls) == ["copy", "max_pooling_backward"]
     assert calls[1].addend is copied
     assert calls[1].relu_output is (mask if masked else None)
@@ -60,7 +60,7 @@ def test_pooling_adds_in_the_place_of_the_sum(masked: bool) -> None:
 
 def test_several_add_one_after_the_other() -> None:
     calls, [_, first, second, _, dx, mask] = backward(3, masked=True)
-    add_gradients([[], calls], ADDS)
+    add_gradients(calls, ADDS)
     assert names(calls) == ["copy", "max_pooling_backward", "average_pooling_backward"]
     assert calls[1].addend is second
     assert calls[2].addend is calls[1].dx is first
@@ -71,7 +71,7 @@ def test_several_add_one_after_the_other() -> None:
 
 def test_what_cannot_add_leaves_a_sum() -> None:
     calls, [_, first, second, third, *_] = backward(3)
-    add_gradients([[], calls], adding("max_pooling_backward"))
+    add_gradients(calls, adding("max_pooling_backward"))
     assert names(calls)[-2:] == ["max_pooling_backward", "sum"]
     assert calls[-2].addend is second
     assert calls[-1].xs == [first, third]
@@ -89,7 +89,7 @@ def test_what_cannot_add_leaves_a_sum() -> None:
 def test_sums_that_stay(given: dict[str, Any], adds: Callable[[Primitive], bool]) -> None:
     calls, _ = backward(**given)
     before = names(calls)
-    add_gradients([[], calls], adds)
+    add_gradients(calls, adds)
     assert names(calls) == before
 
 
@@ -118,7 +118,7 @@ def residual(*, relu: str = "of a sum", kept: str = "") -> tuple[list[Any], dict
 @pytest.mark.parametrize("kept", ["", "kept"])
 def test_a_convolution_adds_and_masks_in_the_place_of_batch_normalization(kept: str) -> None:
     calls, given = residual(kept=kept)
-    add_gradients([[], calls], CONVOLVES)
+    add_gradients(calls, CONVOLVES)
     convolution, norm = calls
     assert convolution.addend is given["skip"]
     assert convolution.relu_output is given["relu_output"]
@@ -130,7 +130,7 @@ def test_a_convolution_adds_and_masks_in_the_place_of_batch_normalization(kept: 
 
 def test_a_relu_that_follows_from_x_stays_with_batch_normalization() -> None:
     calls, given = residual(relu="of x", kept="kept")
-    add_gradients([[], calls], CONVOLVES)
+    add_gradients(calls, CONVOLVES)
     convolution, norm = calls
     assert convolution.addend is given["skip"]
     assert convolution.relu_output is None
@@ -142,7 +142,7 @@ def test_a_relu_that_follows_from_x_stays_with_batch_normalization() -> None:
 @pytest.mark.parametrize("kept", ["skip", "dy"])
 def test_what_would_be_overwritten_while_it_is_read_is_not_added(kept: str) -> None:
     calls, given = residual(kept=kept)
-    add_gradients([[], calls], CONVOLVES)
+    add_gradients(calls, CONVOLVES)
     assert calls[0].addend is None
     assert calls[1].dys == [given["skip"], given["made"]]
 
@@ -154,7 +154,7 @@ def test_a_sum_in_the_place_of_a_term(into: int) -> None:
     program = Program()
     program.convolution_backward_data(dy, w, dx, **ONE)
     program.sum([dx, other], (dx, other)[into])
-    add_gradients([[], program.calls], CONVOLVES)
+    add_gradients(program.calls, CONVOLVES)
     assert names(program.calls) == ["convolution_backward_data", "sum"][: 1 + into]
     assert program.calls[0].addend is (None if into else other)
 
@@ -169,7 +169,7 @@ def test_what_is_added_twice_stays_a_sum(maker: str) -> None:
         program.convolution_backward_data(dy, w, dx, **ONE)
     program.sum([dx, dx], y)
     before = names(program.calls)
-    add_gradients([[], program.calls], lambda call: CONVOLVES(call) or ADDS(call))
+    add_gradients(program.calls, lambda call: CONVOLVES(call) or ADDS(call))
     assert names(program.calls) == before
 
 
@@ -179,7 +179,7 @@ def test_a_gradient_that_is_seen_under_another_shape_is_not_added_to() -> None:
     program = Program()
     program.convolution_backward_data(dy, w, dx.view((1, 2, 4, 4)), **ONE)
     program.sum([dx, other], y)
-    add_gradients([[], program.calls], CONVOLVES)
+    add_gradients(program.calls, CONVOLVES)
     assert names(program.calls) == ["convolution_backward_data", "sum"]
     assert program.calls[0].addend is None
 
@@ -190,6 +190,6 @@ def test_pooling_adds_rather_than_a_convolution() -> None:
     program.convolution_backward_data(dy, w, first, **ONE)
     program.max_pooling_backward(dy, index, second, **WINDOW)
     program.sum([first, second], dx)
-    add_gradients([[], program.calls], lambda call: CONVOLVES(call) or ADDS(call))
+    add_gradients(program.calls, lambda call: CONVOLVES(call) or ADDS(call))
     assert names(program.calls) == ["convolution_backward_data", "max_pooling_backward"]
     assert program.calls[1].addend is first

@@ -163,7 +163,7 @@ def _run(net: Net, row: Row, found: dict[Any, Any]) -> None:
         net.forward()
         for name in net.outputs:
             found["output", step, name] = net.read(name).copy()
-        if step or not net._backwards:
+        if step or not net.programs[1]:
             continue
         for name in net.outputs:
             diff = net.blobs[name].diff

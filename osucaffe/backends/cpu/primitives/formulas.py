@@ -221,8 +221,9 @@ def broadcast(ctx: Context, a: ops.Broadcast) -> Run:
     return partial(workers.run, [worker(*part) for part in cut(len(pieces), parts)])
 
 
-def _reduce(ctx: Context, a: ops.Summation, y: Tensor) -> Run:
-    inputs = a.inputs
+@primitive()
+def reduce(ctx: Context, a: ops.Reduce) -> Run:
+    inputs, y = a.inputs, a.y
     full = np.broadcast_shapes(*(tensor.shape for tensor in inputs))
     summed = tuple(a.axes)
     reduced = tuple(1 if axis in summed else extent for axis, extent in enumerate(full))
@@ -249,13 +250,3 @@ def _reduce(ctx: Context, a: ops.Summation, y: Tensor) -> Run:
             np.add(target, sums, out=target)
 
     return step
-
-
-@primitive()
-def reduce(ctx: Context, a: ops.Reduce) -> Run:
-    return _reduce(ctx, a, a.y)
-
-
-@primitive()
-def reduce_gradient(ctx: Context, a: ops.ReduceGradient) -> Run:
-    return _reduce(ctx, a, a.dw)

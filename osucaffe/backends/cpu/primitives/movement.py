@@ -123,25 +123,13 @@ def gather(ctx: Context, a: ops.Gather) -> Run:
     return step
 
 
-def _scatter(dy: Tensor, index: Tensor, target: Tensor) -> Run:
-    def step() -> None:
-        target.array.fill(0)
-        out = matrix(target, 1)
-        for row, gradient in zip(index.array.flat, matrix(dy, len(index.shape)), strict=True):
-            if 0 <= row < len(out):
-                out[int(row)] += gradient
-
-    return step
-
-
-@primitive()
-def gather_backward(ctx: Context, a: ops.GatherBackward) -> Run:
-    return _scatter(a.dy, a.index, a.dx)
-
-
-@primitive()
-def gather_gradient(ctx: Context, a: ops.GatherGradient) -> Run:
-    return _scatter(a.dy, a.index, a.dw)
+@direct()
+def gather_backward(ctx: Context, a: ops.GatherBackward) -> None:
+    a.dx.array.fill(0)
+    out = matrix(a.dx, 1)
+    for row, gradient in zip(a.index.array.flat, matrix(a.dy, len(a.index.shape)), strict=True):
+        if 0 <= row < len(out):
+            out[int(row)] += gradient
 
 
 @direct()

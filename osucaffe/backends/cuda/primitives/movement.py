@@ -132,18 +132,9 @@ def gather_step(x: Tensor, index: Tensor, y: Tensor) -> Run:
 
 @primitive("plain")
 def gather_backward(ctx: Context, a: ops.GatherBackward) -> Run:
-    return _scatter(a.dy, a.index, a.dx, accumulate=False)
-
-
-@primitive("plain")
-def gather_gradient(ctx: Context, a: ops.GatherGradient) -> Run:
-    # A conversion behind it adds otherwise.
-    return _scatter(a.dy, a.index, a.dw, accumulate="dw" in a.accumulates and not ctx.after)
-
-
-def _scatter(dy: Tensor, index: Tensor, dx: Tensor, *, accumulate: bool) -> Run:
-    arguments = [dy, index, dx, *_sizes(dx, index), accumulate]
-    return launch(kernel("selection", "gather_backward"), blocks_for(dx.count), arguments)
+    accumulate = "dx" in a.accumulates and not ctx.after  # else a conversion behind it adds
+    arguments = [a.dy, a.index, a.dx, *_sizes(a.dx, a.index), accumulate]
+    return launch(kernel("selection", "gather_backward"), blocks_for(a.dx.count), arguments)
 
 
 @primitive("plain")

@@ -175,19 +175,10 @@ def broadcast(ctx: Context, a: ops.Broadcast) -> Run:
 
 @primitive("own")
 def reduce(ctx: Context, a: ops.Reduce) -> Run:
-    return _reduce(ctx, a, a.y, accumulate=False)
-
-
-@primitive("own")
-def reduce_gradient(ctx: Context, a: ops.ReduceGradient) -> Run:
-    return _reduce(ctx, a, a.dw, accumulate="dw" in a.accumulates)
-
-
-def _reduce(ctx: Context, a: ops.Summation, y: Tensor, *, accumulate: bool) -> Run:
     inputs = a.inputs
-    ctx.choose_layouts(*inputs, y)
-    y = ctx.in_layout(y, nhwc=False, dtype="float32")
-    accumulate = accumulate and not ctx.after  # the conversion adds
+    ctx.choose_layouts(*inputs, a.y)
+    y = ctx.in_layout(a.y, nhwc=False, dtype="float32")
+    accumulate = "y" in a.accumulates and not ctx.after  # else a conversion behind it adds
     box: Shape = np.broadcast_shapes(*(tensor.shape for tensor in inputs))
     summed = sorted(a.axes)
     kept = [axis for axis in range(len(box)) if axis not in summed]
