@@ -42,7 +42,7 @@ help:
 	@echo "make bench-sizes  a detector that changes size in each pass, and what that takes"
 	@echo "make bench-comm  all collectives on 2, 4 .. GPUs, beside NCCL"
 	@echo "make bench-comm-cpu  all collectives on CPUs, beside the MPI library's (MAX_MB=16)"
-	@echo "make grpc-peer  build/grpc_peer, plain gRPC in C++ for osucaffe bench rpc --peer (Debian: libgrpc++-dev)"
+	@echo "make grpc-peer  build/grpc_peer, plain gRPC in C++ for python -m benchmarks.rpc.bench_rpc --peer (Debian: libgrpc++-dev)"
 	@echo "make bench-servers  parameter servers by each channel, beside a ring"
 	@echo "make bench-designs  time to 98.5 % of MNIST by design, on links of 200 Mbit/s to 10 Gbit/s; needs root"
 	@echo "make papers     what the published systems' figures would be with our designs, predicted"

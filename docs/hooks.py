@@ -89,9 +89,9 @@ def _shown(path: Path) -> str:
 def _commands() -> str:
     """The reference of the commands, as their parser tells it."""
     os.environ["COLUMNS"] = "88"
-    from osucaffe.cli import COMMANDS, _parser
+    from osucaffe.cli import COMMANDS, make_parser
 
-    parser = _parser()
+    parser = make_parser(whole=True)
     choices = next(a.choices for a in parser._actions if a.dest == "command" or a.choices)
     parts = [""]
     for name in COMMANDS:

@@ -17,7 +17,7 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -25,6 +25,9 @@ from .errors import UserError
 from .files import open_new
 from .messages import printable
 
+command: Sequence[str] = ()
+"""The words of the command line that runs, which the front has read: what the log begins with, what
+ranks are started with, and what resumes a run."""
 quiet = False
 """Whether standard error gets warnings and errors only; a file gets all."""
 

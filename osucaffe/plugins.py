@@ -1,4 +1,5 @@
-"""Finds by name what is not in the core: layer types and channels, osucaffe's and other packages'.
+"""Finds by name what is not in the core, or is imported late: layer types, channels and commands,
+osucaffe's and other packages'.
 
 Each is an entry point, as Python packages declare them: a line `name = package.module:object` of a
 group. osucaffe's own are in a file entry_points.txt of each folder that has any, so that they are
@@ -17,6 +18,8 @@ from .errors import UserError
 
 CHANNELS = "osucaffe.channels"
 """Channels between pairs of ranks: functions that `comm/channels/create.py` calls."""
+COMMANDS = "osucaffe.commands"
+"""Commands: the dataclasses of their options; a comment after ours says what they do."""
 LAYERS = "osucaffe.layers"
 """Layer types: modules whose classes register themselves by `layers.base.register`."""
 RECORDS = "osucaffe.records"
@@ -76,6 +79,6 @@ def provided(table: dict[str, Any], kind: Any, module: str) -> Any:
 
 def _load(value: str) -> Any:
     """A module, or an object in it: "package.module:object"."""
-    module, _, name = value.partition(":")
+    module, _, name = value.partition("  #")[0].partition(":")
     loaded = importlib.import_module(module)
     return getattr(loaded, name) if name else loaded

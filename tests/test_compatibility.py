@@ -5,7 +5,6 @@ Claims of that page that no other test shows are tested here too.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import re
 from functools import cache
@@ -17,7 +16,8 @@ import pytest
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.cli import COMMANDS
-from osucaffe.cli.options import make_backend
+from osucaffe.cli.loading import make_backend
+from osucaffe.cli.options import Device
 from osucaffe.errors import UserError
 from osucaffe.layer import layer_types, messages_of
 from osucaffe.proto import LayerParameter, SolverParameter
@@ -272,6 +272,5 @@ def test_regularization_pulls_towards_zero(kind: str) -> None:
 
 
 def test_scoring_takes_one_gpu() -> None:
-    arguments = argparse.Namespace(gpu="0,1", precision=None, no_graph=False, threads=None)
     with pytest.raises(UserError, match="--gpu 0,1: give the number of one GPU"):
-        make_backend(arguments)
+        make_backend(Device(gpu="0,1"))

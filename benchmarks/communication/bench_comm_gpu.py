@@ -21,7 +21,8 @@ import numpy as np
 from osucaffe.cli.launch.ranks import identify
 from osucaffe.comm.algorithms import OPERATIONS
 from osucaffe.comm.communicator import Communicator
-from osucaffe.comm.create import CommConfig, make_communicator
+from osucaffe.comm.config import CommConfig
+from osucaffe.comm.create import make_communicator
 from osucaffe.comm.gpu.on_stream import OnStream
 from osucaffe.comm.job.job import find_job
 from osucaffe.comm.job.topology import discover

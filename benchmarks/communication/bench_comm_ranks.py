@@ -17,7 +17,8 @@ import numpy as np
 
 from osucaffe.comm.algorithms import ALGORITHMS, OPERATIONS, part
 from osucaffe.comm.communicator import DONE, Handle
-from osucaffe.comm.create import CommConfig, make_communicator
+from osucaffe.comm.config import CommConfig
+from osucaffe.comm.create import make_communicator
 from osucaffe.comm.job.job import find_job
 from osucaffe.comm.job.topology import discover
 from osucaffe.comm.tuning.measure import seconds

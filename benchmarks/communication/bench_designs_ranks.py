@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.cli import _parser
+from osucaffe.cli import parse
 from osucaffe.cli.launch import ranks
 from osucaffe.comm.job.job import Job, find_job
 from osucaffe.comm.job.topology import Topology, discover
@@ -26,9 +26,9 @@ TURNS = 3
 def make_solver(job: Job, topology: Topology, options: str, settings: str) -> Solver | None:
     """A solver that trains by these options; None on a rank that has served, after it."""
     words = ["train", "--solver", SOLVER, "--scal", "strong", "--threads", "1", *options.split()]
-    args = _parser("train").parse_args(words)
+    _, args = parse(words)
     ranks.check_communication(args)
-    roles = ranks.assign_roles(args, job, topology)
+    roles = ranks.assign_roles(args.servers, job, topology)
     backend = Cpu(threads=1)
     if roles is not None and roles.serves:
         roles.serve(backend)

@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from osucaffe.backends.cuda import Cuda
 from osucaffe.cli.launch.ranks import identify
-from osucaffe.comm.create import CommConfig
+from osucaffe.comm.config import CommConfig
 from osucaffe.comm.job.job import find_job
 from osucaffe.comm.job.topology import discover
 from osucaffe.parallel.config import ParallelConfig

@@ -19,7 +19,8 @@ from osucaffe.backends.backend import Backend
 from osucaffe.backends.cpu import Cpu
 from osucaffe.cli.launch.ranks import identify
 from osucaffe.comm.channels.create import make_channel
-from osucaffe.comm.create import CommConfig, make_communicator
+from osucaffe.comm.config import CommConfig
+from osucaffe.comm.create import make_communicator
 from osucaffe.comm.job.job import Job, MpiJob, find_job
 from osucaffe.comm.job.topology import discover
 from osucaffe.parallel.config import ParallelConfig

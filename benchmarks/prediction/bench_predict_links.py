@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from osucaffe.comm.algorithms import Step, Transfer
-from osucaffe.comm.create import CommConfig, make_communicator
+from osucaffe.comm.config import CommConfig
+from osucaffe.comm.create import make_communicator
 from osucaffe.comm.host import HostMath
 from osucaffe.comm.job.topology import Topology
 

@@ -21,7 +21,8 @@ import numpy as np
 from osucaffe.backends.cpu import Cpu
 from osucaffe.cli.score.time import measure
 from osucaffe.comm.communicator import Handle
-from osucaffe.comm.create import CommConfig, make_communicator
+from osucaffe.comm.config import CommConfig
+from osucaffe.comm.create import make_communicator
 from osucaffe.comm.job.job import find_job
 from osucaffe.comm.job.topology import discover
 from osucaffe.net import Net

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.comm.create import CommConfig
+from osucaffe.comm.config import CommConfig
 from osucaffe.comm.job.job import MpiJob, find_job
 from osucaffe.comm.job.topology import Topology, discover
 from osucaffe.comm.tuning.table import Selection

@@ -1,1 +1,1 @@
-"""Messages as TF-gRPC-Bench sends them: `osucaffe bench rpc`."""
+"""Messages as TF-gRPC-Bench sends them: `python -m benchmarks.rpc.bench_rpc`."""

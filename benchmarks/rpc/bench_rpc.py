@@ -1,8 +1,14 @@
-"""Owns `osucaffe bench rpc`: it starts the ranks that measure, and writes what they found."""
+"""Owns `python -m benchmarks.rpc.bench_rpc`: calls between processes over each channel, compared
+with plain gRPC, with the benchmarks and payloads of TF-gRPC-Bench. It starts the ranks that
+measure, and writes what they found.
+
+  python -m benchmarks.rpc.bench_rpc --out results          results/rpc-DATE.md and .json
+  python -m benchmarks.rpc.bench_rpc --hosts 2 --rate 1gbit
+                                            between hosts made of network namespaces (as root)
+"""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -10,11 +16,18 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from osucaffe.cli.declare import build, declare
 from osucaffe.cli.launch.start import find_mpiexec
+from osucaffe.cli.parser import Parser
+from osucaffe.comm.config import INTERFACE
 from osucaffe.errors import UserError
+from osucaffe.options.flags import flag, like
+from osucaffe.options.kinds import COUNT, SECONDS, Kind, names
+from osucaffe.parallel.servers.config import CHANNEL_WAIT
 from osucaffe.rpc.grpc_stream import import_grpc
 
 from .. import hosts
@@ -22,14 +35,59 @@ from . import rpc_cpp_peer, rpc_report
 from .rpc_payloads import BANDWIDTH, LATENCY, PAYLOADS, THROUGHPUT
 
 _ROOT = Path(__file__).resolve().parents[2]
+CHANNELS = ("mpi", "adaptive", "ucx", "sockets", "stream")
 
 
-def run(args: argparse.Namespace) -> None:
-    """Start the ranks of both parts, and write what they measured. args: what `osucaffe bench`
-    declares."""
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What is measured, where, by how many."""
+
+    workers: int = flag("throughput benchmark: number of callers", COUNT, 3)
+    servers: int = flag("throughput benchmark: number of servers that each calls", COUNT, 2)
+    seconds: float = flag("how long each round of each channel takes", SECONDS, 0.3)
+    hosts: int = flag(
+        "2: callers and servers on separate hosts, made of network namespaces (needs root, "
+        "iproute2 and MPICH)",
+        (1, 2),
+        1,
+        type=int,
+        metavar="H",
+    )
+    benchmarks: list[str] | None = flag(
+        "some of latency, bandwidth, throughput (default: all)", Kind("LIST", names)
+    )
+    payloads: list[str] | None = flag(
+        "some of small, medium, large, uniform, random, skew, or bytes (default: all)",
+        Kind("LIST", names),
+    )
+    channels: list[str] | None = flag(
+        f"some of {', '.join(CHANNELS)} beside gRPC (default: all)", Kind("LIST", names)
+    )
+    plot: str | None = flag("draw how many times better than gRPC each is", "FILE")
+    rate: str = flag("rate of the link between them, as tc writes it", "RATE", "10gbit")
+    out: str | None = flag("write the results there, as Markdown and JSON", "DIR")
+    peer: str | None = flag(
+        "also measure plain gRPC in C++: the program that make grpc-peer builds", "FILE"
+    )
+    busy: bool = like(CHANNEL_WAIT)
+    interface: str | None = like(INTERFACE)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Read the options, and run."""
+    parser = Parser(prog="python -m benchmarks.rpc.bench_rpc", description=Options.__doc__)
+    declare(parser, Options)
+    try:
+        run(build(Options, vars(parser.parse_args(arguments))))
+    except UserError as error:
+        sys.exit(f"bench_rpc: {error}")
+
+
+def run(args: Options) -> None:
+    """Start the ranks of both parts, and write what they measured."""
     import_grpc()
     _check("benchmarks", args.benchmarks, ("latency", "bandwidth", "throughput"))
-    _check("channels", args.channels, ("mpi", "adaptive", "ucx", "sockets", "stream"))
+    _check("channels", args.channels, CHANNELS)
     sizes = [payload for payload in args.payloads or () if payload.strip("0").isdecimal()]
     _check("payloads", args.payloads, (*PAYLOADS, *sizes))
     if args.peer and "adaptive" not in (args.channels or ["adaptive"]):
@@ -62,7 +120,7 @@ def _check(option: str, given: Sequence[str] | None, known: Sequence[str]) -> No
             raise UserError(f"--{option} {word}: choose among {', '.join(known)}")
 
 
-def _cases(args: argparse.Namespace, **benchmarks: tuple[str, ...]) -> list[tuple[str, str]]:
+def _cases(args: Options, **benchmarks: tuple[str, ...]) -> list[tuple[str, str]]:
     """Of some benchmarks the pairs with payloads that are chosen (all of its own without)."""
     return [
         (benchmark, payload)
@@ -73,7 +131,7 @@ def _cases(args: argparse.Namespace, **benchmarks: tuple[str, ...]) -> list[tupl
 
 
 def _start(
-    args: argparse.Namespace,
+    args: Options,
     cases: list[tuple[str, str]],
     counts: list[int],
     made: hosts.Hosts | None,
@@ -85,7 +143,7 @@ def _start(
     mpiexec = find_mpiexec(sum(counts))
     command = [
         *(sys.executable, "-m", "benchmarks.rpc.bench_rpc_ranks", chosen),
-        *(str(counts[0]), str(args.seconds), args.channel_wait),
+        *(str(counts[0]), str(args.seconds), "busy" if args.busy else "sleep"),
         *([args.interface] if args.interface else []),
     ]
     environment = dict(os.environ)
@@ -105,3 +163,7 @@ def _start(
         raise UserError(f"the ranks that measure ended with {done.returncode}: see above")
     rows: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     return rows
+
+
+if __name__ == "__main__":
+    main()

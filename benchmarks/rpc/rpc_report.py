@@ -1,4 +1,4 @@
-"""Owns what `osucaffe bench rpc` tells: tables of its rows, and the files that keep them."""
+"""Owns what `benchmarks.rpc.bench_rpc` tells: tables of its rows, and the files that keep them."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def _text(about: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
     lines = [
         "# Calls by each channel, beside plain gRPC",
         "",
-        f"`osucaffe bench rpc`, {about['date']}: {about['cpu']}, {about['cores']} cores, Python "
-        f"{about['python']}, grpcio {about['grpcio']}, {where}. Medians; the "
-        f"channels took turns. Load average at the end: {about['load']}.",
+        f"`python -m benchmarks.rpc.bench_rpc`, {about['date']}: {about['cpu']}, "
+        f"{about['cores']} cores, Python {about['python']}, grpcio {about['grpcio']}, {where}. "
+        f"Medians; the channels took turns. Load average at the end: {about['load']}.",
         "",
         "- latency: a payload is echoed, microseconds there and back (99th percentile). bandwidth: "
         "a payload is answered by a byte, MB/s. throughput: "

@@ -1,7 +1,6 @@
 """Owns the command `osucaffe`: it finds the subcommand, runs it, and turns errors into messages.
 
-A command's options and help are in arguments/, by folders; it runs as `run(args)` of the module
-of its name in its folder, which may return an exit code. It is imported once options are parsed.
+A command is imported once its options are read: from here on they are a dataclass.
 """
 
 from __future__ import annotations
@@ -10,51 +9,30 @@ import argparse
 import contextlib
 import importlib
 import io
-import itertools
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn, TextIO
+from collections.abc import Callable, Sequence
+from typing import Any, TextIO
 
-from .. import __version__, as_caffe, messages
-from ..errors import listed, nearest
+from .. import __version__, as_caffe, messages, plugins
 from . import gflags
-from .arguments.options import Options
 from .early_exit import report_early_exit
+from .parser import Parser
 
-FOLDERS = {
-    "train": ("fit", "train"),
-    "score": ("test", "time", "classify", "upscale", "extract_features"),
-    "data": (
-        *("data", "convert_imageset", "convert_annoset", "get_image_size", "compute_image_mean"),
-        *("convert_mnist", "convert_cifar"),
-    ),
-    "nets": (
-        *("new", "models", "summary", "draw", "layers", "net_spec"),
-        *("upgrade", "export", "snapshot"),
-    ),
-    "reports": ("parse_log", "report", "profile"),
-    "scripts": ("run",),
-    "machine": ("device_query", "tune", "bench", "predict", "study", "version", "completion"),
+COMMANDS = plugins.own()[plugins.COMMANDS]
+"""Where the options of each command are. It runs as `run(options)` of the module of its name in the
+same folder, which may return an exit code. Other packages may have commands, too."""
+_TITLES = {
+    "train": "training and scoring",
+    "score": "training and scoring",
+    "data": "data",
+    "nets": "nets and model files",
+    "reports": "logs and reports",
+    "scripts": "scripts",
+    "machine": "this machine",
 }
-"""The folders, and those of their modules that are commands."""
-GROUPS = {
-    "training and scoring": (*FOLDERS["train"], *FOLDERS["score"]),
-    "data": FOLDERS["data"],
-    "nets and model files": FOLDERS["nets"],
-    "logs and reports": FOLDERS["reports"],
-    "scripts": FOLDERS["scripts"],
-    "this machine": FOLDERS["machine"],
-}
-COMMANDS = {name: folder for folder, names in FOLDERS.items() for name in names}
-"""The commands, and their folders."""
-
-_WITH_NETS = (
-    *("train", "test", "time", "classify", "upscale", "extract_features", "net_spec", "export"),
-    *("report", "study"),
-)
-"""The commands that instantiate the layers of a net."""
+"""Those of folders, in the list of commands."""
 
 _EPILOG = """\
 Options are Caffe's; one dash or two, "-" or "_" are alike: -log_dir D, --log-dir=D.
@@ -112,27 +90,14 @@ def _leave(code: Any) -> None:
 def _run(arguments: Sequence[str] | None) -> int | Callable[[], None]:
     """Returns the exit code, or what remains to be called."""
     as_caffe.offer()
-    given, rest = gflags.script_last(sys.argv[1:] if arguments is None else arguments)
-    words = gflags.normalize(given)
     try:
-        words = gflags.as_command(words, COMMANDS)
-        words = gflags.action_first(words, COMMANDS, _options_of)
-        args = _parser(_command(words)).parse_args(words or ["--help"])
-        args.script_arguments = rest
-        if getattr(args, "no_python_layers", False):
-            os.environ["OSUCAFFE_NO_PYTHON_LAYERS"] = "1"
-        if getattr(args, "ignore_exif", False):
-            os.environ["OSUCAFFE_IGNORE_EXIF"] = "1"
-        if getattr(args, "quiet", False):
-            from .. import log
-
-            log.quiet = True
-        gflags.set_log(args)
+        name, options = parse(sys.argv[1:] if arguments is None else arguments)
         with report_early_exit():
-            if getattr(args, "starts_ranks", False):  # before all that they import, too
-                importlib.import_module(".launch.start", __name__).launch(args)
-            code: int | Callable[[], None]
-            code = importlib.import_module(args.run, __name__).run(args) or 0
+            if hasattr(options, "starts"):  # before all that they import, too
+                importlib.import_module(".launch.start", __name__).launch(*options.starts)
+            folder = type(options).__module__.rpartition(".")[0]
+            command = importlib.import_module(f"{folder}.{name}")
+            code: int | Callable[[], None] = command.run(options) or 0
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
         if messages.debugging() or messages.is_users(error):
@@ -163,56 +128,6 @@ def _code(error: BaseException) -> int:
     return 141 if isinstance(error, BrokenPipeError) else 1
 
 
-class _Parser(argparse.ArgumentParser):
-    """Reports wrong arguments in one line, without listing all options."""
-
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self.add_argument(
-            "--quiet",
-            action="store_true",
-            default=argparse.SUPPRESS,  # the program has this option, too
-            help="log warnings and errors only, and show no progress",
-        )
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Like argparse's, but each subcommand rejects unknown arguments itself, before it reports
-        missing ones."""
-        if self._subparsers is None:
-            args = gflags.read(args, self._option_string_actions, self.error)
-        words = args[: args.index("--")] if "--" in args else args
-        if self._subparsers is not None:  # what follows the command is the command's own
-            words = itertools.takewhile(lambda word: word.startswith("-"), words)
-        options = [word.partition("=")[0] for word in words if word.startswith("--")]
-        self._refuse([word for word in options if word not in self._option_string_actions])
-        parsed, rest = super().parse_known_args(args, namespace)
-        self._refuse(rest)
-        return parsed, rest
-
-    def _refuse(self, unknown: list[str]) -> None:
-        if unknown:
-            hint = _hint(unknown[0], self._option_string_actions)
-            self.error(f"unrecognized arguments: {listed(unknown)}{hint}")
-
-    def _get_values(self, action: argparse.Action, given: list[str]) -> Any:
-        """Like argparse's, but a second "--" is no value (in Python 3.11 it is an empty list)."""
-        values = super()._get_values(action, given)
-        if action.nargs is None and values == []:
-            raise argparse.ArgumentError(action, "expected one argument")
-        return values
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Like argparse's, but a wrong command gets a hint instead of a long list."""
-        if isinstance(action, argparse._SubParsersAction) and value not in (action.choices or ()):
-            hint = _hint(value, action.choices or ())
-            self.error(f"there is no command {value!r}{hint}")
-        super()._check_value(action, value)
-
-    def error(self, message: str) -> NoReturn:
-        """Exit with 2, as for any usage error."""
-        self.exit(2, f"{self.prog}: {messages.tidy(message)}; see {self.prog} --help\n")
-
-
 class _Grouped(argparse.RawDescriptionHelpFormatter):
     """Lists the commands by groups."""
 
@@ -221,65 +136,72 @@ class _Grouped(argparse.RawDescriptionHelpFormatter):
             return super()._format_action(action)
         listed = {sub.dest: sub for sub in action._get_subactions()}
         parts = []
-        for title, names in GROUPS.items():
-            parts.append(f"\n{title}:\n")
-            for name in names:
-                parts.append(super()._format_action(listed[name]))
+        for name in listed:
+            title = _TITLES[COMMANDS[name].split(".")[2]]
+            if f"\n{title}:\n" not in parts:
+                parts.append(f"\n{title}:\n")
+            parts.append(super()._format_action(listed[name]))
         return "".join(parts[1:])  # the first title is that of the argument
 
 
-def _hint(word: str, known: Iterable[str]) -> str:
-    near = nearest(word, known)
-    return f" (did you mean {near}?)" if near else ""
+def parse(arguments: Sequence[str]) -> tuple[str, Any]:
+    """The command of a command line, and its options. Exits with 2 if it is wrong."""
+    given, rest = gflags.script_last(arguments)
+    words = gflags.as_command(gflags.normalize(given), COMMANDS)
+    words = gflags.action_first(words, COMMANDS, flags_by_name)
+    name = words[0] if words else "--help"
+    known = name in COMMANDS or (name[0] != "-" and name in plugins.names(plugins.COMMANDS))
+    args = make_parser(name if known else None).parse_args(words or [name])
+    from dataclasses import replace
+
+    from .. import log
+    from ..options.flags import flags_of
+    from .declare import build
+
+    log.command, log.quiet = list(arguments), getattr(args, "quiet", False)
+    gflags.set_log(args)
+    options = build(plugins.find(plugins.COMMANDS, name), vars(args))
+    for _, flag, value in flags_of(options):
+        if flag.environment and value:
+            os.environ[flag.environment] = "1"
+    return name, replace(options, arguments=rest) if rest else options
 
 
-def _command(words: Sequence[str]) -> str | None:
-    """The command at the start of the arguments, if no option precedes it."""
-    return words[0] if words and words[0] in COMMANDS else None
-
-
-def _options_of(command: str) -> gflags.Actions:
-    """The options of a command, by their names."""
+def flags_by_name(command: str) -> gflags.Actions:
+    """The flags of a command, and what argparse knows of them."""
     [commands] = [
         action
-        for action in _parser(command)._actions
+        for action in make_parser(command)._actions
         if isinstance(action, argparse._SubParsersAction)
     ]
     options: gflags.Actions = commands.choices[command]._option_string_actions
     return options
 
 
-def _parser(only: str | None = None) -> argparse.ArgumentParser:
-    """The parser of all commands, or of one: with one alone the program starts in a third of
-    the time."""
-    parser = _Parser(
+def make_parser(only: str | None = None, *, whole: bool = False) -> argparse.ArgumentParser:
+    """The parser of one command, or of the program, which knows the commands' options if it is to
+    be whole: without, help comes at once."""
+    parser = Parser(
         prog="osucaffe",
         description="Train, test and time the nets of Caffe.",
         epilog=_EPILOG,
         formatter_class=_Grouped,
-        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"osucaffe {__version__}")
-    commands = parser.add_subparsers(title=next(iter(GROUPS)), metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(
+        title=next(iter(_TITLES.values())), metavar="COMMAND", required=True
+    )
     for name in (only,) if only else COMMANDS:
-        folder = COMMANDS[name]
-        declare = getattr(importlib.import_module(f".arguments.{folder}", __name__), name)
-        summary, _, description = declare.__doc__.partition("\n")
+        summary = COMMANDS.get(name, "").partition("  # ")[2]
         command = commands.add_parser(
-            name,
-            help=summary,
-            description=f"{summary}\n{textwrap.dedent(description)}".rstrip(),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
+            name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter
         )
-        declare(Options(command))
-        if name in _WITH_NETS:
-            command.add_argument(
-                "--no_python_layers",
-                action="store_true",
-                help="refuse Python layers of modules that are not osucaffe's: what a net of "
-                "unknown origin needs",
-            )
-        gflags.accept_unused(name, command, command._option_string_actions)
-        command.set_defaults(run=f".{folder}.{name}")
+        if only or whole:
+            from .declare import declare
+
+            options = plugins.find(plugins.COMMANDS, name)
+            text = textwrap.dedent(options.__doc__ or "")
+            command.description = f"{summary}\n{text}".strip()
+            declare(command, options)
+            gflags.accept_unused(name, command, command._option_string_actions)
     return parser

@@ -8,8 +8,6 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
-from .arguments.options import files, names, stages
-
 Actions = Mapping[str, argparse.Action]
 
 TOOLS = ("train", "test", "time", "device_query")
@@ -41,6 +39,8 @@ ALIASES = {
 }
 """The commands that are Caffe's programs of these names. (Others have the same names.)"""
 _TRUE, _FALSE = ("true", "t", "yes", "y", "1"), ("false", "f", "no", "n", "0")
+_TEXTS = ("str", "names", "stages", "files")
+"""The parsers of values that may be empty."""
 _OPTION = re.compile(r"--?([a-z][\w-]+)(.*)", re.DOTALL)
 
 
@@ -171,4 +171,4 @@ def _is_boolean(action: argparse.Action | None) -> bool:
 
 
 def _is_text(action: argparse.Action) -> bool:
-    return bool(action.choices) or action.type in (None, str, files, names, stages)
+    return bool(action.choices) or getattr(action.type, "__name__", "str") in _TEXTS

@@ -1,153 +1,135 @@
-"""Owns the objects made from options that several commands share: readers, backends, weights."""
+"""Owns the options that several commands have: nets and their weights, devices, ranks."""
 
 from __future__ import annotations
 
-import argparse
-import logging
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from .. import loading, proto
-from ..backends.cores import usable_cores
-from ..backends.cpu import Cpu
-from ..data.ahead.parallel_map import BadRecords
-from ..data.config import DataConfig
-from ..data.pictures.preprocessing import find_preprocessing
-from ..data.resident.sharded import Neighbours
-from ..errors import UserError, listed, naming
-from ..loading import NOT_STRICT, Model
-from ..net import Net
-from .launch.start import check_device
+from ..data.config import IGNORE_EXIF, ON_BAD_RECORD, READERS
+from ..errors import UserError
+from ..options.flags import REQUIRED, field_of, flag, group, like
+from ..options.kinds import COUNT, Kind, files, integer, stages
 
 if TYPE_CHECKING:
-    from ..backends.cuda import Cuda
+    from ..proto import SolverParameter
 
-logger = logging.getLogger("osucaffe")
-BUCKET_MB = 16.0
-_AUTO = "auto"
+JSON = flag("print the results as JSON, for scripts")
+LOG_DIR = flag(
+    "also write the log to a new file in DIR", "DIR", ranks="own", excluded_by=("--find_lr",)
+)
+MODEL = flag("the net's prototxt", "NET", REQUIRED, positional=True)
+WEIGHTS = flag("the trained model", Kind("FILES", files), [], ranks="file")
+ONE_MODEL = flag("the trained model", "FILE", REQUIRED, name="--weights")
+STRICT = flag(
+    "stop if a layer is missing from the weights file, or the other way round", often=False
+)
+PHASE = flag("which phase's layers", ("TRAIN", "TEST"), "TRAIN", type=str.upper)
+LABELS = flag("names of the classes, one per line", "FILE")
+BACKEND = flag("the kind of database", ("lmdb",), "lmdb")
+ITERATIONS = flag("number of passes", COUNT, 50)
+NO_PYTHON_LAYERS = flag(
+    "refuse Python layers of modules that are not osucaffe's: what a net of unknown origin needs",
+    environment="OSUCAFFE_NO_PYTHON_LAYERS",
+    often=False,
+)
 
 
-def tunes_bucket(args: argparse.Namespace) -> bool:
-    """Whether the best bucket size is to be found by tuning."""
-    return bool(args.bucket_mb == _AUTO)
+@dataclass(frozen=True)
+class State:
+    """Which layers of the net."""
+
+    level: int = flag("the net's level (default: 0)", Kind("N", integer(-(2**31) + 1)), 0)
+    stages: list[str] = flag(
+        "the net's stages, separated by commas", Kind("NAMES", stages), [], name="--stage"
+    )
+
+    def add_to(self, param: SolverParameter) -> None:
+        """Let a solver's nets have these layers."""
+        param.train_state.level = self.level or param.train_state.level
+        param.train_state.stage.extend(self.stages)
 
 
-def bucket_nbytes(args: argparse.Namespace) -> int:
-    """The requested bucket size; with tuning, the one to begin with."""
-    return int((BUCKET_MB if tunes_bucket(args) else args.bucket_mb) * 2**20)
+@dataclass(frozen=True)
+class Device:
+    """Where it runs."""
+
+    gpu: str | None = flag(
+        "the number of the GPU (default: the CPU)", "ID", often=True, ranks="own"
+    )
+    precision: str | None = flag(
+        "what the GPU computes in (default: tf32 from Ampere on, fp32 before); "
+        "parameters stay in fp32",
+        ("fp32", "tf32", "bf16", "fp16"),
+        often=True,
+    )
+    no_graph: bool = flag("launch the GPU's kernels one by one, not as CUDA graphs (for debugging)")
+    # Of a million threads oneDNN dies.
+    threads: int | None = flag(
+        "CPU threads (default: OMP_NUM_THREADS, or one per core)",
+        Kind("N", integer(1, 1024)),
+        ranks="own",
+    )
+
+    def check(self) -> None:
+        """UserError for an option of GPUs without --gpu."""
+        for option in ("precision", "no_graph"):
+            if self.gpu is None and getattr(self, option):
+                raise UserError(f"--{option} is for GPUs only: add --gpu 0")
 
 
-def data_config(
-    args: argparse.Namespace, sharers: int, neighbours: Neighbours | None = None
-) -> DataConfig:
-    """The data settings from the options, for one of `sharers` processes of this host;
-    neighbours: those of them that train with this one."""
-    return DataConfig(
-        readers=args.readers,
-        skip_bad=args.on_bad_record == "skip",
-        shuffle=args.shuffle or 0,
-        decode=args.decode,
-        cache=args.cache,
-        sharers=max(1, sharers),
-        neighbours=neighbours,
+@dataclass(frozen=True)
+class Devices(Device):
+    """Where it runs, with a rank on each of several GPUs."""
+
+    gpu: str | None = like(
+        field_of(Device, "gpu"),
+        'the number of the GPU; "0,1" or "all": a rank on each (default: the CPU)',
     )
 
 
-def readers(args: argparse.Namespace) -> int:
-    """The number of reading threads from --readers."""
-    return args.readers or usable_cores()
+@dataclass(frozen=True)
+class Ranks:
+    """How many ranks are started on this machine."""
+
+    ranks: int | None = flag(
+        "start N ranks on this machine (or start them by mpiexec or srun)",
+        COUNT,
+        often=True,
+        excluded_by=("--find_lr", "--ranks_per_gpu"),
+    )
 
 
-def bad_records(args: argparse.Namespace) -> BadRecords:
-    """The handling of bad records by --on_bad_record."""
-    hint = "; --on_bad_record skip goes on without it"
-    return BadRecords(skip=args.on_bad_record == "skip", hint=hint)
+@dataclass(frozen=True, kw_only=True)
+class NetOptions:
+    """A net with its weights, and where it runs."""
+
+    model: str = like(MODEL)
+    weights: list[str] = like(WEIGHTS)
+    strict: bool = like(STRICT)
+    no_python_layers: bool = like(NO_PYTHON_LAYERS)
+    state: State = group(State)
+    device: Device = group(Device)
 
 
-_BY_DEFAULT = {
-    "tf32": "Computing in tf32, as PyTorch's convolutions do: --precision bf16 is often 1.5 to 2 "
-    "times as fast, --precision fp32 exact and slower",
-    "fp32": "Computing in fp32: --precision fp16 is faster",
-}
+@dataclass(frozen=True, kw_only=True)
+class SharedOptions:
+    """Where a net runs, on several ranks that share the batches."""
+
+    device: Device = group(Devices, "where it runs")
+    ranks: Ranks = group(
+        Ranks, "several ranks", "The ranks share the batches; rank 0 prints the results."
+    )
+
+    @property
+    def starts(self) -> tuple[Ranks, Device]:
+        """What `launch` starts."""
+        return self.ranks, self.device
 
 
-def make_backend(args: argparse.Namespace) -> Cpu | Cuda:
-    """The backend selected by --gpu and related options."""
-    check_device(args)
-    if args.gpu is not None:
-        if not args.gpu.isdecimal():
-            raise UserError(f"--gpu {args.gpu}: give the number of one GPU, such as 0")
-        from ..backends.cuda import Cuda
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """Records that are read by several threads."""
 
-        backend = Cuda(int(args.gpu), args.precision, graphs=not args.no_graph)
-        if args.precision is None:
-            logger.info("%s", _BY_DEFAULT[backend.precision])
-        return backend
-
-    if (args.threads or 0) > (cores := usable_cores()):
-        logger.warning(
-            "--threads %d: more than the %d cores that this process may use; this is slow",
-            *(args.threads, cores),
-        )
-    return Cpu(threads=args.threads)
-
-
-def check_fed(net: Net, file: str) -> None:
-    """UserError for a net with inputs that nothing fills."""
-    if net.inputs:
-        names = listed(f'"{name}"' for name in net.inputs)
-        raise UserError(
-            f"{file}: nothing fills its input {names}: give a net with a data layer, such as a "
-            "train_val.prototxt (deploy nets are for classify and pycaffe)"
-        )
-
-
-def read_weights(files: str | list[str]) -> list[Model]:
-    """Read model files before a net is built, to report errors in them early."""
-    named = [files] if isinstance(files, str) else files
-    return [(file, proto.read_weights(file)) for file in named]
-
-
-def load_net(
-    args: argparse.Namespace,
-    *,
-    reads: bool,
-    param: proto.NetParameter | None = None,
-    **settings: Any,
-) -> Net:
-    """The net of --model with the weights of --weights, on the backend of the options.
-
-    reads: it must have data layers. param: what the file says, if it has been read. settings: those
-    of Net. UserError.
-    """
-    models = read_weights(args.weights)
-    backend = make_backend(args)
-    with naming(args.model):
-        param = proto.read_net(args.model) if param is None else param
-        net = Net(param, backend=backend, level=args.level, stages=args.stage, **settings)
-    if reads:
-        check_fed(net, args.model)
-        compare_preprocessing(net, args.model, models)
-    load_weights(net, models, args)
-    return net
-
-
-def compare_preprocessing(net: Net, file: str, models: list[Model]) -> None:
-    """Warn if a net scales its images differently, or subtracts another mean, than its models'
-    training did. (The net's own prototxt counts, as in Caffe.)"""
-    settings = find_preprocessing(net.param, file)
-    for name, weights in models:
-        trained = find_preprocessing(weights, name)
-        if settings and trained and not settings.is_like(trained):
-            logger.warning(
-                "%s: images are preprocessed with %s, but in training with %s (%s): "
-                "results will differ",
-                *(settings.origin, settings, trained, trained.origin),
-            )
-
-
-def load_weights(net: Net, models: list[Model], args: argparse.Namespace) -> None:
-    """Copy the weights of layers with the same names, one file after the other, and free each.
-    UserError if nothing matches, and with --strict if anything does not."""
-    mismatch = loading.load_weights([net], models) if models else ""
-    if mismatch and args.strict:
-        raise UserError(f"{mismatch}: {NOT_STRICT}")
+    readers: int | None = like(READERS)
+    skip_bad: bool = like(ON_BAD_RECORD)
+    ignore_exif: bool = like(IGNORE_EXIF)

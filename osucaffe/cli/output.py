@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import csv
 import io
@@ -11,7 +10,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from .. import log
 from ..api.tables import scaled as scaled
@@ -52,9 +51,16 @@ def _cell(value: object) -> object:
     return text
 
 
-def tell(args: argparse.Namespace, text: str) -> None:
+class Jsonable(Protocol):
+    """Options with --json."""
+
+    @property
+    def json(self) -> bool: ...
+
+
+def tell(options: Jsonable, text: str) -> None:
     """Print a line for people, unless a document is requested (--json)."""
-    if not args.json:
+    if not options.json:
         print(text)
 
 

@@ -4,44 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ..errors import UserError
 from .communicator import Communicator, Serial
+from .config import KINDS, CommConfig
 from .gpu.half_precision import half_precision
 from .hierarchical import Hierarchical
 from .job.job import Job, MpiJob, cuda_aware
 from .job.topology import Topology
 from .tuning.table import Selection
 
-KINDS = ("auto", "mpi", "nccl", "ipc", "nccl+ipc", "copy", "hierarchical")
-"""auto takes, among the GPUs of a host, copy for arrays with fixed addresses, as a net's are
-(but not with a given algorithm or table), and else nccl+ipc, or NCCL alone where they
-cannot map one another's memory; ipc where ranks share a GPU."""
-
 _GPU_KINDS = ("nccl", "ipc", "nccl+ipc", "copy")
 
 
 log = logging.getLogger("osucaffe")
-
-
-@dataclass(frozen=True)
-class CommConfig:
-    """What kind of communicator, which algorithms, and how long an operation may take.
-
-    timeout: seconds; 0: for ever. group: hosts are cut into groups of this many ranks, as if they
-    were more hosts (0: they are not), to try out what many hosts would do. gradient_dtype: the
-    type in which gradients travel, float32, float16 or bfloat16.
-    """
-
-    kind: str = "auto"
-    algorithm: str = "auto"
-    chunk: int | None = None
-    table: str | None = None
-    timeout: float = 300.0
-    group: int = 0
-    gradient_dtype: str = "float32"
 
 
 def make_communicator(

@@ -6,32 +6,69 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..options.flags import flag, like
+from ..options.kinds import COUNT, Kind, positive
+
 if TYPE_CHECKING:
     from .ahead.pipeline import Buffer
     from .resident.sharded import Neighbours
 
+READERS = flag(
+    "threads that read data; more than 4 readers of compressed images are processes "
+    "(default: at most one per core)",
+    COUNT,
+    ranks="own",
+)
+ON_BAD_RECORD = flag(
+    "on an image that cannot be read: stop (the default), or name it, count it and go on "
+    "without it",
+    {"stop": False, "skip": True},
+    False,
+    command="stop",
+    name="--on_bad_record",
+)
+IGNORE_EXIF = flag(
+    "take pixels as they are stored, not upright by their EXIF orientation",
+    environment="OSUCAFFE_IGNORE_EXIF",
+)
+
 
 @dataclass(frozen=True)
 class DataConfig:
-    """readers: threads or processes of each layer that reads (None: the layer's own choice).
-    skip_bad: leave out records that cannot be used. shuffle: records of a block; the blocks
-    come in another order in each epoch of training (0: as they lie). decode: what decodes a
-    database's uncached JPEGs: the readers ("host"), the GPU that trains or tests on them
-    ("gpu"), or "auto": that GPU's JPEG engines, if it has any and they are fastest for the net,
-    else the readers.
-    cache: where records are cached once read: "device" (the memory of the backend),
-    "host" (decoded ones, in the host's), "none", or "auto": on a GPU if there is room for all, else
-    decoded ones on the host if there is.
-    sharers: how many processes share the host's memory and its cores. neighbours: other ranks,
+    """sharers: how many processes share the host's memory and its cores. neighbours: other ranks,
     whose devices may share the records that do not fit on one. inputs: gives the next batch
     of an Input layer, a buffer for each of its tops (None: they are written to between passes).
     """
 
-    readers: int | None = None
-    skip_bad: bool = False
-    shuffle: int = 0
-    decode: str = "host"
-    cache: str = "none"
+    readers: int | None = like(READERS)
+    skip_bad: bool = like(ON_BAD_RECORD)
+    ignore_exif: bool = like(IGNORE_EXIF)
+    shuffle: int = flag(
+        "train on the records in a new order each epoch, in blocks of BLOCK records (default: "
+        "256); all data layers of a net bring theirs in the same order",
+        Kind("BLOCK", positive),
+        0,
+        nargs="?",
+        const=256,
+    )
+    decode: str = flag(
+        "what decodes JPEGs in an LMDB that are read anew in each epoch: the CPU (host); the "
+        "GPU (gpu); or what is faster (auto, the default): the JPEG engines of a single GPU, if it "
+        "has any, as an H100 or H200 does, for images from 200x200 on; else the CPU",
+        ("auto", "host", "gpu"),
+        "host",
+        command="auto",
+        ranks="own",
+    )
+    cache: str = flag(
+        "where records are kept after the first read: on the GPU, divided among the GPUs of a "
+        "host if they don't fit on each (device); decoded in host memory (host); or nowhere "
+        "(none). The default, auto, keeps them on the GPU if they fit, else keeps compressed "
+        "images decoded in host memory if they fit there",
+        ("auto", "device", "host", "none"),
+        "none",
+        command="auto",
+    )
     sharers: int = 1
     neighbours: Neighbours | None = None
     inputs: Callable[[Any], Sequence[Buffer]] | None = None

@@ -5,44 +5,101 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ..comm.communicator import Communicator
-from ..comm.gpu.on_stream import OnStream
 from ..errors import UserError
+from ..options.flags import flag
+from ..options.kinds import COUNT, Kind, auto_or, not_negative, positive
+
+if TYPE_CHECKING:
+    from ..comm.communicator import Communicator
 
 logger = logging.getLogger("osucaffe")
+TUNED = -1
+"""The size of buckets that are to be tuned."""
+BUCKET = Kind(
+    "MB",
+    auto_or(lambda text: int(not_negative(text) * 2**20), TUNED, name="number"),
+    lambda nbytes: "auto" if nbytes == TUNED else f"{nbytes / 2**20}",
+)
 
 
 @dataclass(frozen=True)
 class ParallelConfig:
     """How gradients and weights are exchanged.
 
-    aggregation: "blocking", all gradients after backward, at once; "layerwise", bucket by bucket
-    during it; "buckets", bucket by bucket after it (only predicted). propagation: "none",
-    each rank updates all weights; "blocking" or "overlapped": rank 0 alone does, and they reach the
-    others in one broadcast, or layer by layer during forward; "sharded": each rank updates its
-    part, for which alone it needs the sums of gradients, and gets the others' during forward (the
-    first stage of ZeRO: Rajbhandari et al., SC 2020); "auto": see `choose_propagation`. bucket:
-    the least bytes of a bucket. scaling: whether batch_size is each rank's ("weak") or
-    divided ("strong"); of: how many ranks' batches are divided. compression: see
-    `compression/choose.py`. local_steps: the iterations after which weights are averaged, from
-    iteration local_after on, by an outer step (see `local_steps.py`); 0: gradients are
-    exchanged in each. split_inner_products: "none", or as for `split.py`. reproducible: sums do not
-    depend on their order (see `reproducible.py`).
+    aggregation may also be "buckets": bucket by bucket after backward (only predicted).
+    propagation: "sharded" is the first stage of ZeRO (Rajbhandari et al., SC 2020), where a rank
+    needs the sums of its own part alone; "auto": see `choose_propagation`. bucket: bytes, or TUNED.
+    of: how many ranks' batches are divided with strong scaling. compression: see
+    `compression/choose.py`; local steps: `local_steps.py`; split_inner_products: `split.py`;
+    reproducible: `reproducible.py`.
     """
 
-    aggregation: str = "layerwise"
-    propagation: str = "none"
-    bucket: int = 16 << 20
-    scaling: str = "weak"
+    aggregation: str = flag(
+        "exchange gradients after backward (blocking), or bucket by bucket during it "
+        "(layerwise, the default)",
+        ("blocking", "layerwise"),
+        "layerwise",
+    )
+    propagation: str = flag(
+        "how updated weights reach the ranks. none: each rank updates all of them; blocking, "
+        "overlapped: rank 0 updates them and broadcasts before or during the next forward; "
+        "sharded: each rank updates a part and all gather; auto (the default): sharded on GPUs "
+        "of one host, else none",
+        ("auto", "none", "blocking", "overlapped", "sharded"),
+        "none",
+        command="auto",
+    )
+    bucket: int = flag(
+        "the smallest bucket: of gradients during backward, or of weights during forward; auto: "
+        "try several sizes in the first iterations, and keep the fastest",
+        BUCKET,
+        16 << 20,
+        command="16",
+        name="--bucket_mb",
+    )
+    scaling: str = flag(
+        "weak scaling: batch_size is per rank (the default); strong: it is divided among the ranks",
+        ("weak", "strong"),
+        "weak",
+        name="--scal",
+    )
     of: int = 1
-    compression: str = "none"
-    local_steps: int = 0
-    local_after: int = 0
-    outer_lr: float = 1.0
-    outer_momentum: float = 0.0
-    split_inner_products: str = "none"
-    reproducible: bool = False
+    compression: str = flag(
+        "what each rank sends of its gradients; what it lacks comes later (error feedback). "
+        "topk:SHARE, randomk:SHARE: the largest, or a random, share of them; powersgd:RANK: "
+        "matrices of low rank; 8bit; sign: a bit each (default: none)",
+        "KIND",
+        "none",
+    )
+    local_steps: int = flag(
+        "exchange no gradients, but average the ranks' weights after each H iterations",
+        Kind("H", positive),
+        0,
+    )
+    local_after: int = flag("with --local_steps: until iteration N, after each one", COUNT, 0)
+    outer_lr: float = flag(
+        "with --local_steps: the learning rate of the step from the last common weights to the "
+        "new mean (default: 1, the mean itself; DiLoCo: 0.7)",
+        Kind("LR", not_negative),
+        1.0,
+    )
+    outer_momentum: float = flag(
+        "with --local_steps: Nesterov's momentum of that step (default: 0; DiLoCo: 0.9)",
+        Kind("M", not_negative),
+        0.0,
+    )
+    split_inner_products: str = flag(
+        "divide the weights of these InnerProduct layers among the ranks, and send activations, "
+        "not gradients: names, separated by commas, or auto: those for which that is less",
+        "NAMES",
+        "none",
+    )
+    reproducible: bool = flag(
+        "sum gradients so that bucket size, algorithm and communicator change no bit of the sum, "
+        "nor the number of ranks, as long as ranks x iter_size stays the same"
+    )
 
     @property
     def hooked(self) -> str:
@@ -99,6 +156,8 @@ def choose_propagation(comm: Communicator, *, separable: bool) -> str:
     fastest, or as fast as any, for each net that was tried on H200s, in bf16
     (benchmarks/results/scaling-*.md).
     """
+    from ..comm.gpu.on_stream import OnStream
+
     if not isinstance(comm, OnStream):
         return "none"
     from ..comm.gpu.copy_engine import CopyEngine

@@ -15,7 +15,8 @@ import numpy as np
 
 from ..backends.tensor import Run
 from ..comm.communicator import Wrapper
-from ..comm.create import CommConfig, make_communicator
+from ..comm.config import CommConfig
+from ..comm.create import make_communicator
 from ..comm.job.job import Job
 from ..comm.job.topology import Topology
 from ..errors import UserError

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from ..backends.backend import Backend
 from ..backends.tensor import Run
 from ..comm.channels.create import make_channel
-from ..comm.create import CommConfig
+from ..comm.config import CommConfig
 from ..comm.job.job import Job, MpiJob
 from ..comm.job.topology import Topology, discover
 from ..proto import caffe_pb2

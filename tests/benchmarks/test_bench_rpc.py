@@ -1,4 +1,4 @@
-"""`osucaffe bench rpc`: its payloads are those of TF-gRPC-Bench, and each way calls and answers."""
+"""`benchmarks.rpc`: its payloads are those of TF-gRPC-Bench, and each way calls and answers."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.rpc import rpc_payloads as payloads
+from benchmarks.rpc.bench_rpc import main
 from benchmarks.rpc.rpc_cpp_peer import measure
 from benchmarks.rpc.rpc_report import _peer_table, ratio
-from osucaffe.cli import main
-from osucaffe.cli.machine import bench
 from osucaffe.errors import UserError
 from tests.comm.hosts import hosts
 from tests.comm.ranks import needs_mpi
@@ -52,8 +51,8 @@ def test_each_way_is_measured_and_the_results_are_written(
     with hosts(2, "1gbit", tmp_path) as made:
         if places and made is None:
             pytest.skip("network namespaces are not permitted here")
-    command = ["bench", "rpc", "--seconds", "0.001", "--workers", "2", "--servers", "1", *places]
-    done = python("-m", "osucaffe", *command, "--out", str(tmp_path))
+    command = ["--seconds", "0.001", "--workers", "2", "--servers", "1", *places]
+    done = python("-m", "benchmarks.rpc.bench_rpc", *command, "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr
     (written,) = tmp_path.glob("rpc-*.json")
     found = json.loads(written.read_text())
@@ -66,13 +65,11 @@ def test_each_way_is_measured_and_the_results_are_written(
 
 
 @needs_mpi
-def test_some_of_it_can_be_chosen_and_drawn(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_some_of_it_can_be_chosen_and_drawn(tmp_path: Path) -> None:
     pytest.importorskip("grpc")
     picture = tmp_path / "rpc.png"
     some = ["--benchmarks", "latency", "--payloads", "64,small", "--channels", "sockets"]
-    command = ["-m", "osucaffe", "bench", "rpc", "--seconds", "0.001", *some, "--plot"]
+    command = ["-m", "benchmarks.rpc.bench_rpc", "--seconds", "0.001", *some, "--plot"]
     done = python(*command, str(picture))
     assert done.returncode == 0, done.stderr
     assert "| payload | bytes | sockets | grpc | sockets / grpc | published |" in done.stdout
@@ -80,8 +77,8 @@ def test_some_of_it_can_be_chosen_and_drawn(
     assert "GOAWAY" not in done.stderr
     assert picture.stat().st_size > 10_000
     for option in ("--benchmarks", "--payloads", "--channels"):
-        assert main(["bench", "rpc", option, "other"]) == 1
-        assert f"{option} other: choose among" in capsys.readouterr().err
+        with pytest.raises(SystemExit, match=f"{option} other: choose among"):
+            main([option, "other"])
 
 
 def test_what_the_peer_tells(tmp_path: Path) -> None:
@@ -101,11 +98,3 @@ def test_what_the_peer_tells(tmp_path: Path) -> None:
 def test_a_peer_that_is_not_there_is_told() -> None:
     with pytest.raises(UserError, match=r"--peer build/nix: No such file .*make grpc-peer"):
         measure("build/nix", ROWS, 1, 1)
-
-
-def test_an_installed_package_says_where_the_benchmark_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(bench, "_SOURCE", tmp_path)
-    assert main(["bench", "rpc", "--workers", "2"]) == 1
-    assert "clone it" in capsys.readouterr().err

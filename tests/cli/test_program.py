@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import errno
 import functools
-import importlib
 import json
 import logging
 import os
@@ -13,7 +11,6 @@ import re
 import shutil
 import subprocess
 import sys
-import unittest.mock
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,9 +19,10 @@ import pytest
 import osucaffe
 from osucaffe import log
 from osucaffe.backends.cores import usable_cores
-from osucaffe.cli import COMMANDS, _parser, main
+from osucaffe.cli import COMMANDS, main, make_parser, parse
 from osucaffe.cli.early_exit import Ended, report_early_exit
 from osucaffe.cli.gflags import normalize
+from osucaffe.cli.train.options import Train
 from osucaffe.proto import parse_text
 
 from .conftest import ROOT, Cli
@@ -32,12 +30,12 @@ from .conftest import ROOT, Cli
 
 def test_help_comes_at_once() -> None:
     """What takes time is to import modules: Python loads some 70 for itself."""
-    script = "import sys, osucaffe.cli as c; c._parser().format_help(); print(*sys.modules)"
+    script = "import sys, osucaffe.cli as c; c.make_parser().format_help(); print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     ).stdout.split()
     assert not {"numpy", "google.protobuf", "rich", "h5py", "lmdb"} & {*loaded}
-    assert len(loaded) < 210
+    assert len(loaded) < 190
 
 
 def told(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[object, str, str]:
@@ -82,15 +80,6 @@ def test_one_dash_or_two(given: str, meant: str) -> None:
     assert normalize([given]) == [meant]
 
 
-def parsed(words: list[str], capsys: pytest.CaptureFixture[str]) -> argparse.Namespace:
-    """The options of a command line, of a command that does nothing."""
-    found: list[argparse.Namespace] = []
-    module = importlib.import_module(f"osucaffe.cli.{COMMANDS[words[-1]]}.{words[-1]}")
-    with unittest.mock.patch.object(module, "run", found.append):
-        assert main(words[:-1]) == 0, capsys.readouterr().err
-    return found[0]
-
-
 CONVERT = ["convert_imageset", "./", "list.txt", "db"]
 
 
@@ -107,24 +96,27 @@ CONVERT = ["convert_imageset", "./", "list.txt", "db"]
         (["--nogray", "--gray=yes"], True),
     ],
 )
-def test_booleans_as_gflags_reads_them(
-    words: list[str], gray: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_booleans_as_gflags_reads_them(words: list[str], gray: bool) -> None:
     for line in ([*CONVERT, *words], [*words, *CONVERT], [CONVERT[0], *words, *CONVERT[1:]]):
-        assert parsed([*line, "convert_imageset"], capsys).gray is gray
+        assert parse(line)[1].gray is gray
 
 
 def test_values_as_gflags_reads_them(capsys: pytest.CaptureFixture[str]) -> None:
-    def train(*words: str) -> argparse.Namespace:
-        return parsed([*words, "train"], capsys)
+    def train(*words: str) -> Train:
+        return parse(words)[1]
 
     first = train("-gpu", "2", "--solver=a", "-solver", "b", "train", "--snapshot=", "-weights=w")
-    assert (first.gpu, first.solver, first.snapshot, first.weights) == ("2", "b", None, ["w"])
+    assert (first.device.gpu, first.solver, first.snapshot, first.weights) == (
+        "2",
+        "b",
+        None,
+        ["w"],
+    )
     for none in (["--weights="], ["-weights", ""], ["-weights=w", "-weights="]):
         assert train("train", "-solver=a", *none).weights == []
     assert train("train", "-solver=a", "-sigint_effect=").sigint_effect == "stop"
     unused = train("-iterations", "5", "-phase=TEST", "train", "-solver", "a", "-model", "net")
-    assert (unused.solver, "iterations" in unused) == ("a", False)
+    assert unused.solver == "a"
     for words, message in (
         ([*CONVERT, "--gray=maybe"], "argument --gray: must be true or false, not 'maybe'"),
         (["train", "--solver", "--gpu", "0"], "argument --solver: expected one argument"),
@@ -138,29 +130,23 @@ def test_values_as_gflags_reads_them(capsys: pytest.CaptureFixture[str]) -> None
         assert message in err
 
 
-def test_names_of_caffes_programs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_of_caffes_programs() -> None:
     for words, kind in (
         (["upgrade_net_proto_text", "a", "b"], "net"),
         (["upgrade_net_proto_binary.bin", "a", "b"], "net"),
         (["--logtostderr=1", "upgrade_solver_proto_text", "a", "b"], "solver"),
     ):
-        assert parsed([*words, "upgrade"], capsys).kind == kind
-    drawn = parsed(["draw_net.py", "--rankdir", "TB", "net", "net.png", "draw"], capsys)
+        assert parse(words)[1].kind == kind
+    drawn = parse(["draw_net.py", "--rankdir", "TB", "net", "net.png"])[1]
     assert (drawn.model, drawn.rankdir) == ("net", "TB")
-    read = parsed(
-        ["parse_log.py", "--verbose", "log", "--delimiter", ";", "out", "parse_log"], capsys
-    )
+    read = parse(["parse_log.py", "--verbose", "log", "--delimiter", ";", "out"])[1]
     assert (read.log, read.folder, read.delimiter) == ("log", "out", ";")
-    assert (
-        parsed(["convert_mnist_data.bin", "i", "l", "db", "convert_mnist"], capsys).output == "db"
-    )
+    assert parse(["convert_mnist_data.bin", "i", "l", "db"])[1].output == "db"
 
 
-def test_where_glog_logs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_where_glog_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     def folder(*words: str) -> str | None:
-        found: str | None = parsed(["time", *words, "net", "time"], capsys).log_dir
+        found: str | None = parse(["time", *words, "net"])[1].log_dir
         return found
 
     assert folder() is None
@@ -203,7 +189,7 @@ def test_an_interrupt_while_the_command_line_is_read(
     def interrupted(only: str | None) -> NoReturn:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("osucaffe.cli._parser", interrupted)
+    monkeypatch.setattr("osucaffe.cli.make_parser", interrupted)
     assert main(["train"]) == 130
     assert capsys.readouterr().err == "osucaffe: interrupted\n"
 
@@ -228,7 +214,7 @@ sys.exit(osucaffe.cli.main())
 def test_memory_that_the_system_refuses(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refused(args: argparse.Namespace) -> NoReturn:
+    def refused(options: object) -> NoReturn:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")  # of mmap: it names no file
 
     monkeypatch.setattr("osucaffe.cli.nets.layers.run", refused)
@@ -346,7 +332,7 @@ def test_the_machine_and_the_version(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_help_lists_every_command() -> None:
-    lines = _parser().format_help().splitlines()
+    lines = make_parser().format_help().splitlines()
     listed = [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "]
     assert [name for name in listed if name in COMMANDS] == [*COMMANDS]
 

@@ -21,7 +21,8 @@ from osucaffe.cli.launch.ranks import identify
 from osucaffe.comm import create
 from osucaffe.comm.algorithms import ALGORITHMS, OPERATIONS
 from osucaffe.comm.communicator import Communicator
-from osucaffe.comm.create import CommConfig, make_communicator
+from osucaffe.comm.config import CommConfig
+from osucaffe.comm.create import make_communicator
 from osucaffe.comm.gpu import copy_engine
 from osucaffe.comm.gpu.nccl import Nccl
 from osucaffe.comm.gpu.on_stream import OnStream

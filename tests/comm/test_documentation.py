@@ -6,9 +6,10 @@ import re
 
 import pytest
 
-from osucaffe.cli import _parser
+from osucaffe.cli import parse
 from osucaffe.comm.algorithms import ALGORITHMS
-from osucaffe.comm.create import KINDS
+from osucaffe.comm.config import KINDS
+from osucaffe.parallel.config import ParallelConfig
 
 from .ranks import ROOT
 
@@ -35,7 +36,7 @@ def test_flags_have_values_that_there_are(flag: str) -> None:
     named = re.findall(rf"--{flag} ([\w+]+)", PAGE)
     assert named
     for value in named:
-        assert _parser("train").parse_args(["train", "--solver", "s", f"--{flag}", value])
+        assert parse(["train", "--solver", "s", f"--{flag}", value])
 
 
 def test_communicators_in_the_text_are_some_that_there_are() -> None:
@@ -44,4 +45,4 @@ def test_communicators_in_the_text_are_some_that_there_are() -> None:
 
 def test_the_size_of_buckets_is_told_as_it_is() -> None:
     [told] = re.findall(r"(\d+) MB by default", PAGE)
-    assert _parser("train").parse_args(["train", "--solver", "s"]).bucket_mb == float(told)
+    assert ParallelConfig().bucket == int(told) << 20

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from osucaffe.comm.create import CommConfig, make_communicator
+from osucaffe.comm.config import CommConfig
+from osucaffe.comm.create import make_communicator
 from osucaffe.comm.job.job import find_job
 from osucaffe.comm.job.topology import discover
 

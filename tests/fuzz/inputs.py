@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import io
 import pickle
 import struct
@@ -18,8 +17,8 @@ import lmdb
 import numpy as np
 from PIL import Image
 
-from osucaffe.cli import COMMANDS
-from osucaffe.cli.arguments.options import Options
+from osucaffe import plugins
+from osucaffe.cli.declare import declare
 from osucaffe.data.databases.datum import make_datum
 from osucaffe.layer import layer_types, messages_of
 from osucaffe.proto import LayerParameter, NetParameter, SolverParameter, format_text, parse_text
@@ -367,6 +366,5 @@ def _make_flags(random: Random, content: bytes, others: Sequence[bytes]) -> byte
 @lru_cache
 def _options(command: str) -> list[argparse.Action]:
     parser = argparse.ArgumentParser(add_help=False)
-    arguments = importlib.import_module(f"osucaffe.cli.arguments.{COMMANDS[command]}")
-    getattr(arguments, command)(Options(parser))
+    declare(parser, plugins.find(plugins.COMMANDS, command))
     return parser._actions

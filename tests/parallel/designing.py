@@ -9,7 +9,7 @@ import numpy as np
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.comm.communicator import Serial
-from osucaffe.comm.create import CommConfig
+from osucaffe.comm.config import CommConfig
 from osucaffe.comm.job.job import Job
 from osucaffe.comm.job.topology import discover
 from osucaffe.parallel.buckets import Bucket

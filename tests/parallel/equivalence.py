@@ -20,7 +20,7 @@ import numpy as np
 from osucaffe.backends.backend import Backend
 from osucaffe.backends.cpu import Cpu
 from osucaffe.comm.algorithms import ALGORITHMS
-from osucaffe.comm.create import CommConfig
+from osucaffe.comm.config import CommConfig
 from osucaffe.comm.job.job import Job, find_job
 from osucaffe.comm.job.topology import discover
 from osucaffe.data.databases.database import record_key, write_database

@@ -14,7 +14,7 @@ import numpy as np
 
 from osucaffe.backends.cuda import Cuda
 from osucaffe.cli.launch.ranks import identify
-from osucaffe.comm.create import CommConfig
+from osucaffe.comm.config import CommConfig
 from osucaffe.comm.gpu import copy_engine
 from osucaffe.comm.job.job import Job
 from osucaffe.comm.job.topology import discover

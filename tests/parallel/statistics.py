@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.comm.create import CommConfig
+from osucaffe.comm.config import CommConfig
 from osucaffe.comm.job.job import Job
 from osucaffe.comm.job.topology import discover
 from osucaffe.parallel.config import ParallelConfig

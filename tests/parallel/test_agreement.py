@@ -4,7 +4,6 @@ that train have the mean of all ranks' statistics of batches.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from osucaffe.errors import UserError
 from osucaffe.parallel.agreement import check_alike, digest, outliers
 from osucaffe.proto import SolverParameter, parse_text
 from tests.comm.ranks import all_say, mpiexec, needs_mpi
+from tests.parallel.test_designs import options
 
 SOLVER = """
 base_lr: 0.1 lr_policy: "fixed" max_iter: 4 snapshot_after_train: false random_seed: 1 net_param {
@@ -25,10 +25,6 @@ base_lr: 0.1 lr_policy: "fixed" max_iter: 4 snapshot_after_train: false random_s
   layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y" loss_weight: 1
     inner_product_param { num_output: 2 } } }
 """
-OPTIONS: dict[str, Any] = {
-    "solver": "s", "snapshot": None, "weights": [], "tuning": None, "gpu": None, "threads": 2,
-    "aggregation": "layerwise",
-}  # fmt: skip
 
 
 class Ranks(Job):
@@ -50,9 +46,11 @@ def make_data(folder: Path, records: int = 4) -> Path:
     return folder / "lmdb"
 
 
-def describe(source: Path, text: str = SOLVER, **options: Any) -> dict[str, str]:
+def describe(source: Path, text: str = SOLVER, **given: str) -> dict[str, str]:
     param = parse_text(text.replace("DATA", str(source)), SolverParameter)
-    return command._describe(argparse.Namespace(**OPTIONS | options), param)
+    return command._describe(
+        options(*(f"--{name}={value}" for name, value in given.items())), param
+    )
 
 
 def refusal(parts: dict[str, str], other: dict[str, str]) -> str:
@@ -104,7 +102,7 @@ def test_data_are_compared_wherever_they_lie(tmp_path: Path) -> None:
 
 def test_what_each_rank_may_have_of_its_own(tmp_path: Path) -> None:
     own = describe(tmp_path)
-    check_alike(Ranks(describe(tmp_path, threads=1, solver="elsewhere/s", log_dir="x")), own)
+    check_alike(Ranks(describe(tmp_path, threads="1", solver="elsewhere/s", log_dir="x")), own)
 
 
 def test_odd_ones_are_those_that_are_few() -> None:

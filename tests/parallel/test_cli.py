@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from osucaffe.cli import _parser
+from osucaffe.cli import parse
 from tests.comm.ranks import mpiexec, needs_mpi
 from tests.forked import run
 
@@ -111,7 +111,7 @@ def test_refusals_are_printed_once(folder: Path, options: list[str], message: st
 @pytest.mark.parametrize("size", ["-1", "inf", "nan"])
 def test_a_bucket_has_a_size(size: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        _parser("train").parse_args(["train", "--bucket_mb", size])
+        parse(["train", "--solver", "s", "--bucket_mb", size])
     assert f"--bucket_mb: must be at least 0, and finite, not {size}" in capsys.readouterr().err
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from osucaffe.cli import _parser
+from osucaffe.cli import parse
 from osucaffe.cli.launch.ranks import check_communication
+from osucaffe.cli.train.options import Train
 from osucaffe.errors import UserError
 from osucaffe.parallel.compression.choose import choose_hook
 from osucaffe.parallel.config import ParallelConfig
@@ -126,8 +126,9 @@ def test_hdf5_states_hold_it_too(tmp_path: Path) -> None:
         assert found == {buffer.name: list(buffer.blob) for buffer in state.exchange}
 
 
-def options(*given: str) -> argparse.Namespace:
-    return _parser("train").parse_args(["train", "--solver", "s", *given])
+def options(*given: str) -> Train:
+    made: Train = parse(["train", "--solver", "s", *given])[1]
+    return made
 
 
 @pytest.mark.parametrize(

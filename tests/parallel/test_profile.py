@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from argparse import Namespace
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +13,9 @@ import pytest
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.cli.launch import comm_profile
-from osucaffe.comm.create import CommConfig
+from osucaffe.cli.options import Device
+from osucaffe.cli.train.options import Train
+from osucaffe.comm.config import CommConfig
 from osucaffe.comm.job.job import Job
 from osucaffe.comm.job.topology import discover
 from osucaffe.comm.profile import Clock, Message, Operation, Profile
@@ -31,6 +33,7 @@ from osucaffe.parallel.profile import (
     size_bucket,
     summarize,
 )
+from osucaffe.parallel.servers.config import ServerConfig
 from osucaffe.proto import SolverParameter, parse_text
 from osucaffe.solvers import Solver
 from tests.comm.ranks import mpiexec, needs_mpi
@@ -150,13 +153,12 @@ def test_parts_and_iterations_are_by_one_clock(
 
 def test_options_are_left_as_they_were(tmp_path: Path) -> None:
     job: Any = SimpleNamespace(size=2, rank=1)
-    given = {"comm_profile": str(tmp_path / "x.json"), "servers": 0, "no_graph": False}
+    options = Train(solver="s", comm_profile=str(tmp_path / "x.json"))
     for gpu, without in ((None, False), ("0", True)):
-        args = Namespace(**given, gpu=gpu)
-        assert comm_profile.prepare(args, job).no_graph == without
-        assert vars(args) == given | {"gpu": gpu}
+        assert comm_profile.prepare(options, Device(gpu=gpu), job).no_graph == without
+    served = replace(options, servers=ServerConfig(servers=1))
     with pytest.raises(UserError, match="leave out --gpu, or --servers"):
-        comm_profile.prepare(Namespace(**given | {"servers": 1}, gpu="0"), job)
+        comm_profile.prepare(served, Device(gpu="0"), job)
 
 
 @needs_mpi

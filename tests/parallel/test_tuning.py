@@ -5,19 +5,18 @@ fastest).
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from osucaffe.cli import _parser, options
 from osucaffe.cli.launch import ranks
 from osucaffe.comm.job.topology import Location, Topology
 from osucaffe.errors import UserError
 from osucaffe.parallel import tuning
-from osucaffe.parallel.config import ParallelConfig
+from osucaffe.parallel.config import TUNED, ParallelConfig
 from osucaffe.parallel.tuning import (
     candidates,
     choose_size,
@@ -30,6 +29,7 @@ from osucaffe.proto import read_net
 from tests.comm.ranks import all_say, mpiexec, needs_mpi
 
 from .program import write_run
+from .test_designs import options
 from .test_exchange import build
 
 MB = 1 << 20
@@ -59,18 +59,14 @@ def test_the_fastest_is_chosen_and_of_equals_the_default() -> None:
 
 
 def test_what_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    def parse(*given: str) -> argparse.Namespace:
-        return _parser("train").parse_args(["train", "--solver", "s", *given])
-
-    asked = parse("--bucket_mb", "auto")
-    assert options.bucket_nbytes(asked) == options.bucket_nbytes(parse()) == 16 * MB
-    assert options.tunes_bucket(parse("--bucket_mb", "auto"))
-    assert not options.tunes_bucket(parse("--bucket_mb", "0.5"))
+    assert ParallelConfig().bucket == options().parallel.bucket == 16 * MB
+    assert options("--bucket_mb", "auto").parallel.bucket == TUNED
+    assert options("--bucket_mb", "0.5").parallel.bucket == MB // 2
     with pytest.raises(SystemExit):
-        parse("--bucket_mb", "best")
+        options("--bucket_mb", "best")
     assert "--bucket_mb: invalid number value: 'best'" in capsys.readouterr().err
     job: Any = SimpleNamespace(size=2)
-    args = parse("--bucket_mb", "auto", "--comm_profile", "x.json")
+    args = options("--bucket_mb", "auto", "--comm_profile", "x.json")
     with pytest.raises(UserError, match="auto does not go with --comm_profile: give it a number"):
         ranks.make_process_group(args, job, Topology(Location(0, 0, "here", 1)))
 
@@ -83,19 +79,15 @@ def test_training_is_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 8])
 def test_flags_ask_train_for_what_was_measured(count: int) -> None:
-    parser = _parser("train")
     found = list(designs(count))
     assert len({each.name for each in found}) == len(found)
     assert all(each.servers < count for each in found)
     for design in found:
-        args = parser.parse_args(["train", "--solver", "s", *design.flags.split()])
-        given = ranks._comm_config(args)
-        assert (given.kind, given.algorithm) == (design.comm.kind, design.comm.algorithm)
-        assert args.servers == design.servers
-        # Left out on CPUs, "auto" means none.
-        assert args.propagation.replace("auto", "none") == design.parallel.propagation
-        assert args.aggregation == design.parallel.aggregation
-        assert int(args.bucket_mb * 2**20) == design.parallel.bucket
+        given = options(*design.flags.split())
+        assert given.comm == design.comm
+        assert given.servers.servers == design.servers
+        propagation = given.parallel.propagation.replace("auto", "none")  # which it means on CPUs
+        assert replace(given.parallel, propagation=propagation) == design.parallel
 
 
 def test_the_fastest_is_told_and_what_is_about_as_fast() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from osucaffe.comm.create import CommConfig
+from osucaffe.comm.config import CommConfig
 from osucaffe.comm.job.job import Job
 from osucaffe.comm.job.topology import discover
 from osucaffe.parallel import tuning

@@ -15,7 +15,7 @@ from benchmarks.prediction.bench_predict_training import net_param
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.tensor import Step, sequence
 from osucaffe.comm.communicator import Handle
-from osucaffe.comm.create import CommConfig
+from osucaffe.comm.config import CommConfig
 from osucaffe.comm.job.job import find_job
 from osucaffe.comm.job.topology import discover
 from osucaffe.comm.profile import composed

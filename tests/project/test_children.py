@@ -49,7 +49,7 @@ STARTED = {
     "pycaffe/draw.py": ["subprocess.run: 'dot' f'-T{ext}'"],
 }
 """By file, sorted, what it starts processes with, and their command lines."""
-PYTHON = {"cli/launch/start.py": "sys.executable '-P' '-m' 'osucaffe' *sys.argv[1:] *more"}
+PYTHON = {"cli/launch/start.py": "sys.executable '-P' '-m' 'osucaffe' *log.command *more"}
 """Command lines of Python that are passed on."""
 
 

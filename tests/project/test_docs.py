@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from osucaffe.cli import COMMANDS, _parser
+from osucaffe.cli import COMMANDS, parse
 from tests.processes import python
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +48,7 @@ def test_what_slurm_runs_is_understood(script: str) -> None:
     text = (ROOT / "examples" / script).read_text().replace("\\\n", " ")
     (line,) = (line for line in text.splitlines() if line.startswith("srun"))
     words = shlex.split(line.replace('"$SLURM_CPUS_PER_TASK"', "16"))
-    _parser().parse_args(words[words.index("osucaffe") + 1 :])
+    parse(words[words.index("osucaffe") + 1 :])
 
 
 def test_what_kubernetes_runs_is_understood() -> None:
@@ -59,7 +59,7 @@ def test_what_kubernetes_runs_is_understood() -> None:
     launcher, worker = (replicas[name]["template"]["spec"] for name in ("Launcher", "Worker"))
     (container,) = launcher["containers"]
     words = container["args"]
-    _parser().parse_args(words[words.index("osucaffe") + 1 :])
+    parse(words[words.index("osucaffe") + 1 :])
     ranks = int(words[words.index("-n") + 1])
     assert ranks == spec["slotsPerWorker"] * replicas["Worker"]["replicas"]
     (container,) = worker["containers"]

@@ -1,4 +1,4 @@
-// A peer for `osucaffe bench rpc`: the same calls by gRPC's own C++, so that one sees how much of a
+// A peer for `python -m benchmarks.rpc.bench_rpc`: the same calls by gRPC's own C++, so that one sees how much of a
 // gain is Python's. Requests and answers are bytes: no messages are coded. `grpc_peer serve ADDRESS`
 // prints ADDRESS:PORT, where it listens, and serves until its input ends;
 // `grpc_peer call CALLS BYTES,BYTES,... ADDRESS:PORT...` calls all of these at once, so many times,

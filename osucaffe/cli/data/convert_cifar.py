@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from ...data.sets.cifar import convert_cifar
 from ..output import progress
+from .options import ConvertCifar
 
 
-def run(args: argparse.Namespace) -> None:
+def run(options: ConvertCifar) -> None:
     """Make the databases."""
     with progress("Converting", 6) as advance:
-        counts = convert_cifar(args.folder, args.output, advance=advance)
+        counts = convert_cifar(options.folder, options.output, advance=advance)
     for name, count in counts.items():
-        print(f"{Path(args.output) / name}: {count:,} images")
+        print(f"{Path(options.output) / name}: {count:,} images")

@@ -2,40 +2,41 @@
 
 from __future__ import annotations
 
-import argparse
 import random
 
+from ...backends.cores import usable_cores
 from ...data.sets.convert import convert_images
 from ...data.streams.image_list import read_list
 from ...errors import UserError
-from .. import options
+from .. import loading
 from ..output import progress
+from .options import ConvertImageset
 
 
-def run(args: argparse.Namespace) -> None:
+def run(options: ConvertImageset) -> None:
     """Make the database."""
-    if bool(args.resize_height) != bool(args.resize_width):
+    if bool(options.resize_height) != bool(options.resize_width):
         raise UserError("give both --resize_height and --resize_width, or neither")
-    size = (args.resize_height, args.resize_width) if args.resize_height else None
-    entries = read_list(args.list)
-    encoding = args.encode_type.lower()
-    if args.encoded and not encoding:
+    size = (options.resize_height, options.resize_width) if options.resize_height else None
+    entries = read_list(options.list)
+    encoding = options.encode_type.lower()
+    if options.encoded and not encoding:
         encoding = entries[0].name.rpartition(".")[2].lower()
-    if args.shuffle:
-        random.Random(args.seed).shuffle(entries)
-    bad = options.bad_records(args)
+    if options.shuffle:
+        random.Random(options.seed).shuffle(entries)
+    bad = loading.bad_records(options.reading.skip_bad)
     with progress("Converting", len(entries)) as advance:
         written = convert_images(
             entries,
-            args.root,
-            args.output,
-            gray=args.gray,
+            options.root,
+            options.output,
+            gray=options.gray,
             size=size,
-            check_size=args.check_size,
+            check_size=options.check_size,
             encoding=encoding or None,
-            threads=options.readers(args),
+            threads=options.reading.readers or usable_cores(),
             bad=bad,
             advance=advance,
         )
     skipped = f" ({bad.count:,} bad ones skipped)" if bad.count else ""
-    print(f"{args.output}: {len(written):,} images{skipped}")
+    print(f"{options.output}: {len(written):,} images{skipped}")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
-
 from ...data.sets import mnist
+from .options import ConvertMnist
 
 
-def run(args: argparse.Namespace) -> None:
+def run(options: ConvertMnist) -> None:
     """Make the database."""
-    count = mnist.convert(args.images, args.labels, args.output)
-    print(f"{args.output}: {count:,} digits")
+    count = mnist.convert(options.images, options.labels, options.output)
+    print(f"{options.output}: {count:,} digits")

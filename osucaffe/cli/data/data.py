@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
+from ...backends.cores import usable_cores
 from ...data.databases.database import convert_database, open_database, write_database
 from ...data.sets import make_annotated as make
 from ...data.sets import mnist
@@ -17,11 +18,21 @@ from ...data.sets.survey import Survey, sample, survey
 from ...errors import UserError, listed
 from ...files import write_bytes
 from ...proto import write_mean
-from .. import options
 from ..images import save_image
 from ..output import progress, scaled, verify_all
 from . import data_folder
 from .contact_sheet import draw_contact_sheet
+from .options import (
+    Annotated,
+    Cifar10,
+    Convert,
+    Data,
+    FashionMnist,
+    Folder,
+    Inspect,
+    Mnist,
+    Verify,
+)  # fmt: skip
 
 _BAR = 40
 _LABELS = 30
@@ -40,76 +51,75 @@ _CLASSES = {
 }
 
 
-def run(args: argparse.Namespace) -> None:
+def run(options: Data) -> None:
     """Run the subcommand."""
-    commands = {
-        "mnist": _mnist, "cifar10": _set, "fashion_mnist": _set,
-        "folder": data_folder.run, "annotated": _annotated, "convert": _convert,
-        "inspect": _inspect, "verify": _verify,
+    commands: dict[type, Callable[[Any], None]] = {
+        Mnist: _mnist, Cifar10: _cifar10, FashionMnist: _fashion_mnist,
+        Folder: data_folder.run, Annotated: _annotated, Convert: _convert,
+        Inspect: _inspect, Verify: _verify,
     }  # fmt: skip
-    commands[args.name](args)
+    commands[type(options.command)](options.command)
 
 
-def _mnist(args: argparse.Namespace) -> None:
-    mnist.make(args.out, source=args.source, files=args.files)
+def _mnist(options: Mnist) -> None:
+    mnist.make(options.out, source=options.source, files=options.files)
 
 
-def _set(args: argparse.Namespace) -> None:
-    """Make the databases of CIFAR-10 or Fashion-MNIST, and further files for the nets of
-    models/: the names of labels, and CIFAR-10's mean."""
-    folder = Path(args.out)
-    counts = (_cifar10 if args.name == "cifar10" else _fashion_mnist)(args.files, folder)
-    names = "".join(f"{name}\n" for name in _CLASSES[args.name])
-    write_bytes(folder / LABELS, names.encode())
-    for name, count in counts.items():
-        print(f"{folder / name}: {count:,} images")
-
-
-def _cifar10(files: str, folder: Path) -> dict[str, int]:
+def _cifar10(options: Cifar10) -> None:
+    """The databases of CIFAR-10, and its mean, for the nets of models/."""
     with progress("Converting", 6) as advance:
-        counts = convert_cifar(files, folder, advance=advance)
-    database = open_database(folder / "cifar10_train_lmdb")
-    write_mean(folder / MEAN, compute_mean(database))
-    return counts
+        counts = convert_cifar(options.files, options.out, advance=advance)
+    database = open_database(Path(options.out) / "cifar10_train_lmdb")
+    write_mean(Path(options.out) / MEAN, compute_mean(database))
+    _finish("cifar10", options.out, counts)
 
 
-def _fashion_mnist(files: str, folder: Path) -> dict[str, int]:
-    images = load("files", files)
+def _fashion_mnist(options: FashionMnist) -> None:
+    images, out = load("files", options.files), Path(options.out)
     parts = {"fashion_mnist_test_lmdb": images.test, "fashion_mnist_train_lmdb": images.train}
-    return {name: write_database(folder / name, records(part)) for name, part in parts.items()}
+    counts = {name: write_database(out / name, records(part)) for name, part in parts.items()}
+    _finish("fashion_mnist", options.out, counts)
 
 
-def _annotated(args: argparse.Namespace) -> None:
-    if bool(args.voc) == bool(args.coco) or bool(args.coco) != bool(args.images):
+def _finish(name: str, folder: str, counts: dict[str, int]) -> None:
+    """Write the names of a set's labels, and say what its databases have."""
+    names = "".join(f"{each}\n" for each in _CLASSES[name])
+    write_bytes(Path(folder) / LABELS, names.encode())
+    for database, count in counts.items():
+        print(f"{Path(folder) / database}: {count:,} images")
+
+
+def _annotated(options: Annotated) -> None:
+    if bool(options.voc) == bool(options.coco) or bool(options.coco) != bool(options.images):
         raise UserError("give --voc DIR, or --coco FILE and --images DIR")
-    if args.coco:
-        entries, labels = make.read_coco(Path(args.images), Path(args.coco))
+    if options.coco:
+        entries, labels = make.read_coco(Path(options.images or ""), Path(options.coco))
     else:
         labels = [(name, number) for number, name in enumerate(make.VOC_CLASSES, 1)]
-        labels = make.read_label_map(args.labels) if args.labels else labels
+        labels = make.read_label_map(options.labels) if options.labels else labels
         entries = [
-            entry for folder in args.voc
-            for entry in make.read_voc(Path(folder), args.split, dict(labels))
+            entry for folder in options.voc or ()
+            for entry in make.read_voc(Path(folder), options.split, dict(labels))
         ]  # fmt: skip
     with progress("Writing", len(entries)) as advance:
         count = make.make_database(
-            entries, args.output, threads=options.readers(args), advance=advance
+            entries, options.output, threads=options.readers or usable_cores(), advance=advance
         )
-    names = f"{args.output.rstrip('/')}.labelmap.prototxt"
+    names = f"{options.output.rstrip('/')}.labelmap.prototxt"
     make.write_label_map(names, labels)
-    print(f"{args.output}: {count:,} images; {names}: {len(labels)} labels")
+    print(f"{options.output}: {count:,} images; {names}: {len(labels)} labels")
 
 
-def _convert(args: argparse.Namespace) -> None:
-    database = open_database(args.input)
+def _convert(options: Convert) -> None:
+    database = open_database(options.input)
     with progress("Converting", len(database)) as advance:
-        count = convert_database(database, args.output, advance=advance)
-    print(f"{args.output}: {count:,} records")
+        count = convert_database(database, options.output, advance=advance)
+    print(f"{options.output}: {count:,} records")
 
 
-def _inspect(args: argparse.Namespace) -> None:
-    survey = _survey(args.input, args, "Inspecting")
-    print(f"{args.input}: {survey.records:,} records, {scaled(survey.nbytes, 'B', 'KMGT')}")
+def _inspect(options: Inspect) -> None:
+    survey = _survey(options.input, options, "Inspecting")
+    print(f"{options.input}: {survey.records:,} records, {scaled(survey.nbytes, 'B', 'KMGT')}")
     if survey.labels:  # else no record can be read
         print(f"  form    {_counts(survey.forms.items())}")
         shapes = ((" x ".join(map(str, shape)), n) for shape, n in survey.shapes.most_common())
@@ -127,22 +137,24 @@ def _inspect(args: argparse.Namespace) -> None:
             f"median {counts[len(counts) // 2]:,}"
         )
     _print_bad(survey)
-    if args.sheet:
-        images = sample(open_database(args.input), args.samples)
+    if options.sheet:
+        images = sample(open_database(options.input), options.samples)
         if not images:
-            raise UserError(f"{args.input}: no sample can be read, so there is no {args.sheet}")
+            raise UserError(
+                f"{options.input}: no sample can be read, so there is no {options.sheet}"
+            )
         drawn = "" if len(images) == survey.records else ", drawn at random"
         note = f"{len(images)} of {survey.records:,} records{drawn}, with their labels"
-        save_image(draw_contact_sheet(images, str(args.input), note), args.sheet)
-        print(f"  samples in {args.sheet}")
+        save_image(draw_contact_sheet(images, str(options.input), note), options.sheet)
+        print(f"  samples in {options.sheet}")
 
 
-def _verify(args: argparse.Namespace) -> None:
-    verify_all(args.input, "databases", lambda path: _verify_one(path, args))
+def _verify(options: Verify) -> None:
+    verify_all(options.input, "databases", lambda path: _verify_one(path, options))
 
 
-def _verify_one(path: str, args: argparse.Namespace) -> None:
-    survey = _survey(path, args, "Verifying", decode=True, classes=args.classes)
+def _verify_one(path: str, options: Verify) -> None:
+    survey = _survey(path, options, "Verifying", decode=True, classes=options.classes)
     _print_bad(survey)
     if survey.bad:
         raise UserError(f"{path}: {len(survey.bad):,} of {survey.records:,} records are bad")
@@ -153,7 +165,7 @@ def _verify_one(path: str, args: argparse.Namespace) -> None:
 
 def _survey(
     path: str,
-    args: argparse.Namespace,
+    options: Inspect | Verify,
     what: str,
     *,
     decode: bool = False,
@@ -165,7 +177,7 @@ def _survey(
             database,
             decode=decode,
             classes=classes,
-            threads=options.readers(args),
+            threads=options.readers or usable_cores(),
             advance=advance,
         )
 

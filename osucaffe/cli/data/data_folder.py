@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from ... import log
+from ...backends.cores import usable_cores
 from ...data.ahead.parallel_map import BadRecords
 from ...data.databases.database import open_database
 from ...data.sets.convert import convert_images
@@ -23,10 +23,11 @@ from ...data.streams.image_list import Entry
 from ...errors import UserError, listed
 from ...files import write_bytes
 from ...proto import write_mean
-from .. import options
+from .. import loading
 from ..images import save_image
 from ..output import make_folder, progress, short, table
 from .contact_sheet import draw_contact_sheet
+from .options import Folder
 
 _log = logging.getLogger("osucaffe")
 _TITLES = {"train": "training", "val": "validation", "test": "test"}
@@ -39,57 +40,57 @@ _LONGEST = 15
 """Letters of a class's name below a picture of the contact sheet."""
 
 
-def run(args: argparse.Namespace) -> None:
+def run(options: Folder) -> None:
     """Make the databases, the lists, the names of the labels, the mean and the contact sheet."""
     log.start()
-    parts, classes = find_photos(args.photos)
-    out = Path(args.out)
-    if out.resolve().is_relative_to(Path(args.photos).resolve()):
-        raise UserError(f"--out {out}: is inside {args.photos}, whose folders are classes")
-    parts = _split(parts, args)
+    parts, classes = find_photos(options.photos)
+    out = Path(options.out)
+    if out.resolve().is_relative_to(Path(options.photos).resolve()):
+        raise UserError(f"--out {out}: is inside {options.photos}, whose folders are classes")
+    parts = _split(parts, options)
     make_folder(out)
-    bad = options.bad_records(args)
-    settings = PhotoSettings(args.size, args.fit, args.encode_type.lower())
+    bad = loading.bad_records(options.skip_bad)
+    settings = PhotoSettings(options.size, options.fit, options.encode_type.lower())
     written = []
     for name, part in parts.items():
-        written.append(_convert(part, out / f"{name}_lmdb", settings, args, bad))
+        written.append(_convert(part, out / f"{name}_lmdb", settings, options, bad))
         lines = "".join(f"{entry.name} {entry.label}\n" for entry in written[-1])
         write_bytes(out / f"{name}.txt", lines.encode(errors="surrogateescape"))
     names = "".join(f"{name}\n" for name in classes)
     write_bytes(out / LABELS, names.encode(errors="surrogateescape"))
     settings.write(out)
-    _describe(out, args, classes)
+    _describe(out, options, classes)
     _print_counts(classes, dict(zip(parts, written, strict=True)))
     skipped = f" ({bad.count:,} bad ones skipped)" if bad.count else ""
     labels = [entry.label for part in written for entry in part]
-    print(f"{args.out}: {len(labels):,} images of {len(set(labels))} classes{skipped}")
+    print(f"{options.out}: {len(labels):,} images of {len(set(labels))} classes{skipped}")
 
 
-def _split(parts: Mapping[str, list[Entry]], args: argparse.Namespace) -> dict[str, list[Entry]]:
+def _split(parts: Mapping[str, list[Entry]], options: Folder) -> dict[str, list[Entry]]:
     """The photographs by part: those of the folder's own split, or split here; copies of one
     picture are told, and kept together where that is for us to decide."""
     entries = [entry for part in parts.values() for entry in part]
-    paths = [f"{args.photos}/{entry.name}" for entry in entries]
+    paths = [f"{options.photos}/{entry.name}" for entry in entries]
     with progress("Looking for copies", len(paths)) as advance:
-        first_copies = find_copies(paths, options.readers(args), advance)
+        first_copies = find_copies(paths, options.readers or usable_cores(), advance)
     picture = {entry.name: first for entry, first in zip(entries, first_copies, strict=True)}
     copies = [(entries[at], entries[first]) for at, first in enumerate(first_copies) if at != first]
     if copies:
         _log.warning(
             "%s: %s of %s photographs are copies of others: %s of %s, for one",
-            *(args.photos, f"{len(copies):,}", f"{len(entries):,}"),
+            *(options.photos, f"{len(copies):,}", f"{len(entries):,}"),
             *(entry.name for entry in copies[0]),
         )
     for copy, first in copies:
         if copy.label != first.label:
             _log.warning(
-                "%s: one picture is in two classes: %s, %s", args.photos, copy.name, first.name
+                "%s: one picture is in two classes: %s, %s", options.photos, copy.name, first.name
             )
             break
     parts = dict(parts)
     if "val" not in parts:
         own = first_copies[: len(parts["train"])]
-        parts["train"], val = split(parts["train"], args.val_share, own)
+        parts["train"], val = split(parts["train"], options.val_share, own)
         parts = {"train": parts.pop("train"), "val": val, **parts}
     trained = {picture[entry.name] for entry in parts["train"]}
     for name in parts.keys() - {"train"}:
@@ -97,7 +98,7 @@ def _split(parts: Mapping[str, list[Entry]], args: argparse.Namespace) -> dict[s
             _log.warning(
                 "%s: %s of the %s photographs for %s have copies among those for training: their "
                 "share that is right will be too good; remove one of each",
-                *(args.photos, f"{leaks:,}", f"{len(parts[name]):,}", _TITLES[name]),
+                *(options.photos, f"{leaks:,}", f"{len(parts[name]):,}", _TITLES[name]),
             )
     return parts
 
@@ -106,31 +107,31 @@ def _convert(
     entries: Sequence[Entry],
     output: Path,
     settings: PhotoSettings,
-    args: argparse.Namespace,
+    options: Folder,
     bad: BadRecords,
 ) -> list[Entry]:
     with progress("Converting", len(entries)) as advance:
         return convert_images(
             entries,
-            args.photos.rstrip("/") + "/",
+            options.photos.rstrip("/") + "/",
             output,
             read=partial(read_photo, size=settings.size, fit=settings.fit),
             encoding=settings.encoding or None,
-            threads=options.readers(args),
+            threads=options.readers or usable_cores(),
             bad=bad,
             advance=advance,
         )
 
 
-def _describe(out: Path, args: argparse.Namespace, classes: list[str]) -> None:
+def _describe(out: Path, options: Folder, classes: list[str]) -> None:
     """Write the mean of the training images, and a picture of some with their classes."""
     database = open_database(out / "train_lmdb")
-    write_mean(out / MEAN, compute_mean(database, threads=options.readers(args)))
+    write_mean(out / MEAN, compute_mean(database, threads=options.readers or usable_cores()))
     images = [
         (image, short(classes[label], _LONGEST)) for image, label in sample(database, _SAMPLES)
     ]
     note = f"{len(images)} of {len(database):,} images for training, with their classes"
-    save_image(draw_contact_sheet(images, args.photos, note), out / "sheet.png")
+    save_image(draw_contact_sheet(images, options.photos, note), out / "sheet.png")
 
 
 def _print_counts(classes: list[str], parts: Mapping[str, Sequence[Entry]]) -> None:

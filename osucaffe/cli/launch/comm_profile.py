@@ -3,11 +3,11 @@ of what all ranks recorded."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,8 @@ from ..plots import COLOURS, draw_next_to, pyplot, save
 if TYPE_CHECKING:
     from ...comm.job.job import Job
     from ...parallel.profile import Records
+    from ..options import Device
+    from ..train.options import Train
 
 logger = logging.getLogger("osucaffe")
 
@@ -25,28 +27,28 @@ _TRACED = 3
 """Iterations that the Chrome trace shows: the last ones."""
 
 
-def prepare(args: argparse.Namespace, job: Job) -> argparse.Namespace:
-    """The options adapted for a profiled run, if one is requested. UserError if there is nothing to
-    profile, or the file cannot be written."""
+def prepare(options: Train, device: Device, job: Job) -> Device:
+    """Where this rank runs, adapted for a profiled run, if one is requested. UserError if there is
+    nothing to profile, or the file cannot be written."""
     from ...files import write_bytes
 
-    if not args.comm_profile:
-        return args
+    if not options.comm_profile:
+        return device
     if job.size == 1:
         raise UserError("--comm_profile: one rank sends nothing: give --ranks, too")
-    if args.servers and args.gpu is not None:
+    if options.servers.servers and device.gpu is not None:
         raise UserError(
             "--comm_profile does not time the streams on which a GPU's gradients go to servers: "
             "leave out --gpu, or --servers"
         )
     if job.rank == 0:
-        write_bytes(args.comm_profile, b"{}")
-    if args.gpu is not None and not args.no_graph:
+        write_bytes(options.comm_profile, b"{}")
+    if device.gpu is not None and not device.no_graph:
         logger.warning(
             "--comm_profile: iterations run without CUDA graphs, which cannot be timed in parts"
         )
-        return argparse.Namespace(**vars(args) | {"no_graph": True})
-    return args
+        return replace(device, no_graph=True)
+    return device
 
 
 def write(path: str, records: Sequence[Records]) -> None:
@@ -122,7 +124,7 @@ def _events(records: Sequence[Records]) -> Iterator[dict[str, Any]]:
         for kind, number, name in (
             ("process_name", 0, named), *(("thread_name", *track) for track in enumerate(tracks)),
         ):  # fmt: skip
-            tags = {"pid": rank.rank, "tid": number, "args": {"name": name}}
+            tags = {"pid": rank.rank, "tid": number, "options": {"name": name}}
             yield {"name": kind, "ph": "M", **tags}
 
         def event(
@@ -131,7 +133,7 @@ def _events(records: Sequence[Records]) -> Iterator[dict[str, Any]]:
             at = (begin - rank.offset - start) * 1e6
             return {
                 "name": name, "cat": tracks[min(track, 2)], "ph": "X", "ts": at,
-                "dur": (end - begin) * 1e6, "pid": rank.rank, "tid": track, "args": more,
+                "dur": (end - begin) * 1e6, "pid": rank.rank, "tid": track, "options": more,
             }  # fmt: skip
 
         for one in rank.passes[-_TRACED:]:

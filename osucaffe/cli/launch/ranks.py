@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import logging
 import os
 import platform
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...backends.cores import computing_threads
-from ...comm.create import CommConfig, make_communicator
+from ...comm.create import make_communicator
 from ...comm.job import links
 from ...comm.job.job import Job, MpiJob
 from ...comm.job.topology import Topology, discover
+from ...data.config import DataConfig
 from ...data.resident.sharded import Neighbours
 from ...errors import UserError
 from ...parallel.compression.choose import choose_hook
-from ...parallel.config import ParallelConfig
+from ...parallel.config import TUNED, ParallelConfig
+from ...parallel.servers.config import ServerConfig
 from ...parallel.servers.shards import Consistency
 from ...parallel.split import OPTION
 from ...solvers.process_group import ProcessGroup
-from .. import options
+from ..options import Device, Ranks
+from ..train.options import Train
 from . import comm_profile, mps, ranks_per_gpu, restarts
 from .start import TERMINAL, gpu_numbers
 
@@ -34,12 +37,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("osucaffe")
 
 
-def check_size(args: argparse.Namespace, job: Job) -> None:
+def check_size(ranks: Ranks, job: Job, servers: int = 0) -> None:
     """UserError if a launcher started another number of ranks than --ranks."""
-    if args.ranks and job.size != args.ranks:
-        raise UserError(f"--ranks {args.ranks}, but {job.size} were started: leave it out")
-    if args.servers and job.size == 1:
-        raise UserError(f"--servers {args.servers}: one rank was started: give --ranks, too")
+    if ranks.ranks and job.size != ranks.ranks:
+        raise UserError(f"--ranks {ranks.ranks}, but {job.size} were started: leave it out")
+    if servers and job.size == 1:
+        raise UserError(f"--servers {servers}: one rank was started: give --ranks, too")
 
 
 def join_parent(job: Job) -> None:
@@ -55,151 +58,117 @@ def join_parent(job: Job) -> None:
         os.close(terminal)
 
 
-def check_communication(args: argparse.Namespace) -> None:
+def check_communication(options: Train) -> None:
     """UserError for a kind, an algorithm or a tuning table that does not exist."""
-    make_communicator(Job(), discover(Job()), _comm_config(args))
-    Consistency.parse(args.consistency)
-    config = _parallel_config(args)
+    make_communicator(Job(), discover(Job()), options.comm)
+    Consistency.parse(options.servers.consistency)
+    config = options.parallel
     choose_hook(config)
-    config.check(args.gradient_type)
+    config.check(options.comm.gradient_dtype)
     split = config.split_inner_products != "none"
     if design := OPTION if split else config.hooked:
         for other, given in (
-            ("--servers", args.servers),
-            ("--comm_profile", args.comm_profile and not split),
-            ("--bucket_mb auto", options.tunes_bucket(args) and not config.reproducible),
+            ("--servers", options.servers.servers),
+            ("--comm_profile", options.comm_profile and not split),
+            ("--bucket_mb auto", config.bucket == TUNED and not config.reproducible),
         ):
             if given:
                 raise UserError(f"{design} does not go with {other}: leave one of them out")
 
 
-def assign_devices(args: argparse.Namespace, job: Job) -> tuple[argparse.Namespace, Topology]:
-    """The options for this rank, with its GPU or its share of the cores; and the topology of all
-    ranks."""
-
-    def config(**chosen: Any) -> argparse.Namespace:
-        return argparse.Namespace(**vars(args) | chosen)
-
+def assign_devices(device: Device, job: Job, servers: int = 0) -> tuple[Device, Topology]:
+    """Where this rank runs, its GPU or its share of the cores; and the topology of all ranks."""
     topology = discover(job)
     if job.size == 1:
-        return config(gpu="0" if args.gpu == "all" else args.gpu), topology
-    local = sum(peer.host == topology.local.host for peer in topology.ranks)
-    threads = args.threads or computing_threads(local)
-    if args.gpu is None:
-        return config(threads=threads), topology
-    chosen = gpu_numbers(args.gpu)
-    if job.rank >= job.size - args.servers:
-        cpu = {"gpu": None, "precision": None, "no_graph": False, "decode": "host"}
-        return config(threads=threads, **cpu), discover(job)
+        return (replace(device, gpu="0") if device.gpu == "all" else device), topology
+    on_cores = replace(device, threads=device.threads or computing_threads(topology.here))
+    if device.gpu is None:
+        return on_cores, topology
+    chosen = gpu_numbers(device.gpu)
+    if job.rank >= job.size - servers:
+        return Device(threads=on_cores.threads), discover(job)
     gpu = chosen[topology.local_rank % len(chosen)]
-    chosen_here = {"gpu": gpu}
-    if getattr(args, "decode", None) == "auto":  # not measured during an exchange
-        chosen_here["decode"] = "host"
     topology = discover(job, *identify(int(gpu)))
     if job.rank == 0 and topology.shares_gpu and not ranks_per_gpu.started() and not mps.running():
         logger.warning(
             "Ranks share a GPU, and MPS is off: it computes for one at a time. --ranks_per_gpu N "
             "in place of --ranks starts them under MPS, and --ranks_per_gpu auto finds N"
         )
-    return config(**chosen_here), topology
+    return replace(device, gpu=gpu), topology
 
 
-def watch_links(args: argparse.Namespace, job: Job, topology: Topology) -> None:
+def configure_data(options: Train, job: Job, topology: Topology) -> DataConfig:
+    """How this rank reads, which shares its host's memory and cores with the others there."""
+    data, sharers = options.data, topology.here
+    if job.size > 1 and options.device.gpu is not None and data.decode == "auto":
+        data = replace(data, decode="host")  # not measured during an exchange
+    return replace(data, sharers=sharers, neighbours=neighbours(options, job, topology))
+
+
+def watch_links(options: Train, job: Job, topology: Topology) -> None:
     """End the job if a host, or a link to it, is lost."""
-    if args.comm_timeout:
-        links.watch(job, topology, args.interface)
+    if options.comm.timeout:
+        links.watch(job, topology, options.servers.interface)
 
 
 def make_process_group(
-    args: argparse.Namespace, job: Job, topology: Topology, roles: Roles | None = None
+    options: Train, job: Job, topology: Topology, roles: Roles | None = None
 ) -> ProcessGroup | None:
     """The process group for these options; None for a single process."""
+    config, comm = options.parallel, options.comm
     if job.size == 1:
-        check_communication(args)
-    if job.size == 1 and not args.reproducible:
-        if args.batches_of == 1:
+        check_communication(options)
+    if job.size == 1 and not config.reproducible:
+        if config.of == 1:
             return None
         from ...parallel.batch import Alone
 
-        return Alone(args.batches_of)
-    config = _parallel_config(args)
-    if options.tunes_bucket(args):
+        return Alone(config.of)
+    if config.bucket == TUNED:
         from ...parallel.tuning import Tuned
 
-        if roles is not None or args.comm_profile:
+        if roles is not None or options.comm_profile:
             other = "--servers" if roles is not None else "--comm_profile"
             raise UserError(f"--bucket_mb auto does not go with {other}: give it a number")
-        return Tuned(job, topology, _comm_config(args), config)
-    report = partial(comm_profile.write, args.comm_profile)
-    if roles is not None and args.comm_profile:
+        return Tuned(job, topology, comm, replace(config, bucket=ParallelConfig.bucket))
+    report = partial(comm_profile.write, options.comm_profile or "")
+    if roles is not None and options.comm_profile:
         from ...parallel.servers.profile import ProfiledServed
 
-        how = topology, _comm_config(args), config
-        return ProfiledServed(report, args.channel, roles, *how)
+        return ProfiledServed(report, options.servers.channel, roles, topology, comm, config)
     if roles is not None:
         from ...parallel.servers.training import Served
 
-        return Served(roles, topology, _comm_config(args), config)
-    if args.comm_profile:
+        return Served(roles, topology, comm, config)
+    if options.comm_profile:
         from ...parallel.profile import Profiled
 
-        return Profiled(report, job, topology, _comm_config(args), config)
+        return Profiled(report, job, topology, comm, config)
     from ...parallel.data_parallel import DataParallel
 
-    return DataParallel(job, topology, _comm_config(args), config)
+    return DataParallel(job, topology, comm, config)
 
 
-def assign_roles(args: argparse.Namespace, job: Job, topology: Topology) -> Roles | None:
+def assign_roles(config: ServerConfig, job: Job, topology: Topology) -> Roles | None:
     """The roles of the ranks, if any are to serve."""
-    if not args.servers or not isinstance(job, MpiJob):
+    if not config.servers or not isinstance(job, MpiJob):
         return None
     from ...comm.channels.create import make_channel
     from ...parallel.servers.training import assign_roles
 
-    busy = args.channel_wait == "busy"
-    channel = make_channel(job, topology, args.channel, args.interface, busy=busy)
-    return assign_roles(job, args.servers, Consistency.parse(args.consistency), channel)
+    channel = make_channel(job, topology, config.channel, config.interface, busy=config.busy)
+    return assign_roles(job, config.servers, Consistency.parse(config.consistency), channel)
 
 
-def neighbours(args: argparse.Namespace, job: Job, topology: Topology) -> Neighbours | None:
+def neighbours(options: Train, job: Job, topology: Topology) -> Neighbours | None:
     """The ranks whose GPUs may share cached records: all of the job's, if they are on one host and
     each has its own GPU."""
     alone = topology.local.gpu is None or topology.shares_gpu or len(topology.hosts) > 1
-    if job.size == 1 or alone or args.servers or args.cache != "device":
+    if job.size == 1 or alone or options.servers.servers or options.data.cache != "device":
         return None
     from ...comm.gpu.peers import HostRanks
 
     return HostRanks(job) if isinstance(job, MpiJob) else None
-
-
-def _parallel_config(args: argparse.Namespace) -> ParallelConfig:
-    """The design of the exchange from the options."""
-    return ParallelConfig(
-        args.aggregation,
-        args.propagation,
-        options.bucket_nbytes(args),
-        args.scal,
-        args.batches_of,
-        args.compression,
-        args.local_steps,
-        args.local_after,
-        args.outer_lr,
-        args.outer_momentum,
-        args.split_inner_products,
-        args.reproducible,
-    )
-
-
-def _comm_config(args: argparse.Namespace) -> CommConfig:
-    """The communicator settings from the options."""
-    return CommConfig(
-        kind=args.comm,
-        algorithm=args.algorithm,
-        table=args.tuning,
-        timeout=args.comm_timeout,
-        group=args.group,
-        gradient_dtype=args.gradient_type,
-    )
 
 
 def identify(gpu: int) -> tuple[str, str]:

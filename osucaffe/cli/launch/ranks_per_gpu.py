@@ -6,7 +6,6 @@ variables. A trial is the same command, limited to a short training that writes 
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import logging
@@ -20,7 +19,9 @@ from typing import NamedTuple
 from ... import log
 from ...comm.job.job import launched_by
 from ...errors import UserError
+from ...options.flags import excluded
 from ..early_exit import Ended
+from ..train.options import Train
 from . import mps, restarts
 
 logger = logging.getLogger("osucaffe")
@@ -50,15 +51,14 @@ class Trial(NamedTuple):
         return f"{self.ranks}: {self.why or f'{self.rate:,.0f} {self.unit}'}"
 
 
-def is_requested(args: argparse.Namespace) -> bool:
+def is_requested(options: Train) -> bool:
     """Whether this process must start ranks for this option. UserError for invalid combinations."""
-    value = args.ranks_per_gpu
+    value = options.ranks.ranks_per_gpu
     if value is None or _STARTED in os.environ:
         return False
-    if args.gpu is None:
+    if options.device.gpu is None:
         raise UserError(f"--ranks_per_gpu {value}: add --gpu, with a number or all")
-    if args.ranks or args.servers:
-        other = "--ranks" if args.ranks else "--servers"
+    if other := excluded(options, "--ranks_per_gpu"):
         raise UserError(f"--ranks_per_gpu {value} does not go with {other}: leave one of them out")
     if launched_by():
         raise UserError(
@@ -84,12 +84,13 @@ def tell() -> None:
         logger.info("%s", line)
 
 
-def run(args: argparse.Namespace, gpus: int, command: Command) -> int:
+def run(options: Train, gpus: int, command: Command) -> int:
     """Start the ranks, after trials if requested, under MPS if several share a GPU.
     Returns the exit code."""
-    requested = 0 if args.ranks_per_gpu == AUTO else int(args.ranks_per_gpu)
+    value = options.ranks.ranks_per_gpu
+    requested = 0 if value == AUTO else int(value or 0)
     if requested == 1:
-        return _finish(args, command(gpus), "--ranks_per_gpu 1: one rank on each GPU", {})
+        return _finish(options, command(gpus), "--ranks_per_gpu 1: one rank on each GPU", {})
     with mps.served() as service:
         if requested:
             line = f"--ranks_per_gpu {requested}: {service.status}"
@@ -100,8 +101,8 @@ def run(args: argparse.Namespace, gpus: int, command: Command) -> int:
                 lambda count: attempt(command(count * gpus), count, service), service
             )
         if requested > 1:
-            return _finish(args, command(requested * gpus), line, dict(service.variables))
-    return _finish(args, command(gpus), line, {})
+            return _finish(options, command(requested * gpus), line, dict(service.variables))
+    return _finish(options, command(gpus), line, {})
 
 
 def find(trial: Callable[[int], Trial], service: mps.Service, most: int = MOST) -> tuple[int, str]:
@@ -150,11 +151,9 @@ def reason(said: str, code: int) -> str:
     return named[0].removeprefix("osucaffe: ")[:200] if named else f"exit code {code}"
 
 
-def _finish(
-    args: argparse.Namespace, command: Sequence[str], line: str, variables: dict[str, str]
-) -> int:
+def _finish(options: Train, command: Sequence[str], line: str, variables: dict[str, str]) -> int:
     """Run the training itself to its end."""
     os.environ.update(variables | {_STARTED: line})
-    if args.max_restarts:
-        return restarts.watch_over(args, itertools.repeat(restarts.Attempt(command, {})))
+    if options.ranks.max_restarts:
+        return restarts.watch_over(options, itertools.repeat(restarts.Attempt(command, {})))
     return restarts.run(command, {})[0]

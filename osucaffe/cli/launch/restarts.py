@@ -7,7 +7,6 @@ its signals; it passes the state to resume from in an environment variable.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import logging
@@ -17,12 +16,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import UserError
+from ...options.flags import excluded
 from ...parent import end_with_parent
+from ..train.options import Train
 
 if TYPE_CHECKING:
     from ...comm.job.job import Job
@@ -52,7 +54,7 @@ def watched() -> bool:
     return _VARIABLE in os.environ
 
 
-def watch_over(args: argparse.Namespace, attempts: Iterable[Attempt]) -> int:
+def watch_over(options: Train, attempts: Iterable[Attempt]) -> int:
     """Run a training, and again up to --max_restarts times if one of its processes dies.
 
     attempts: what to run each time. Signals that request a stop are passed on. Returns its exit
@@ -61,7 +63,7 @@ def watch_over(args: argparse.Namespace, attempts: Iterable[Attempt]) -> int:
     from ...proto import read_solver
     from ...solvers.snapshots import snapshot
 
-    most, prefix = args.max_restarts, read_solver(Path(args.solver)).snapshot_prefix
+    most, prefix = options.ranks.max_restarts, read_solver(Path(options.solver)).snapshot_prefix
     before = snapshot.stamps(prefix)
     code, state = 0, ""
     for number, attempt in zip(range(most + 1), attempts, strict=False):
@@ -131,17 +133,17 @@ def tell_parent(job: Job) -> None:
             pipe.write(os.getpid().to_bytes(8, "little"))
 
 
-def begin(args: argparse.Namespace, job: Job) -> None:
-    """Make a rank of a restarted run resume from the given state, with the given number of ranks.
-    UserError if another launcher started it, which would have to restart it."""
+def begin(options: Train, job: Job) -> Train:
+    """The options of a rank, which after a restart resumes from the given state, with the given
+    number of ranks. UserError if another launcher started it, which would have to restart it."""
     text = os.environ.pop(_VARIABLE, None)
     if text is None:
-        if args.max_restarts:
+        if options.ranks.max_restarts:
             raise UserError(
                 "--max_restarts is for ranks that this command starts itself: give --ranks N, or "
                 "leave it out"
             )
-        return
+        return options
     info = json.loads(text)
     if info["number"] and not job.rank:
         source = f"from {info['state']}" if info["state"] else "from the beginning: no snapshot yet"
@@ -152,38 +154,37 @@ def begin(args: argparse.Namespace, job: Job) -> None:
             *(info["number"], info["most"], source, info["code"]),
         )
     if "ranks" in info:
-        args.scal, args.batches_of = "strong", info["batches_of"]
-    if info["state"]:
-        args.snapshot, args.weights = info["state"], []
+        parallel = replace(options.parallel, scaling="strong", of=info["batches_of"])
+        options = replace(options, parallel=parallel)
+    return replace(options, snapshot=info["state"], weights=[]) if info["state"] else options
 
 
-def check_elastic(args: argparse.Namespace) -> None:
+def check_elastic(options: Train) -> None:
     """UserError if other options conflict with --elastic, or one that it needs is missing."""
-    if not args.elastic:
+    if not options.ranks.elastic:
         return
-    if not args.max_restarts:
+    if not options.ranks.max_restarts:
         raise UserError("--elastic is for runs that begin again: give --max_restarts N, too")
-    others = {"--servers": args.servers, "--ranks_per_gpu": args.ranks_per_gpu}
-    if other := next((name for name, given in others.items() if given), None):
+    if other := excluded(options, "--elastic"):
         raise UserError(f"--elastic does not go with {other}: leave one of them out")
 
 
 def attempts(
-    args: argparse.Namespace, ranks: int, gpus: Sequence[str], command: Callable[..., list[str]]
+    options: Train, ranks: int, gpus: Sequence[str], command: Callable[..., list[str]]
 ) -> Iterator[Attempt]:
     """The runs, the first on this many ranks, each further one on those remaining from the last.
 
     command: makes the command from a number of ranks and more options. UserError.
     """
-    of = ranks if args.scal == "weak" else 1
-    sizes = _global_batches(args, ranks, of)
+    of = ranks if options.parallel.scaling == "weak" else 1
+    sizes = _global_batches(options, ranks, of)
     yield Attempt(command(ranks), {})
     while True:
         ranks = remaining(ranks, sizes)
-        options = ["--ranks", str(ranks)]
-        if args.gpu not in (None, "all"):
-            options += ["--gpu", ",".join(gpus[:ranks])]
-        yield Attempt(command(ranks, *options), {"ranks": ranks, "batches_of": of})
+        more = ["--ranks", str(ranks)]
+        if options.device.gpu not in (None, "all"):
+            more += ["--gpu", ",".join(gpus[:ranks])]
+        yield Attempt(command(ranks, *more), {"ranks": ranks, "batches_of": of})
 
 
 def remaining(ranks: int, sizes: Sequence[int]) -> int:
@@ -192,15 +193,14 @@ def remaining(ranks: int, sizes: Sequence[int]) -> int:
     return next(count for count in fewer if all(size % count == 0 for size in sizes))
 
 
-def _global_batches(args: argparse.Namespace, ranks: int, of: int) -> list[int]:
+def _global_batches(options: Train, ranks: int, of: int) -> list[int]:
     """One a layer that reads data. UserError where one has no batch size to divide."""
     from ...parallel.batch import divide_batches, readers
     from ...proto import read_net, read_solver
     from ...solvers.nets import training_net
 
-    param = read_solver(Path(args.solver))
-    param.train_state.level = args.level or param.train_state.level
-    param.train_state.stage.extend(args.stage)
-    net = training_net(param, args.solver, read_net).chosen("TRAIN")
+    param = read_solver(Path(options.solver))
+    options.state.add_to(param)
+    net = training_net(param, options.solver, read_net).chosen("TRAIN")
     divided = divide_batches(net, ranks, of=of)
     return [message.batch_size * ranks for _, message in readers(divided)]

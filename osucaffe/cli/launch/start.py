@@ -5,7 +5,6 @@ It imports little: the ranks import what they need.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import itertools
 import os
@@ -14,12 +13,18 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from ... import log
 from ...comm.job.job import launched_by
 from ...errors import UserError
-from ..arguments.options import names
+from ...options.kinds import names
 from ..early_exit import Ended
 from . import ranks_per_gpu, restarts
+
+if TYPE_CHECKING:
+    from ..options import Device, Ranks
+    from ..train.options import Train
 
 TERMINAL = "OSUCAFFE_TERMINAL"
 """The environment variable in which `launch` passes HOST:PATH of its terminal to rank 0."""
@@ -28,52 +33,52 @@ _SCHEDULERS = (
 )
 
 
-def check_device(args: argparse.Namespace) -> None:
-    """UserError for a GPU option without --gpu."""
-    if args.gpu is None:
-        for option in ("precision", "no_graph"):
-            if getattr(args, option, None):
-                raise UserError(f"--{option} is for GPUs only: add --gpu 0")
-        if getattr(args, "decode", "host") == "gpu":
-            raise UserError("--decode gpu is for GPUs only: add --gpu 0")
-
-
-def launch(
-    args: argparse.Namespace, check: Callable[[argparse.Namespace], None] = check_device
-) -> None:
+def launch(ranks: Ranks, device: Device) -> None:
     """Run this command by mpiexec if the options request ranks that are not yet started, and end
-    with its exit code.
+    with its exit code. UserError, also if MPI is not installed."""
+    count = ranks.ranks or len(gpu_numbers(device.gpu)) or 1
+    if count > 1 and not launched_by():
+        device.check()
+        _prepare(count, device)
+        raise Ended(restarts.run(_command(count), {})[0])
 
-    check: called before that, to report an error once instead of on every rank. UserError, also if
-    MPI is not installed.
+
+def launch_training(options: Train, check: Callable[[Train], None]) -> None:
+    """Like `launch`, for a training, which may be restarted, or share GPUs.
+
+    check: called before that, to report an error once instead of on every rank.
     """
-    if getattr(args, "device", None) == "GPU" and args.gpu is None:  # Caffe's extract_features
-        args.gpu = (args.device_id or "0").removeprefix("DEVICE_ID=")
-    shares = ranks_per_gpu.is_requested(args)
+    ranks, device = options.ranks, options.device
+    shares = ranks_per_gpu.is_requested(options)
     if launched_by() or restarts.watched() or ranks_per_gpu.started():
         return
-    gpus = [] if args.gpu is None else gpu_numbers(args.gpu)
-    ranks = args.ranks or (len(gpus) or 1) + args.servers
-    if ranks == 1 and not args.max_restarts and not shares:
+    gpus = gpu_numbers(device.gpu)
+    count = ranks.ranks or (len(gpus) or 1) + options.servers.servers
+    if count == 1 and not ranks.max_restarts and not shares:
         return
-    check(args)
+    check(options)
+    _prepare(count, device)
+    if shares:
+        raise Ended(ranks_per_gpu.run(options, len(gpus), _command))
+    command = _command(count)
+    if ranks.max_restarts:
+        same = itertools.repeat(restarts.Attempt(command, {}))
+        attempts = restarts.attempts(options, count, gpus, _command) if ranks.elastic else same
+        raise Ended(restarts.watch_over(options, attempts))
+    raise Ended(restarts.run(command, {})[0])
+
+
+def _prepare(count: int, device: Device) -> None:
+    """Let rank 0 have this terminal, and keep ranks without GPUs on the loopback."""
     if sys.stderr and sys.stderr.isatty():
         os.environ[TERMINAL] = f"{platform.node()}:{os.ttyname(sys.stderr.fileno())}"
-    if shares:
-        raise Ended(ranks_per_gpu.run(args, len(gpus), _command))
-    if args.gpu is None and ranks > 1:
+    if device.gpu is None and count > 1:
         _stay_on_loopback()
-    command = _command(ranks)
-    if args.max_restarts:
-        same = itertools.repeat(restarts.Attempt(command, {}))
-        attempts = restarts.attempts(args, ranks, gpus, _command) if args.elastic else same
-        raise Ended(restarts.watch_over(args, attempts))
-    raise Ended(restarts.run(command, {})[0])
 
 
 def _command(ranks: int, *more: str) -> list[str]:
     """The command line that starts this command, with more options, on this many ranks."""
-    command = [sys.executable, "-P", "-m", "osucaffe", *sys.argv[1:], *more]
+    command = [sys.executable, "-P", "-m", "osucaffe", *log.command, *more]
     return [find_mpiexec(ranks), "-n", str(ranks), *command] if ranks > 1 else command
 
 
@@ -96,8 +101,10 @@ def find_mpiexec(ranks: int) -> str:
     return mpiexec
 
 
-def gpu_numbers(option: str) -> list[str]:
+def gpu_numbers(option: str | None) -> list[str]:
     """The GPU numbers in --gpu. UserError if they are invalid, or do not exist."""
+    if option is None:
+        return []
     chosen = names(option)
     if option != "all" and not (chosen and all(number.isdecimal() for number in chosen)):
         raise UserError(f'--gpu {option}: give a number, such as 0, several with commas, or "all"')

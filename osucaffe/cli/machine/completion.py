@@ -7,6 +7,8 @@ import shlex
 from collections.abc import Iterator
 from importlib import import_module
 
+from .options import Completion
+
 Command = tuple[str, argparse.ArgumentParser]
 """The words of a command ("data mnist"), and its parser."""
 
@@ -34,14 +36,14 @@ complete -o default -F _osucaffe osucaffe
 _ZSH = "autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit\n"
 
 
-def run(args: argparse.Namespace) -> None:
+def run(options: Completion) -> None:
     """Print the script."""
     root = import_module("..", __package__)._parser()
     commands = list(_walk("", root))
-    if args.shell == "fish":
+    if options.shell == "fish":
         print("\n".join(_fish(commands)))
         return
-    print((_ZSH if args.shell == "zsh" else "") + _bash(commands), end="")
+    print((_ZSH if options.shell == "zsh" else "") + _bash(commands), end="")
 
 
 def _walk(path: str, parser: argparse.ArgumentParser) -> Iterator[Command]:

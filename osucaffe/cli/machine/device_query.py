@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 import subprocess
@@ -14,30 +13,32 @@ from ...backends.cpu import Cpu
 from ...comm.job.job import cuda_aware, find_job, start_mpi
 from .. import output
 from ..launch import ranks
+from ..options import Device
 from ..output import table
 from .gpus import describe_gpus, nccl_version
+from .options import DeviceQuery
 
 
-def run(args: argparse.Namespace) -> None:
+def run(options: DeviceQuery) -> None:
     """Print it."""
-    if args.mpi:
-        _show_job(args)
+    if options.mpi:
+        _show_job(options)
     else:
-        _show_machine(args)
+        _show_machine(options)
 
 
-def _show_job(args: argparse.Namespace) -> None:
+def _show_job(options: DeviceQuery) -> None:
     """The locations of the ranks, and the links between them."""
     job = find_job()
     with job.together():
         gpus = describe_gpus("all")
-        args.gpu = args.gpu if "GPU 0" in gpus else None
-        args, topology = ranks.assign_devices(args, job)
+        device = Device(gpu=options.gpu if "GPU 0" in gpus else None)
+        _, topology = ranks.assign_devices(device, job)
         if job.rank:
             return
         mpi = start_mpi()
         version = mpi.Get_library_version().partition("\n")[0].rstrip("\0 ")
-        if args.json:
+        if options.json:
             output.print_json(
                 {
                     "MPI": version,
@@ -80,7 +81,7 @@ def _links() -> str:
     return f"Links of this host's GPUs:\n{done.stdout.rstrip()}"
 
 
-def _show_machine(args: argparse.Namespace) -> None:
+def _show_machine(options: DeviceQuery) -> None:
     backend = Cpu()
     rows = {
         "CPU": _cpu_name(),
@@ -90,8 +91,8 @@ def _show_machine(args: argparse.Namespace) -> None:
         "NumPy": f"{np.__version__}, {_blas()}",
         "Python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
     }
-    rows |= describe_gpus(args.gpu)
-    if args.json:
+    rows |= describe_gpus(options.gpu)
+    if options.json:
         output.print_json(rows)
         return
     print(*table("<<", *((f"{name}:", text) for name, text in rows.items())), sep="\n")

@@ -101,7 +101,7 @@ class LocalRuns:
 
     def _serving(self, design: str) -> int:
         """So many ranks are servers."""
-        return int(self._case.args.servers.partition("/")[0]) if design in SERVED else 0
+        return int((self._case.args.servers or "").partition("/")[0]) if design in SERVED else 0
 
     def _images(self, size: int, ranks: int, ms: float) -> float:
         """A second, of these ranks, each with the batch that one of `size` has."""
@@ -143,7 +143,7 @@ class LocalRuns:
             command += ["--solver", str(solver), "--comm_profile", str(profile)]
             command += ["--ranks", str(size + serving), "--threads", str(self.threads)]
             command += ["--max_iter", str(count), "--on_nan", "continue"]
-            command += ["--bucket_mb", str(args.bucket_mb), "--algorithm", args.algorithm]
+            command += ["--bucket_mb", str(args.bucket / 2**20), "--algorithm", args.algorithm]
             command += ["--tuning", args.tuning] if args.tuning else []
             command += [] if serving else ["--gradient_type", args.gradient_type]
             command += flags(design, str(serving)).split()

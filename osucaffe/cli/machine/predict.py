@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 from collections.abc import Iterator, Sequence
@@ -17,8 +16,9 @@ from ...errors import UserError
 from ...files import write_bytes
 from ...layers.base import Splitter
 from ...net import Net
+from ...options.kinds import names
 from ...parallel.batch import divide_batches, readers
-from ...parallel.config import ParallelConfig
+from ...parallel.config import TUNED, ParallelConfig
 from ...parallel.split import SplitInnerProducts
 from ...parallel.tuning import candidates, choose_size
 from ...predict.cluster import Cluster, read_cluster
@@ -39,18 +39,18 @@ from ...predict.times import (
 from ...proto import caffe_pb2, read_net, read_solver
 from ...solvers.nets import Choice, training_net
 from ...solvers.update.rules import update_of
-from .. import options, output, plots
-from ..arguments.options import names
+from .. import output, plots
 from ..score.time import Layer, measure
+from .options import Predict, Question
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: Predict) -> None:
     """Predict, print a table, and write the requested files."""
     designs = [*_DEFAULT, *(SERVED if args.servers else ())]
     case = Case(args, names(args.designs) if args.designs else designs)
     predictions = case.predict()
     if args.out:
-        _write(args, case.cluster, predictions)
+        _write(args, args.out, case.cluster, predictions)
 
 
 class Case:
@@ -59,7 +59,7 @@ class Case:
     choice: the solver's training net. UserError.
     """
 
-    def __init__(self, args: argparse.Namespace, designs: Sequence[str]) -> None:
+    def __init__(self, args: Question, designs: Sequence[str]) -> None:
         self.args = args
         self.cluster = read_cluster(args.cluster, args.set)
         self.ranks = parse_ranks(args.ranks)
@@ -136,9 +136,10 @@ class Case:
         for design in self.designs if size > 1 else alone:
             simulation = served if design in SERVED else split if design == SPLIT else plain
             config = replace(DESIGNS.get(design, ParallelConfig()), scaling=args.scal)
+            tunes = args.bucket == TUNED and design != "Horovod"
             if design != "Horovod":
-                config = replace(config, bucket=options.bucket_nbytes(args))
-            tunes = options.tunes_bucket(args) and design != "Horovod"
+                bucket = ParallelConfig.bucket if tunes else args.bucket
+                config = replace(config, bucket=bucket)
             sizes = [*candidates(simulation.sketch, config)] if tunes else []
             tried = {
                 nbytes: simulation.predict(
@@ -186,15 +187,15 @@ def parse_ranks(text: str) -> list[int]:
 class _Times:
     """The sketch of what one of several ranks trains, and how long its layers take."""
 
-    def __init__(
-        self, args: argparse.Namespace, choice: Choice, cluster: Cluster, most: int
-    ) -> None:
+    def __init__(self, args: Question, choice: Choice, cluster: Cluster, most: int) -> None:
         """most: ranks, of all that are predicted."""
         self._args, self._choice, self._cluster, self._most = args, choice, cluster, most
         self._sizes: dict[str, int] = {}
         self._times: Times | None = None
-        if args.measure or args.times:
-            self._times = self._measure() if args.measure else read_times(args.times)
+        if args.measure:
+            self._times = self._measure(args.measure)
+        elif args.times:
+            self._times = read_times(args.times)
         if self._times is not None:
             self._sizes = self._times.sizes
         elif choice.param.name not in cluster.device.images_per_second:
@@ -220,14 +221,14 @@ class _Times:
         settings: dict[str, Any] = {"level": choice.level, "stages": choice.stages}
         return Sketch(param, sizes=self._sizes, splitter=splitter, **settings)
 
-    def _measure(self) -> Times:
+    def _measure(self, count: int) -> Times:
         """Measure the layers of one rank's net here, and where its batch is divided, those of the
         smallest part, too."""
         sketch, half_batch = self._sketch(1), 0.0
-        net, layers = self._time(sketch)
+        net, layers = self._time(sketch, count)
         if self._args.scal == "strong" and self._most > 1:
             part = self._sketch(self._most)
-            whole, little = _total(layers), _total(self._time(part)[1])
+            whole, little = _total(layers), _total(self._time(part, count)[1])
             half_batch = find_half_batch(sketch.batch, whole, part.batch, little)
             batches = f"batches of {part.batch} and {sketch.batch}"
             print(f"half_batch = {half_batch:g} on this machine, by {batches}")
@@ -236,7 +237,7 @@ class _Times:
             write_bytes(self._args.save_times, made)
         return times_from(made, "--measure")
 
-    def _time(self, sketch: Sketch) -> tuple[Net, list[Layer]]:
+    def _time(self, sketch: Sketch, count: int) -> tuple[Net, list[Layer]]:
         """A sketch as a net, and its layers' times."""
         share = computing_threads(self._cluster.ranks_per_host)
         net = Net(
@@ -247,7 +248,7 @@ class _Times:
             stages=self._choice.stages,
             gradients=True,
         )
-        return net, measure(net, self._args.measure)
+        return net, measure(net, count)
 
 
 def _total(layers: Sequence[Layer]) -> float:
@@ -268,16 +269,16 @@ def row(one: Prediction) -> str:
     )
 
 
-def _write(args: argparse.Namespace, cluster: Cluster, predictions: Sequence[Prediction]) -> None:
+def _write(args: Predict, file: str, cluster: Cluster, predictions: Sequence[Prediction]) -> None:
     rows = [values(prediction) for prediction in predictions]
-    content = {"cluster": cluster.name, "set": args.set, "solver": args.solver}
+    content: dict[str, Any] = {"cluster": cluster.name, "set": args.set, "solver": args.solver}
     content["predictions"] = rows
     text = json.dumps(content, indent=1)
-    if args.out.endswith(".csv"):
+    if file.endswith(".csv"):
         text = comma_separated(rows)
-    write_bytes(args.out, text.encode())
-    print(f"wrote {args.out}")
-    print(plots.draw_next_to(args.out, lambda picture: _draw(cluster, predictions, picture)))
+    write_bytes(file, text.encode())
+    print(f"wrote {file}")
+    print(plots.draw_next_to(file, lambda picture: _draw(cluster, predictions, picture)))
 
 
 def values(prediction: Prediction) -> dict[str, Any]:

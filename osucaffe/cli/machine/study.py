@@ -3,10 +3,8 @@ this machine, as one HTML page and a CSV."""
 
 from __future__ import annotations
 
-import argparse
 import platform
 import shlex
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -15,22 +13,23 @@ from ...api.curves import Points, panel
 from ...backends.cores import usable_cores
 from ...errors import UserError
 from ...files import write_bytes
+from ...options.kinds import names
 from ...parallel.buckets import ITEM
+from ...parallel.config import TUNED
 from ...predict.iteration import DESIGNS, SERVED, SPLIT, Prediction
-from .. import options
-from ..arguments.options import names
 from ..reports.report_page import facts, page, table
 from .local_runs import LocalRuns, flags
+from .options import Study
 from .predict import HEADING, Case, comma_separated, curves, fastest, values
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: Study) -> None:
     """Predict, measure, and write the page and its tables."""
     out = Path(args.out)
     if out.suffix != ".html":
         raise UserError(f"--out {out}: give a page to write, such as study.html")
     most = usable_cores() if args.local_ranks is None else args.local_ranks
-    if most and options.tunes_bucket(args):
+    if most and args.bucket == TUNED:
         raise UserError("--bucket_mb auto is only predicted: give a number, or --local_ranks 0")
     log.start()
     log.quieten()
@@ -48,7 +47,7 @@ def run(args: argparse.Namespace) -> None:
     print(f"wrote {out} and {out.with_suffix('.csv')}")
 
 
-def _designs_for(args: argparse.Namespace) -> list[str]:
+def _designs_for(args: Study) -> list[str]:
     """All that go with the other options."""
     left_out = () if args.servers else SERVED
     if args.gradient_type != "float32":
@@ -94,7 +93,7 @@ def _facts(case: Case) -> str:
         ("layers' times", times),
         ("cluster", args.cluster),
         *(("source", f"{name}: {text}") for name, text in case.cluster.sources.items()),
-        ("command", shlex.join(["osucaffe", *sys.argv[1:]])),
+        ("command", shlex.join(["osucaffe", *log.command])),
     ]
     return facts(rows)
 

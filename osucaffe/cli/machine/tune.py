@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,51 +21,54 @@ from ...parallel.tuning import Design, measure_designs, render_designs
 from ...proto import read_solver
 from .. import plots
 from ..launch import ranks
+from ..options import Device
+from .options import Tune
 
 
-def run(args: argparse.Namespace) -> None:
+def run(options: Tune) -> None:
     """Measure, write, and say where."""
     job = find_job()
     with job.together():
-        ranks.check_size(args, job)
+        ranks.check_size(options.ranks, job)
         if not isinstance(job, MpiJob) or job.size == 1:
             raise UserError("tune measures several ranks: add --ranks N, or start it with mpiexec")
-        sizes = [nbytes for nbytes in measure.SIZES if nbytes <= max(args.max_mb * 2**20, 4)]
+        sizes = [nbytes for nbytes in measure.SIZES if nbytes <= max(options.max_mb * 2**20, 4)]
 
         def report(line: str) -> None:
             if job.rank == 0:
                 print(line, flush=True)
 
-        if args.designs:
-            _compare_designs(args, job, report)
+        if options.designs:
+            _compare_designs(options, options.designs, job, report)
             return
-        if args.gpu is not None:
-            rows, level = _measure_gpus(args, job, sizes, report), table.GPU
+        if options.gpu is not None:
+            rows, level = _measure_gpus(options, job, sizes, report), table.GPU
         else:
             topology = discover(job)
             level = "node" if len(topology.hosts) == 1 else "network"
             rows = measure.measure(job, partial(_make, job, topology), sizes, report)
-        path = Path(args.out) if args.out else table.user_table()
+        path = Path(options.out) if options.out else table.user_table()
         if job.rank == 0:
             measure.merge(path, level, job.size, rows)
             print(f"wrote {path}: level {level}, {job.size} ranks")
 
 
-def _compare_designs(args: argparse.Namespace, job: MpiJob, report: Callable[[str], None]) -> None:
+def _compare_designs(
+    options: Tune, solver: str, job: MpiJob, report: Callable[[str], None]
+) -> None:
     """Train by each design, and say which to use."""
-    if args.gpu is not None:
+    if options.gpu is not None:
         raise UserError("tune --designs compares on CPUs so far: leave out --gpu")
     topology = discover(job)
-    local = sum(peer.host == topology.local.host for peer in topology.ranks)
-    threads = computing_threads(local)
-    param = read_solver(args.designs)
+    threads = computing_threads(topology.here)
+    param = read_solver(solver)
     results = measure_designs(
-        job, topology, param, args.designs, lambda: Cpu(threads=threads), args.seconds, report
+        job, topology, param, solver, lambda: Cpu(threads=threads), options.seconds, report
     )
     report(render_designs(results))
-    if args.out and job.rank == 0:
-        draw_designs(results, args.out)
-        report(f"wrote {args.out}")
+    if options.out and job.rank == 0:
+        draw_designs(results, options.out)
+        report(f"wrote {options.out}")
 
 
 def draw_designs(results: Sequence[tuple[Design, float]], path: str) -> None:
@@ -88,18 +90,18 @@ def _make(job: MpiJob, topology: Topology, choice: Choice) -> Communicator:
 
 
 def _measure_gpus(
-    args: argparse.Namespace, job: MpiJob, sizes: list[int], report: Callable[[str], None]
+    options: Tune, job: MpiJob, sizes: list[int], report: Callable[[str], None]
 ) -> dict[str, list[list[Any]]]:
     """The rows for the GPUs of this host."""
     from ...backends.cuda.runtime.startup import import_cupy
     from ...comm.gpu.ipc import Ipc
     from ...comm.gpu.nccl import Nccl
 
-    args, topology = ranks.assign_devices(args, job)
+    device, topology = ranks.assign_devices(Device(gpu=options.gpu), job)
     if len(topology.hosts) > 1 or topology.shares_gpu:
         raise UserError("tune --gpu measures ranks of one machine with one GPU each")
     cupy = import_cupy()
-    cupy.cuda.Device(int(args.gpu)).use()
+    cupy.cuda.Device(int(device.gpu or 0)).use()
     stream = cupy.cuda.Stream(non_blocking=True)
     comms = {"nccl": Nccl(job.world), "ipc": Ipc(job.world)}
     rows = measure_gpus(job, comms, partial(cupy.zeros, dtype="float32"), stream, sizes, report)

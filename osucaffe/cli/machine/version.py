@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.metadata
 import platform
 
 from ... import __version__
 from .. import output
+from .options import Version
 
 
-def run(args: argparse.Namespace) -> None:
+def run(options: Version) -> None:
     """Print it."""
-    if not args.json:
+    if not options.json:
         print(f"osucaffe {__version__}")
         return
 

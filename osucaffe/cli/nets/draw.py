@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,22 +10,23 @@ from ...files import write_bytes
 from ...graph.prototxt.filter import filter_layers, net_state
 from ...proto import LayerParameter, read_net
 from ...pycaffe import draw
+from .options import Draw
 
 _LONGER = 1.5
 """A row may be this much longer than requested, if that saves a short one."""
 
 
-def run(args: argparse.Namespace) -> None:
+def run(options: Draw) -> None:
     """Draw the net, its phases separately if they differ, and a deep one in rows.
 
     A row is drawn as a separate net: blobs from earlier rows are repeated there.
     Graphviz places unconnected nets below each other (LR) or side by side (TB).
     """
-    phases = ("TRAIN", "TEST") if args.phase == "ALL" else (args.phase,)
-    net = read_net(args.model)
-    if not (suffix := Path(args.picture).suffix[1:]):
-        raise UserError(f"{args.picture}: give the picture a suffix: .png, .svg, .pdf or .dot")
-    graph = draw.new_graph(net.name, args.rankdir)
+    phases = ("TRAIN", "TEST") if options.phase == "ALL" else (options.phase,)
+    net = read_net(options.model)
+    if not (suffix := Path(options.picture).suffix[1:]):
+        raise UserError(f"{options.picture}: give the picture a suffix: .png, .svg, .pdf or .dot")
+    graph = draw.new_graph(net.name, options.rankdir)
     nets = {phase: filter_layers(net, net_state(net, phase)) for phase in phases}
     if len(nets) > 1 and len({str(list(net.layer)) for net in nets.values()}) == 1:
         nets = {"": net}
@@ -38,14 +38,14 @@ def run(args: argparse.Namespace) -> None:
             part = pydot.Cluster(phase, label=phase, fontname="Helvetica", color="#999999")
             graph.add_subgraph(part)
         before: set[str] = set()
-        for index, row in enumerate(rows(filtered.layer, args.wrap)):
+        for index, row in enumerate(rows(filtered.layer, options.wrap)):
             draw.add_layers(
-                *(part, row, args.rankdir), display_lrm=args.display_lrm,
+                *(part, row, options.rankdir), display_lrm=options.display_lrm,
                 prefix=f"{phase} row{index} ", known=before,
             )  # fmt: skip
             before |= {blob for layer in row for blob in layer.top}
-    write_bytes(args.picture, draw.render(graph, suffix))
-    print(f"wrote {args.picture}")
+    write_bytes(options.picture, draw.render(graph, suffix))
+    print(f"wrote {options.picture}")
 
 
 def rows(layers: Sequence[LayerParameter], length: int) -> list[list[LayerParameter]]:

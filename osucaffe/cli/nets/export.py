@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -16,36 +15,43 @@ from ...data.sets.photo_set import LABELS, read_labels
 from ...errors import UserError
 from ...files import write_bytes
 from ...net import Net
-from .. import options
+from .. import loading
+from .options import Export
 
 
-def run(args: argparse.Namespace) -> None:
+def run(options: Export) -> None:
     """Build, load, write."""
     from ...onnx import OPSET, for_any_batch, to_onnx
 
     log.start()
-    net = options.load_net(args, reads=False, phase="TEST", inspectable=True, gradients=False)
+    net = loading.load_net(options, reads=False, phase="TEST", inspectable=True, gradients=False)
     shapes = {name: net.blobs[name].shape for name in net.inputs}
-    model = None if args.batch else for_any_batch(net)
+    model = None if options.batch else for_any_batch(net)
     batches = "any batch"
     if model is None:
-        net.reshape({name: (args.batch or shape[0], *shape[1:]) for name, shape in shapes.items()})
+        net.reshape(
+            {name: (options.batch or shape[0], *shape[1:]) for name, shape in shapes.items()}
+        )
         model = to_onnx(net)
-        batches = f"batch {args.batch}" if args.batch else "fixed shapes, as nodes depend on them"
+        batches = (
+            f"batch {options.batch}" if options.batch else "fixed shapes, as nodes depend on them"
+        )
     trained = None
-    if args.weights and net.inputs:
-        [(file, weights), *_] = options.read_weights(args.weights)
+    if options.weights and net.inputs:
+        [(file, weights), *_] = loading.read_weights(options.weights)
         trained = find_preprocessing(weights, file, net.inputs[0])
-    if args.with_preprocessing:
+    if options.with_preprocessing:
         if trained is None or len(net.inputs) != 1:
             raise UserError(
                 "--with_preprocessing: the weights do not say how images were preprocessed for "
                 "the net's only input"
             )
         _prepend(model.graph, net, trained)
-    _describe(model, Path(args.model).parent / LABELS, trained, inside=args.with_preprocessing)
-    write_bytes(args.onnx, model.SerializeToString())
-    print(f"wrote {args.onnx}: {len(model.graph.node)} nodes, opset {OPSET}, {batches}")
+    _describe(
+        model, Path(options.model).parent / LABELS, trained, inside=options.with_preprocessing
+    )
+    write_bytes(options.onnx, model.SerializeToString())
+    print(f"wrote {options.onnx}: {len(model.graph.node)} nodes, opset {OPSET}, {batches}")
 
 
 def _describe(model: Any, labels: Path, trained: Preprocessing | None, *, inside: bool) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import textwrap
 
 from ...layer import layer_types, settings_of
+from .options import Layers
 
 
-def run(args: argparse.Namespace) -> None:
+def run(options: Layers) -> None:
     """Print the list."""
     types = layer_types()
     width = max(map(len, types)) + 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +9,7 @@ from typing import NamedTuple
 from ...errors import UserError, nearest
 from ...files import read_bytes, unreadable, write_bytes
 from ..output import make_folder, table
+from .options import Check, Copy, Models
 
 FOLDER = Path(__file__).parents[2] / "models"
 """The folder of the models; its README.md has the tables that are printed."""
@@ -35,14 +35,15 @@ class Published(NamedTuple):
     url: str
 
 
-def run(args: argparse.Namespace) -> None:
+def run(options: Models) -> None:
     """Run the subcommand, or print the list."""
-    if args.action == "copy":
-        folder = Path(args.folder or f"models/{args.name}")
-        for path in copy_model(args.name, folder):
+    command = options.command
+    if isinstance(command, Copy):
+        folder = Path(command.folder or f"models/{command.name}")
+        for path in copy_model(command.name, folder):
             print(path)
-    elif args.action == "check":
-        print(_check(args.file))
+    elif isinstance(command, Check):
+        print(_check(command.file))
     else:
         _print()
 

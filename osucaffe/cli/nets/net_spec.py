@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import runpy
 import traceback
 from collections.abc import Callable
@@ -12,11 +11,12 @@ from typing import Any
 from ... import pycaffe
 from ...errors import UserError, listed
 from ...proto import NetParameter, format_text
+from .options import NetSpec
 
 
-def run(args: argparse.Namespace) -> None:
+def run(options: NetSpec) -> None:
     """Print the prototxt."""
-    print(format_text(_run_script(args.net, args.object)), end="")
+    print(format_text(_run_script(options.net, options.object)), end="")
 
 
 def _run_script(path: str, name: str | None) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from ... import log
@@ -12,36 +11,40 @@ from ...graph.prototxt.adapt import classifiers, crop_of, for_prediction, learne
 from ...proto import AnyWeights, NetParameter, read_net, read_solver, read_weights
 from .models import FOLDER, copy_model, find_model, models, published
 from .new_files import Start, write_files
+from .options import New
 
 _NETS = ("train_val.prototxt", "deploy.prototxt")
 
 
-def run(args: argparse.Namespace) -> None:
+def run(options: New) -> None:
     """Write the files, and print the next steps."""
     log.start()
-    out = Path(args.out or args.what)
-    tuned = args.what == "finetune"
-    if tuned and not (args.data and args.weights):
+    out = Path(options.out or options.what)
+    tuned, photos = options.what == "finetune", options.data
+    if tuned and not (photos and options.weights):
         raise UserError("finetune needs --data DIR, the photographs, and --from FILE, the weights")
-    if not tuned and (args.weights or args.model):
+    if not tuned and (options.weights or options.model):
         raise UserError("--from and --model are for `osucaffe new finetune`")
-    if not tuned and not args.data:
-        _copy(args.what, out)
+    if not photos:
+        _copy(options.what, out)
         return
 
-    data = open_photo_set(args.data)
-    start = find_start(args)
-    options = {"batch": args.batch, "epochs": args.epochs, "augment": args.augment}
-    command = write_files(start, data, out, **options)
+    data = open_photo_set(photos)
+    start = find_start(options)
+    command = write_files(
+        start, data, out, batch=options.batch, epochs=options.epochs, augment=options.augment
+    )
     print(
         f"{out}: a net for {len(data.classes)} classes, {data.train:,} photographs to train it "
         f"and {data.val:,} to test it; next:\n\n{command}"
     )
 
 
-def find_start(args: argparse.Namespace) -> Start:
+def find_start(options: New) -> Start:
     """What the new net is made from: a model, or what `finetune` is given."""
-    return _tuned(args) if args.what == "finetune" else _afresh(args.what)
+    if options.what == "finetune" and options.weights is not None:
+        return _tuned(options.weights, options.model)
+    return _afresh(options.what)
 
 
 def _copy(name: str, folder: Path) -> None:
@@ -64,15 +67,15 @@ def _afresh(name: str) -> Start:
 _SOLVER = "solver.prototxt"
 
 
-def _tuned(args: argparse.Namespace) -> Start:
+def _tuned(file: str, model: str | None) -> Start:
     """The net of a file of weights, to fine-tune."""
-    weights = read_weights(args.weights)
-    path = _find_net(args, weights)
+    weights = read_weights(file)
+    path = _find_net(file, model, weights)
     net = read_net(path)
     _check(net, str(path))
     if lacking := _lacking(net, weights):
         raise UserError(
-            f"{path}: {args.weights} has nothing for its layers {listed(lacking, 6)}: give "
+            f"{path}: {file} has nothing for its layers {listed(lacking, 6)}: give "
             "the net that was trained, with --model"
         )
     deploy = path.parent / _NETS[1]
@@ -81,7 +84,7 @@ def _tuned(args: argparse.Namespace) -> Start:
         native = crop_of(read_net(deploy))
     solver_path = path.parent / _SOLVER  # how fast this net may learn
     solver = read_solver(solver_path) if solver_path.is_file() else None
-    return Start("finetune", net, str(path), native, solver, (args.weights, weights))
+    return Start("finetune", net, str(path), native, solver, (file, weights))
 
 
 def _check(net: NetParameter, name: str) -> None:
@@ -90,23 +93,23 @@ def _check(net: NetParameter, name: str) -> None:
         for_prediction(net, (1, 3, 1, 1))
 
 
-def _find_net(args: argparse.Namespace, weights: AnyWeights) -> Path:
+def _find_net(file: str, model: str | None, weights: AnyWeights) -> Path:
     """The prototxt of a net that these weights are for."""
-    if args.model:
-        given = Path(args.model)
-        return given if given.is_file() else find_model(args.model) / _NETS[0]
-    neighbours = [Path(args.weights).parent / name for name in _NETS]
+    if model:
+        given = Path(model)
+        return given if given.is_file() else find_model(model) / _NETS[0]
+    neighbours = [Path(file).parent / name for name in _NETS]
     fitting = [path for path in neighbours if path.is_file() and _fits(path, weights)]
     if fitting:
         return fitting[0]
     matches = [path for name in models() if _fits(path := FOLDER / name / _NETS[0], weights)]
     if len(matches) > 1:
-        names = {file.model for file in published() if file.file == Path(args.weights).name}
+        names = {each.model for each in published() if each.file == Path(file).name}
         matches = [path for path in matches if path.parent.name in names] or matches
     if len(matches) != 1:
         near = " or ".join(path.parent.name for path in matches)
         raise UserError(
-            f"{args.weights}: "
+            f"{file}: "
             + (f"may be of {near}" if matches else "no model of osucaffe has its layers")
             + ": say which net it is with --model, a model's name or a prototxt"
         )

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from ...proto import read_weights, stated_checksum
 from ...solvers.snapshots import snapshot
 from ..output import verify_all
+from .options import Snapshot
 
 
-def run(args: argparse.Namespace) -> None:
+def run(options: Snapshot) -> None:
     """Run the subcommand."""
-    verify_all(args.files, "files", _verify)
+    verify_all(options.command.files, "files", _verify)
 
 
 def _verify(file: str) -> None:

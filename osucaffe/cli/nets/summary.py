@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 import re
 from typing import Any
@@ -17,6 +16,7 @@ from ...proto import NetParameter, read_net, read_solver
 from ...solvers.nets import training_net
 from ...solvers.solver import Solver
 from .. import output
+from .options import Summary
 
 _MAPS = ("DenseImageData", "ImageLabelmapData", "ImageSegData")
 _READERS = ("Data", "ImageData", "WindowData", "AnnotatedData", "HDF5Data", "MemoryData", *_MAPS)
@@ -24,17 +24,23 @@ _READERS = ("Data", "ImageData", "WindowData", "AnnotatedData", "HDF5Data", "Mem
 _LAYER = re.compile(r"^[ \t]*layers?\s*(?::\s*)?\{", re.MULTILINE)
 
 
-def run(args: argparse.Namespace) -> None:
+def run(options: Summary) -> None:
     """Build the net and print the table."""
-    param = _read(args)
+    param = _read(options)
     try:
-        net = Net(param, phase=args.phase, backend=Cpu(), level=args.level, stages=args.stage)
+        net = Net(
+            param,
+            phase=options.phase,
+            backend=Cpu(),
+            level=options.state.level,
+            stages=options.state.stages,
+        )
     except UserError as error:
-        if not args.shape and any(layer.type in _READERS for layer in param.layer):
+        if not options.shape and any(layer.type in _READERS for layer in param.layer):
             raise UserError(f"{error} (--shape C,H,W: read no data)") from None
         raise
     rows = describe(net)
-    if args.json:
+    if options.json:
         output.print_json(
             {
                 "name": net.name,
@@ -54,17 +60,17 @@ def run(args: argparse.Namespace) -> None:
         print(line)
 
 
-def _read(args: argparse.Namespace) -> NetParameter:
+def _read(options: Summary) -> NetParameter:
     """The net of a file, or of a solver's; with --shape, one that reads nothing."""
-    if _LAYER.search(read_bytes(args.model).decode(errors="replace")):
-        param = read_net(args.model)
+    if _LAYER.search(read_bytes(options.model).decode(errors="replace")):
+        param = read_net(options.model)
     else:
-        param = training_net(read_solver(args.model), args.model, read_net).param
-    if not args.shape:
+        param = training_net(read_solver(options.model), options.model, read_net).param
+    if not options.shape:
         return param
     for layer in param.layer:
         if layer.type in _READERS:
-            _read_nothing(layer, args.shape)
+            _read_nothing(layer, options.shape)
     return param
 
 

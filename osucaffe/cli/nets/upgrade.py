@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from ... import proto
+from .options import Upgrade
 
 
-def run(args: argparse.Namespace) -> None:
+def run(options: Upgrade) -> None:
     """Read, upgrade, write."""
-    if args.kind == "solver":
-        message = proto.read_text(args.source, proto.caffe_pb2.SolverParameter)
-        proto.write_text(args.target, proto.upgrade_solver(message))
+    if options.kind == "solver":
+        message = proto.read_text(options.source, proto.caffe_pb2.SolverParameter)
+        proto.write_text(options.target, proto.upgrade_solver(message))
     else:
         read, write = proto.read_net, proto.write_text
-        net = (proto.read_model if _is_binary(args.source) else read)(args.source)
-        (proto.write_weights if _is_binary(args.target) else write)(args.target, net)
-    print(f"wrote {args.target}")
+        net = (proto.read_model if _is_binary(options.source) else read)(options.source)
+        (proto.write_weights if _is_binary(options.target) else write)(options.target, net)
+    print(f"wrote {options.target}")
 
 
 def _is_binary(path: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,16 +10,17 @@ from ...api.logs import Log, Row, panels_of, parse
 from ...errors import UserError
 from ...files import read_bytes, write_bytes
 from .. import output, plots
+from .options import ParseLog
 
 _MOST_OUTPUTS = 1000
 """Columns of a table: a row has a cell for each."""
 
 
-def run(args: argparse.Namespace) -> None:
+def run(options: ParseLog) -> None:
     """Read, write, draw."""
-    if not (args.folder or args.json):
+    if not (options.folder or options.json):
         raise UserError("say in which FOLDER to write the tables, or --json to print them")
-    path = Path(args.log)
+    path = Path(options.log)
     log = parse(read_bytes(path).decode(errors="replace").splitlines())
     if not log.train and not log.tests:
         raise UserError(
@@ -28,24 +28,24 @@ def run(args: argparse.Namespace) -> None:
             '"I1121 09:22:33.123456  4711 solver.py:218] Iteration 100, lr = 0.01"; '
             "set display in the solver"
         )
-    if args.json:
+    if options.json:
         output.print_json({"train": log.train, "tests": log.tests})
-    if args.folder:
-        _write(args, log, path, Path(args.folder))
+    if options.folder:
+        _write(options, log, path, Path(options.folder))
 
 
-def _write(args: argparse.Namespace, log: Log, path: Path, folder: Path) -> None:
+def _write(options: ParseLog, log: Log, path: Path, folder: Path) -> None:
     """Write the tables, draw the plot; written files are listed unless JSON is requested."""
     output.make_folder(folder)
     tables = {".train": log.train}
     tables |= {f".test{net or ''}": rows for net, rows in sorted(log.tests.items())}
     for suffix, rows in tables.items():
-        write_table(folder / (path.name + suffix), rows, args.delimiter)
-        output.tell(args, f"wrote {folder / (path.name + suffix)}")
-    if args.plot or importlib.util.find_spec("matplotlib"):
-        picture = args.plot or str(folder / f"{path.name}.png")
+        write_table(folder / (path.name + suffix), rows, options.delimiter)
+        output.tell(options, f"wrote {folder / (path.name + suffix)}")
+    if options.plot or importlib.util.find_spec("matplotlib"):
+        picture = options.plot or str(folder / f"{path.name}.png")
         draw(log, picture, title=path.name)
-        output.tell(args, f"wrote {picture}")
+        output.tell(options, f"wrote {picture}")
 
 
 def write_table(path: Path, rows: Sequence[Row], delimiter: str = ",") -> None:

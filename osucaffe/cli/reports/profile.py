@@ -3,7 +3,6 @@ two side by side."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,17 +12,18 @@ from ...files import read_bytes
 from ...parsing import from_json
 from .. import output, plots
 from ..launch.comm_profile import draw_sizes, table
+from .options import Profile
 
 
-def run(args: argparse.Namespace) -> None:
+def run(options: Profile) -> None:
     """Print, and draw."""
-    paths = [args.profile, *([args.other] if args.other else [])]
+    paths = [options.profile, *([options.other] if options.other else [])]
     summaries = [_read(path) for path in paths]
-    lines = compare(summaries, _labels(paths)) if args.other else table(summaries[0])
+    lines = compare(summaries, _labels(paths)) if options.other else table(summaries[0])
     print(*lines, sep="\n")
-    if args.plot:
-        _draw(summaries, _labels(paths), args.plot)
-        print(f"wrote {args.plot}")
+    if options.plot:
+        _draw(summaries, _labels(paths), options.plot)
+        print(f"wrote {options.plot}")
 
 
 def _labels(paths: Sequence[str]) -> Sequence[str]:

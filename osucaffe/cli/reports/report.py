@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import logging
 from collections.abc import Iterator
@@ -19,40 +18,41 @@ from ...proto import SolverParameter, format_text, read_net, read_solver
 from ...solvers.nets import testing_nets, training_net
 from ...solvers.report import epochs_of
 from ...solvers.snapshots.snapshot import best_model, listed
-from .. import options
-from ..launch.start import check_device
+from .. import loading
 from ..score.predictions import Scoring, predict, scored_blobs, sources_of
 from ..score.time import measure
+from .options import Report
 from .report_page import cards, code, facts, page, results, table
 
 logger = logging.getLogger("osucaffe")
 
 
-def run(args: argparse.Namespace) -> None:
+def run(options: Report) -> None:
     """Gather, and write the page."""
     log.start()
-    check_device(args)
-    file = Path(args.solver)
+    options.device.check()
+    file = Path(options.solver)
     file = file / "solver.prototxt" if file.is_dir() else file
     param = read_solver(str(file))
-    device = "the CPU" if args.gpu is None else f"GPU {args.gpu}"
-    log_of_run = _log_of_run(args, file)
+    gpu = options.device.gpu
+    device = "the CPU" if gpu is None else f"GPU {gpu}"
+    log_of_run = _log_of_run(options, file)
     panels = panels_of(log_of_run).items()
     sections = [
         ("Run", _facts(log_of_run, param, file)),
         ("Curves", "".join(panel(name.capitalize(), curves) for name, curves in panels)),
-        *_predictions(args, file, param),
-        (f"Time per layer, on {device}", _times(args, file, param)),
+        *_predictions(options, file, param),
+        (f"Time per layer, on {device}", _times(options, file, param)),
         ("Solver", code(format_text(param))),
     ]
     text = page(f"{file.parent.resolve().name}: {file.name}", f"osucaffe {__version__}", sections)
-    write_bytes(args.out, text.encode())
-    print(f"wrote {args.out}")
+    write_bytes(options.out, text.encode())
+    print(f"wrote {options.out}")
 
 
-def _log_of_run(args: argparse.Namespace, file: Path) -> Log:
+def _log_of_run(options: Report, file: Path) -> Log:
     """The run's log: of all its parts, if it was resumed; an empty one without a log."""
-    given = [Path(args.log)] if args.log else [file.parent, file.parent / "log"]
+    given = [Path(options.log)] if options.log else [file.parent, file.parent / "log"]
     for path in given:
         paths = path.glob("osucaffe.*.log.INFO.*") if path.is_dir() else [path]
         there = [path for path in paths if path.is_file()]
@@ -61,8 +61,8 @@ def _log_of_run(args: argparse.Namespace, file: Path) -> Log:
         ):
             lines = (read_bytes(path).decode(errors="replace").splitlines() for path in parts)
             return joined(map(parse, lines))
-    if args.log:
-        raise UserError(f"--log {args.log}: there is no log")
+    if options.log:
+        raise UserError(f"--log {options.log}: there is no log")
     logger.warning("No log next to %s, so no curves: give --log", file)
     return Log()
 
@@ -77,13 +77,11 @@ def _facts(run: Log, param: SolverParameter, file: Path) -> str:
     return facts([*rows, *(("command", command) for command in run.commands)])
 
 
-def _predictions(
-    args: argparse.Namespace, file: Path, param: SolverParameter
-) -> Iterator[tuple[str, str]]:
+def _predictions(options: Report, file: Path, param: SolverParameter) -> Iterator[tuple[str, str]]:
     """The model's predictions on the test records, in sections; none without test nets."""
     choices = testing_nets(param, str(file), read_net)
-    weights = args.weights or _newest_model(param)
-    batches = args.iterations or next(iter(param.test_iter), 0)
+    weights = options.weights or _newest_model(param)
+    batches = options.iterations or next(iter(param.test_iter), 0)
     if not choices or not weights or not batches:
         logger.warning("%s: no test batches or no model yet, so no predictions", file)
         return
@@ -95,18 +93,21 @@ def _predictions(
     for at, (stage, title) in enumerate(titles.items()):
         stages = (*choice.stages, *filter(None, [stage]))
         net = replace(choice, stages=stages).build(
-            phase="TEST", backend=options.make_backend(args), inspectable=True, gradients=False
+            phase="TEST",
+            backend=loading.make_backend(options.device),
+            inspectable=True,
+            gradients=False,
         )
-        options.check_fed(net, str(file))
-        options.load_weights(net, options.read_weights(weights), argparse.Namespace(strict=False))
+        loading.check_fed(net, str(file))
+        loading.load_weights(net, loading.read_weights(weights), strict=False)
         blobs = scored_blobs(net.param)
         if blobs is None:
             logger.warning("%s: its net gives no classes scores, so no predictions", file)
             return
-        scoring = Scoring(net, blobs, args.labels)
+        scoring = Scoring(net, blobs, options.labels)
         epochs = epochs_of(net)
         count = -(-epochs.count // epochs.per_iteration) if stage and epochs else batches
-        predictions, names = predict(net, scoring, count, args.pictures), scoring.names
+        predictions, names = predict(net, scoring, count, options.pictures), scoring.names
         yield f"{title}: {', '.join(weights)}", results(predictions, names)
         if not at:
             yield "Worst predictions", cards(predictions.worst, names)
@@ -124,13 +125,13 @@ def _best_models(param: SolverParameter) -> list[str]:
     return [best_model(param.snapshot_prefix, end) for end in ("", ".h5")]
 
 
-def _times(args: argparse.Namespace, file: Path, param: SolverParameter) -> str:
+def _times(options: Report, file: Path, param: SolverParameter) -> str:
     """A table of the training net's layers, as `osucaffe time` measures them."""
-    if not args.passes:
+    if not options.passes:
         return ""
     choice = training_net(param, str(file), read_net)
-    net = choice.build(phase="TRAIN", backend=options.make_backend(args), gradients=True)
-    layers = measure(net, args.passes)
+    net = choice.build(phase="TRAIN", backend=loading.make_backend(options.device), gradients=True)
+    layers = measure(net, options.passes)
     times = [(layer.forward.milliseconds, layer.backward.milliseconds) for layer in layers]
     total = sum(map(sum, times))
     rows = [

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import logging
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,13 @@ from ...errors import UserError, naming
 from ...net import Net
 from ...proto import read_net
 from ...proto.caffe_pb2 import NetParameter
-from .. import options, output, plots
+from .. import loading, output, plots
 from ..images import find_files, load_image
 from ..output import make_folder, short
 from . import sharding
 from .classify_input import ImageFiles, find_entry
 from .explain import Explainer
+from .options import Classify
 from .predictions import Predictions, class_names
 
 _log = logging.getLogger("osucaffe")
@@ -36,29 +37,31 @@ _WORTH = {"cpu": 16, "cuda": 64}
 """Batch sizes from which a net on each backend is about as fast as with any."""
 
 
-def run(args: argparse.Namespace) -> None:
+def run(options: Classify) -> None:
     """Classify each image."""
-    with sharding.joined(args) as (args, job):
-        _classify(args, job)
+    with sharding.joined(options) as (device, job):
+        _classify(replace(options, device=device), job)
 
 
-def _classify(args: argparse.Namespace, job: Job) -> None:
-    paths = list(find_files(args.images))
-    models = options.read_weights(args.weights)
-    with naming(args.model):
-        net = _make_net(args, len(paths), lambda: stream.next())
-    trained = find_preprocessing(models[0][1], args.weights, next(iter(net.inputs), ""))
-    options.load_weights(net, models, args)
-    entry = find_entry(net, trained, args)
+def _classify(options: Classify, job: Job) -> None:
+    paths = list(find_files(options.images))
+    models = loading.read_weights(options.weights)
+    with naming(options.model):
+        net = _make_net(options, len(paths), lambda: stream.next())
+    trained = find_preprocessing(models[0][1], options.weights, next(iter(net.inputs), ""))
+    loading.load_weights(net, models, strict=options.strict)
+    entry = find_entry(net, trained, options)
     rows, *extents = net.blobs[net.inputs[0]].shape
-    crops = _crops(args)
+    crops = _crops(options)
     size = rows // crops
-    files = ImageFiles(paths, entry, options.bad_records(args), oversample=args.oversample)
-    readers = args.threads or usable_cores()
+    files = ImageFiles(
+        paths, entry, loading.bad_records(options.skip_bad), oversample=options.entry.oversample
+    )
+    readers = options.device.threads or usable_cores()
     stream = files.stream((size, crops, *extents), readers, net.backend)
     stream.split(job.rank, job.size)
     batches = [range(len(paths))[start : start + size] for start in range(0, len(paths), size)]
-    classified = _Classified(args, net.blobs[net.outputs[0]].data.count // rows)
+    classified = _Classified(options, net.blobs[net.outputs[0]].data.count // rows)
     start = time.monotonic()
     with contextlib.closing(stream):
         outputs = sharding.outputs(net, job, len(batches), lambda: files.bad.skipped)
@@ -72,22 +75,22 @@ def _classify(args: argparse.Namespace, job: Job) -> None:
     if len(batches) > 1:
         _log.info("All %d images: %.3f s", len(paths), time.monotonic() - start)
     classified.finish(len(paths))
-    if args.explain:
-        explainer = Explainer(net, Path(args.explain))
-        make_folder(Path(args.explain))
+    if options.explain:
+        explainer = Explainer(net, Path(options.explain))
+        make_folder(Path(options.explain))
         for number, path in enumerate(classified.paths):
             name = f"{number:05d}_{Path(path).stem}.png"
             explainer.write(entry.enter(path, False)[0], name)
-        output.tell(args, f"wrote {len(classified.paths):,} pictures to {args.explain}")
+        output.tell(options, f"wrote {len(classified.paths):,} pictures to {options.explain}")
 
 
 class _Classified:
     """The images and their most likely labels, which are printed unless a document is to be."""
 
-    def __init__(self, args: argparse.Namespace, classes: int) -> None:
-        self._args = args
-        folder = Path(args.data) / LABELS if args.data else args.model
-        self._labels = class_names([folder], classes, args.labels)
+    def __init__(self, options: Classify, classes: int) -> None:
+        self._args = options
+        folder = Path(options.data) / LABELS if options.data else options.model
+        self._labels = class_names([folder], classes, options.labels)
         self._result = Predictions.none(classes)
         self.paths: list[str] = []
         self._shown: list[list[tuple[str, float]]] = []
@@ -126,10 +129,10 @@ class _Classified:
     def finish(self, count: int) -> None:
         """Print how many of `count` images were right, if their folders have names of classes, or
         the document; and draw the picture, if requested. UserError if there are none."""
-        args, shown = self._args, zip(self.paths, self._true, self._shown, strict=True)
+        options, shown = self._args, zip(self.paths, self._true, self._shown, strict=True)
         if not self.paths:
             raise UserError(f"none of {count:,} images can be read")
-        if args.json:
+        if options.json:
             output.print_json(
                 [
                     {"image": path, "class": true, "labels": [_entry(*pair) for pair in best]}
@@ -139,11 +142,11 @@ class _Classified:
         elif self._result.total:
             print(self._result.text(self._labels, "images"))
         if len(self.paths) < count:
-            output.tell(args, f"{len(self.paths):,} of {count:,} images; the others are bad")
-        if args.picture:
+            output.tell(options, f"{len(self.paths):,} of {count:,} images; the others are bad")
+        if options.picture:
             images = [load_image(path) for path in self.paths]
-            _draw(self.paths, images, self._shown, args.picture)
-            output.tell(args, f"wrote {args.picture}")
+            _draw(self.paths, images, self._shown, options.picture)
+            output.tell(options, f"wrote {options.picture}")
 
 
 def _entry(label: str, score: float) -> dict[str, Any]:
@@ -159,12 +162,10 @@ def _best(scores: np.ndarray, count: int) -> np.ndarray:
     return np.take_along_axis(indices, order, axis=1)
 
 
-def _make_net(
-    args: argparse.Namespace, images: int, following: Callable[[], Sequence[Buffer]]
-) -> Net:
+def _make_net(options: Classify, images: int, following: Callable[[], Sequence[Buffer]]) -> Net:
     """The net, with its batches as input. If its batch size is inefficiently small, and there are
     enough images, it gets a larger one, if its layers allow it."""
-    param, backend = read_net(args.model), options.make_backend(args)
+    param, backend = read_net(options.model), loading.make_backend(options.device)
     config = DataConfig(inputs=lambda layer: following())
 
     def make(rows: int | None = None) -> Net:
@@ -184,21 +185,21 @@ def _make_net(
     shapes = _input_shapes(param)
     if len(shapes) != 1 or not shapes[0].dim:
         return make()
-    crops, declared, worth = _crops(args), shapes[0].dim[0], _WORTH[backend.name]
-    rows = args.batch or (max(declared, worth) if worth <= images * crops else declared)
+    crops, declared, worth = _crops(options), shapes[0].dim[0], _WORTH[backend.name]
+    rows = options.batch or (max(declared, worth) if worth <= images * crops else declared)
     rows = max(1, rows // crops) * crops
     try:
         return make(None if rows == declared else rows)
     except UserError as error:
-        if args.batch or rows == declared or declared % crops:
+        if options.batch or rows == declared or declared % crops:
             raise
         _log.info("The net takes %d images at a time: %s", declared, error)
     return make()
 
 
-def _crops(args: argparse.Namespace) -> int:
+def _crops(options: Classify) -> int:
     """How many parts of an image enter the net."""
-    return 10 if args.oversample else 1
+    return 10 if options.entry.oversample else 1
 
 
 def _input_shapes(param: NetParameter) -> list[Any]:

@@ -3,7 +3,6 @@ as in training, by workers that decode and scale them some batches ahead."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import logging
 from collections.abc import Sequence
@@ -21,56 +20,57 @@ from ...data.pictures.preprocessing import Preprocessing, find_preprocessing
 from ...data.sets.photo_set import PhotoSettings, find_settings
 from ...errors import UserError, listed
 from ...net import Net
+from ...options.kinds import names
 from ...proto import read_mean, read_net
 from ...pycaffe.image_input import Cropped, ImageInput
 from ...pycaffe.io import Extents, resize_image, scale_pixels, ten_crops
 from ...pycaffe.packed import pack, packed_bytes
-from ..arguments.options import names
 from ..images import load_image
+from .options import Classify
 
 logger = logging.getLogger("osucaffe")
 
 
-def find_entry(net: Net, trained: Preprocessing | None, args: argparse.Namespace) -> Entry:
+def find_entry(net: Net, trained: Preprocessing | None, options: Classify) -> Entry:
     """The preprocessing of images by the options and the training, which is logged.
 
     trained: the preprocessing recorded in the file of weights.
     """
-    entry = ImageInput(net)
-    files = FileInput(entry, args.image_dims)
-    if args.trained_with:
-        trained = find_preprocessing(read_net(args.trained_with), args.trained_with, entry.name)
+    given, entry = options.entry, ImageInput(net)
+    files = FileInput(entry, given.image_dims)
+    if given.trained_with:
+        trained = find_preprocessing(read_net(given.trained_with), given.trained_with, entry.name)
         if trained is None:
             raise UserError(
-                f"--trained_with {args.trained_with}: has no layer that reads images, or several "
+                f"--trained_with {given.trained_with}: has no layer that reads images, or several "
                 "that differ: give the prototxt that the net was trained with"
             )
-    if photos := find_photos_input(args, trained, entry):
+    if photos := find_photos_input(options, trained, entry):
         return photos
-    given = [args.mean, args.input_scale, args.raw_scale]
-    if trained is None and all(value is None for value in given):
+    changes = (given.mean, given.input_scale, given.raw_scale)
+    if trained is None and all(value is None for value in changes):
         logger.warning(
             "How images were preprocessed in training is unknown (%s has no layer that "
             "reads images): give --trained_with train_val.prototxt, or --mean and --input_scale",
-            args.weights,
+            options.weights,
         )
-    if args.channel_swap and sorted(args.channel_swap) != list(range(entry.channels)):
-        swap = ",".join(map(str, args.channel_swap))
+    if given.channel_swap and sorted(given.channel_swap) != list(range(entry.channels)):
+        swap = ",".join(map(str, given.channel_swap))
         numbers = listed(range(entry.channels))
         raise UserError(f"--channel_swap {swap}: the net's channels are {numbers}, each once")
     try:
         extents = entry.set_as(
             trained or Preprocessing(),
-            mean=_read_mean(args.mean) if args.mean else None,
-            input_scale=args.input_scale,
-            raw_scale=args.raw_scale,
-            channel_swap=args.channel_swap,
+            mean=_read_mean(given.mean) if given.mean else None,
+            input_scale=given.input_scale,
+            raw_scale=given.raw_scale,
+            channel_swap=given.channel_swap,
         )
     except ValueError as error:
-        raise UserError(f"--mean {args.mean}: {error}") from None
+        raise UserError(f"--mean {given.mean}: {error}") from None
     files.scale_as_trained(extents)
     scaled, inner = ("x".join(map(str, extents)) for extents in (files.image_dims, entry.extents))
-    part = "ten parts" if args.oversample else "the middle"
+    part = "ten parts" if given.oversample else "the middle"
     crop = f", of which {part} of {inner}" if scaled != inner else ""
     origin = f" (trained: {trained.origin})" if trained else ""
     logger.info("Images are scaled to %s%s; %s%s", scaled, crop, entry, origin)
@@ -93,21 +93,28 @@ def _read_mean(given: str) -> np.ndarray:
 
 
 def find_photos_input(
-    args: argparse.Namespace, trained: Preprocessing | None, entry: ImageInput
+    options: Classify, trained: Preprocessing | None, entry: ImageInput
 ) -> PhotoInput | None:
     """The preprocessing of photographs, if recorded in the data folder or the model's; else None.
 
     trained: the preprocessing of training records. entry: the net's input. Also None if options
     override it.
     """
-    folder = Path(args.data or Path(args.model).parent)
+    folder = Path(options.data or Path(options.model).parent)
     settings = find_settings(folder)
-    if args.data and settings is None:
+    if options.data and settings is None:
         raise UserError(
             f"--data {folder}: does not record how photographs were prepared: give the folder "
             "that osucaffe data folder has made"
         )
-    otherwise = (args.image_dims, args.raw_scale, args.channel_swap, args.mean, args.input_scale)
+    given = options.entry
+    otherwise = (
+        given.image_dims,
+        given.raw_scale,
+        given.channel_swap,
+        given.mean,
+        given.input_scale,
+    )
     changed = any(value is not None for value in otherwise)
     if settings is None or trained is None or changed or entry.channels != 3:
         return None

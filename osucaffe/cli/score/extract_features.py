@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import queue
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,40 +13,41 @@ from ...comm.job.job import Job
 from ...data.databases.database import write_database
 from ...errors import UserError
 from ...proto import Datum
-from .. import options
+from .. import loading
 from . import sharding
+from .options import ExtractFeatures
 
 
-def run(args: argparse.Namespace) -> None:
+def run(options: ExtractFeatures) -> None:
     """Run the net and write its blobs."""
-    if len(args.blobs) != len(args.databases):
-        given = f"{len(args.blobs)} blobs and {len(args.databases)} databases"
+    if len(options.blobs) != len(options.databases):
+        given = f"{len(options.blobs)} blobs and {len(options.databases)} databases"
         raise UserError(f"{given} are named: give one database for each blob")
-    with sharding.joined(args) as (args, job):
-        _extract(args, job)
+    with sharding.joined(options) as (device, job):
+        _extract(replace(options, device=device), job)
 
 
-def _extract(args: argparse.Namespace, job: Job) -> None:
-    net = options.load_net(args, reads=True, phase="TEST", inference=True, wanted=args.blobs)
-    for name in args.blobs:
+def _extract(options: ExtractFeatures, job: Job) -> None:
+    net = loading.load_net(options, reads=True, phase="TEST", inference=True, wanted=options.blobs)
+    for name in options.blobs:
         if not net.blobs[name].shape:
             raise UserError(f'blob "{name}" is one number for a batch, not something for each item')
     sharding.split(net, job)
 
     def features(_: int) -> list[np.ndarray]:
         net.forward()
-        return [net.read(name) for name in args.blobs]
+        return [net.read(name) for name in options.blobs]
 
-    writers = [_Writer(path) for path in args.databases if not job.rank]
+    writers = [_Writer(path) for path in options.databases if not job.rank]
     try:
-        for batch in sharding.in_turn(job, args.batches, features):
+        for batch in sharding.in_turn(job, options.batches, features):
             for writer, values in zip(writers, batch, strict=True):
                 writer.put(values)
         counts = [writer.finish() for writer in writers]
     finally:
         for writer in writers:
             writer.abandon()
-    for name, writer, count in zip(args.blobs, writers, counts, strict=False):
+    for name, writer, count in zip(options.blobs, writers, counts, strict=False):
         print(f"wrote {writer.path}: {count} x {name}")
 
 

@@ -3,7 +3,6 @@ gathers the results in the order of the batches."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import logging
 import time
@@ -20,6 +19,7 @@ from ...layers.reading.feed import Feed
 from ...net import Net
 from ...solvers.testing import OutputBuffer
 from ..launch import ranks
+from ..options import Device, SharedOptions
 
 T = TypeVar("T")
 _log = logging.getLogger("osucaffe")
@@ -28,18 +28,17 @@ _PATIENCE = 0.25
 
 
 @contextlib.contextmanager
-def joined(args: argparse.Namespace) -> Iterator[tuple[argparse.Namespace, Job]]:
-    """The options for this rank, and the job, whose ranks end together. Only rank 0
-    logs."""
+def joined(options: SharedOptions, log_dir: str | None = None) -> Iterator[tuple[Device, Job]]:
+    """Where this rank runs, and the job, whose ranks end together. Only rank 0 logs."""
     job = find_job()
     with job.together():
-        ranks.check_size(args, job)
+        ranks.check_size(options.ranks, job)
         ranks.join_parent(job)
-        log.start(None if job.rank else getattr(args, "log_dir", None))
+        log.start(None if job.rank else log_dir)
         if job.rank:
             log.quieten()
         with np.errstate(all="ignore"):  # the log tells of nan
-            yield ranks.assign_devices(args, job)[0], job
+            yield ranks.assign_devices(options.device, job)[0], job
 
 
 def split(net: Net, job: Job) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,9 +22,10 @@ from ...solvers.detection import (
     mean_average_precision,
 )
 from ...solvers.report import epochs_of, name_outputs
-from .. import options, output
+from .. import loading, output
 from . import sharding
 from .detection_results import gather
+from .options import Test
 from .predictions import Prediction, Scoring, scored_blobs, write_predictions
 
 if TYPE_CHECKING:
@@ -36,28 +37,30 @@ _BATCHES = 50
 """Caffe's default."""
 
 
-def run(args: argparse.Namespace) -> None:
+def run(options: Test) -> None:
     """Run the net in its TEST phase and print the scores."""
-    if not args.weights:
+    if not options.weights:
         raise UserError("--weights is missing: give the .caffemodel to score")
-    with sharding.joined(args) as (args, job):
-        _test(args, job)
+    with sharding.joined(options, options.log_dir) as (device, job):
+        _test(replace(options, device=device), job)
 
 
-def _test(args: argparse.Namespace, job: Job) -> None:
-    with naming(args.model):
-        state = net_state(param := read_net(args.model), "TEST", args.level, args.stage)
+def _test(options: Test, job: Job) -> None:
+    with naming(options.model):
+        state = net_state(
+            param := read_net(options.model), "TEST", options.state.level, options.state.stages
+        )
         blobs = scored_blobs(filter_layers(param, state))
     wanted = blobs[:2] if blobs else ()
     settings = {"phase": "TEST", "inference": True, "wanted": wanted}
-    net = options.load_net(args, reads=True, param=param, **settings)
-    if args.detection:
-        check_detection(net, args.model)
+    net = loading.load_net(options, reads=True, param=param, **settings)
+    if options.detection:
+        check_detection(net, options.model)
     detections: dict[str, list[np.ndarray]] = {name: [] for name in detection_outputs(net)}
-    results = gather(net, args.results) if args.results else []
-    scoring = Scoring(net, blobs, args.labels) if blobs and blobs.fit(net) else None
-    if args.predictions and not scoring:
-        raise UserError(f"--predictions: {args.model} has no class for each record")
+    results = gather(net, options.results) if options.results else []
+    scoring = Scoring(net, blobs, options.labels) if blobs and blobs.fit(net) else None
+    if options.predictions and not scoring:
+        raise UserError(f"--predictions: {options.model} has no class for each record")
     all_rows: list[Prediction] = []
     sharding.split(net, job)
 
@@ -66,7 +69,7 @@ def _test(args: argparse.Namespace, job: Job) -> None:
         predicted = scoring.blobs.read(net) if scoring else None
         return rows, [result.read(net) for result in results], predicted
 
-    iterations = _iterations(args, net)
+    iterations = _iterations(options, net)
     start, total, loss = time.perf_counter(), np.zeros(0), 0.0
     scores = sharding.outputs(net, job, iterations, more, loss=True)
     for batch, (numbers, (rows, batch_results, predicted)) in enumerate(scores):
@@ -79,7 +82,7 @@ def _test(args: argparse.Namespace, job: Job) -> None:
             gathered.add(read)
         if scoring and predicted:
             scoring.add(batch, *predicted)
-            all_rows += scoring.rows if args.predictions else []
+            all_rows += scoring.rows if options.predictions else []
         for one in name_outputs(net, values):
             _log.info("Batch %d, %s = %g", batch, one.name, one.value)
     if job.rank:
@@ -99,24 +102,24 @@ def _test(args: argparse.Namespace, job: Job) -> None:
     document |= {"outputs": [vars(mean) for mean in means]}
     document |= {"average_precision": precisions} if precisions else {}
     if scoring:
-        output.tell(args, scoring.result.text(scoring.names))
+        output.tell(options, scoring.result.text(scoring.names))
         document |= scoring.result.document(scoring.names)
-    if scoring and args.predictions:
-        write_predictions(args.predictions, all_rows, scoring.names)
-        output.tell(args, f"wrote {args.predictions}")
-    if args.json:
+    if scoring and options.predictions:
+        write_predictions(options.predictions, all_rows, scoring.names)
+        output.tell(options, f"wrote {options.predictions}")
+    if options.json:
         output.print_json(document)
 
 
-def _iterations(args: argparse.Namespace, net: Net) -> int:
+def _iterations(options: Test, net: Net) -> int:
     """The number of batches: by default those with which each record is read; and a log line on
     which records these are."""
     epochs = epochs_of(net)
     if epochs is None:
-        count = args.iterations or _BATCHES
+        count = options.iterations or _BATCHES
         _log.info("Running for %d iterations.", count)
         return count
-    count = args.iterations or -(-epochs.count // epochs.per_iteration)
+    count = options.iterations or -(-epochs.count // epochs.per_iteration)
     read, there = count * epochs.per_iteration, f"{epochs.count:,}"
     which = f"{read:,} of {there} records, each once"
     if read == epochs.count:

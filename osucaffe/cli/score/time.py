@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import logging
-import os
 import platform
 import statistics
 import sys
@@ -19,42 +17,40 @@ from ...backends.cores import computing_threads
 from ...backends.primitives.movement import is_feed
 from ...errors import UserError
 from ...graph.flops import by_layer, bytes_moved, flops
-from ...graph.passes.verify import SWITCH
 from ...net import Net
 from ...parallel.batch import readers
 from ...predict.measured_device import write_device
 from ...predict.times import find_half_batch
 from ...proto import caffe_pb2, read_net
-from .. import options, output
+from .. import loading, output
 from ..nets.summary import memory_of, report_memory
 from ..output import scaled, table
 from .device_rates import Rates, measure_rates
+from .options import Time
 
 
-def run(args: argparse.Namespace) -> None:
+def run(options: Time) -> None:
     """Build the net, run it, and print the times."""
-    log.start(args.log_dir)
+    log.start(options.log_dir)
 
-    if args.verify:
-        os.environ[SWITCH] = "1"
-    if args.cluster:
-        _write_device(args)
+    if options.cluster:
+        _write_device(options, options.cluster)
         return
     # On a separate backend: it caches nothing.
-    rates = None if args.passes else measure_rates(options.make_backend(args))
-    net = options.load_net(args, reads=False, phase=args.phase, gradients=True)
+    rates = None if options.passes else measure_rates(loading.make_backend(options.device))
+    net = loading.load_net(options, reads=False, phase=options.phase, gradients=True)
     if rates is None:
         for net_pass in net.passes:  # its calls in all programs before and after, and what it did
             counts = ("+".join(map(str, part)) or "-" for part in (net_pass.before, net_pass.after))
             print("{:20} {:>12} -> {:12} {}".format(net_pass.name, *counts, net_pass.did).rstrip())
-        if args.verify:
+        if options.verify:
             print(f"verified after each pass: {net.verified} reads; each gets what was recorded")
         return
-    layers = measure(net, args.iterations)
-    total = measure_whole(net, args.iterations)
-    _log(layers, rates, total, args.iterations)
+    layers = measure(net, options.iterations)
+    total = measure_whole(net, options.iterations)
+    _log(layers, rates, total, options.iterations)
     report_memory(net)
-    if args.json:
+    if options.json:
         output.print_json(document(net, layers, rates, total))
     elif sys.stdout.isatty() or log.quiet:  # the log does not tell
         _print_table(layers, rates)
@@ -114,14 +110,14 @@ _PART = 8
 _TURNS = 3
 
 
-def _write_device(args: argparse.Namespace) -> None:
+def _write_device(options: Time, file: str) -> None:
     """Measure this device, with whole batches and an eighth of them in turn, and write what was
     found into a cluster file."""
-    param = read_net(args.model)
+    param = read_net(options.model)
     batches = {message.batch_size for _, message in readers(param)}
-    if len(batches) != 1 or args.phase != "TRAIN" or (batch := batches.pop()) < 2:
+    if len(batches) != 1 or options.phase != "TRAIN" or (batch := batches.pop()) < 2:
         raise UserError(
-            f"--cluster: {args.model} must read batches of one size, of two images or more, in "
+            f"--cluster: {options.model} must read batches of one size, of two images or more, in "
             "its TRAIN phase"
         )
     small = max(1, batch // _PART)
@@ -129,12 +125,12 @@ def _write_device(args: argparse.Namespace) -> None:
     little.CopyFrom(param)
     for _, message in readers(little):
         message.batch_size = small
-    rates = measure_rates(options.make_backend(args))
+    rates = measure_rates(loading.make_backend(options.device))
     nets = [
-        options.load_net(args, reads=False, param=each, phase="TRAIN", gradients=True)
+        loading.load_net(options, reads=False, param=each, phase="TRAIN", gradients=True)
         for each in (param, little)
     ]
-    turns = [[measure_whole(net, args.iterations) for net in nets] for _ in range(_TURNS)]
+    turns = [[measure_whole(net, options.iterations) for net in nets] for _ in range(_TURNS)]
     whole, part = map(min, zip(*turns, strict=True))
     fields = {
         "tflops": rates.flops / 1e12,
@@ -147,12 +143,13 @@ def _write_device(args: argparse.Namespace) -> None:
             "programs run here, measure again",
             *(batch, small),
         )
-    device = f"--gpu {args.gpu}" if args.gpu else f"--threads {args.threads or computing_threads()}"
+    gpu, threads = options.device.gpu, options.device.threads
+    device = f"--gpu {gpu}" if gpu else f"--threads {threads or computing_threads()}"
     how = f"osucaffe time on {platform.node()}, {device}"
-    write_device(args.cluster, fields, nets[0].name, 1e3 * batch / whole, batch, how)
+    write_device(file, fields, nets[0].name, 1e3 * batch / whole, batch, how)
     print(
         f"{batch} images take {whole:.3f} ms, {small} take {part:.3f} ms: half_batch = "
-        f"{fields['half_batch']:g}\nwrote {args.cluster}: device.{', '.join(fields)}, and "
+        f"{fields['half_batch']:g}\nwrote {file}: device.{', '.join(fields)}, and "
         f"{1e3 * batch / whole:.4g} images/s of {nets[0].name}"
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ from ...data.sets.quality import psnr, ssim
 from ...errors import UserError
 from .. import output
 from ..images import save_image, to_image
+from .options import Upscale
 from .tiling import Enlarger
 from .upscale_files import read
 
@@ -22,12 +22,12 @@ _PART = 320
 """Pixels to a side, at most, of the part of an original that a picture shows."""
 
 
-def score(jobs: list[tuple[Path, Path]], enlarger: Enlarger, args: argparse.Namespace) -> None:
+def score(jobs: list[tuple[Path, Path]], enlarger: Enlarger, options: Upscale) -> None:
     """Print the table of originals and their means, and write the pictures."""
     scale = enlarger.scale
     rows = []
     width = max(len("mean"), *(len(source.name) for source, _ in jobs))
-    if not args.json:
+    if not options.json:
         print(f"{'':{width}}        bicubic              net")
         print(f"{'':{width}}  PSNR dB    SSIM   PSNR dB    SSIM    gain")
     for source, target in jobs:
@@ -37,12 +37,12 @@ def score(jobs: list[tuple[Path, Path]], enlarger: Enlarger, args: argparse.Name
         figures = [figure(image, original, scale) for image in made for figure in (psnr, ssim)]
         rows.append(figures)
         _draw(target, small, *made, original)
-        if not args.json:
+        if not options.json:
             print(_line(source.name, width, figures))
     means = np.mean(rows, axis=0).tolist()
-    if not args.json:
+    if not options.json:
         print(_line("mean", width, means))
-        print(f"pictures (small, bicubic, net, original) in {args.output}")
+        print(f"pictures (small, bicubic, net, original) in {options.output}")
         return
     names = ("bicubic_psnr", "bicubic_ssim", "psnr", "ssim")
     output.print_json(

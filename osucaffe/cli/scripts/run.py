@@ -3,29 +3,29 @@ runs as Python itself runs it."""
 
 from __future__ import annotations
 
-import argparse
 import io
 import os
 import runpy
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
 
 from ... import as_caffe, messages
 from ...errors import UserError
+from .options import Run
 
 _PACKAGE = os.path.dirname(as_caffe.__path__[0])
 
 
-def run(args: argparse.Namespace) -> Callable[[], None]:
+def run(options: Run) -> Callable[[], None]:
     """What runs the script, once the command is out of its way. UserError if there is none."""
-    if args.module is None and not os.path.isfile(args.script):
-        raise UserError(f"{args.script}: there is no such file")
-    return lambda: _run(args.script, args.module, args.script_arguments)
+    if options.script is not None and not os.path.isfile(options.script):
+        raise UserError(f"{options.script}: there is no such file")
+    return lambda: _run(options.script, options.module, options.arguments)
 
 
-def _run(script: str | None, module: str | None, arguments: list[str]) -> None:
+def _run(script: str | None, module: str | None, arguments: Sequence[str]) -> None:
     """Be `python script ARGUMENTS`, or `python -m module ARGUMENTS`."""
     as_caffe.lead()
     paths = [as_caffe.FOLDER, *filter(None, [os.environ.get("PYTHONPATH")])]

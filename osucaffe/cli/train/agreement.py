@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,43 +11,42 @@ from ... import __version__
 from ...comm.job.job import Job, MpiJob
 from ...data.databases.lmdb_database import LmdbDatabase
 from ...errors import UserError
+from ...options.flags import flags_of
 from ...parallel import agreement
 from ...parallel.agreement import describe_layers, describe_solver, digest
 from ...proto import SolverParameter, read_net
 from ...solvers.nets import testing_nets, training_net
+from .options import Train
 
-_OWN = (
-    *("solver", "weights", "snapshot", "tuning", "gpu", "threads", "readers", "decode"),
-    *("log_dir", "trace", "tensorboard", "no_progress", "interface", "run"),
-)
-"""Options that may differ between ranks, or whose file is compared, not its path."""
 _SOURCES = ("source", "low_source", "mean_file", "meanfile", "label_map_file", "name_size_file")
 """Fields of layers that name files that must be the same on every host."""
 _LONGEST = 1 << 26
 """Bytes of a file that are compared."""
 
 
-def check_alike(args: argparse.Namespace, job: Job, param: SolverParameter) -> None:
+def check_alike(options: Train, job: Job, param: SolverParameter) -> None:
     """UserError on every rank unless all were started in the same way; all call it together."""
     if not isinstance(job, MpiJob) or job.size == 1:
         return
-    job.watchdog.timeout = args.comm_timeout
+    job.watchdog.timeout = options.comm.timeout
 
-    agreement.check_alike(job, _describe(args, param))
+    agreement.check_alike(job, _describe(options, param))
 
 
-def _describe(args: argparse.Namespace, param: SolverParameter) -> dict[str, str]:
+def _describe(options: Train, param: SolverParameter) -> dict[str, str]:
     parts = {"version of osucaffe": __version__}
-    for name, value in sorted(vars(args).items()):
-        if name not in _OWN:
-            parts[f"--{name}"] = str(value)
-    parts["kind of device (--gpu)"] = "CPU" if args.gpu is None else "GPU"
-    parts["--snapshot"] = Path(args.snapshot).name if args.snapshot else "none"
-    parts["--weights"] = ", ".join(f"{Path(file).name} {_file(file)}" for file in args.weights)
-    parts["--tuning"] = _file(args.tuning) if args.tuning else "none"
+    for name, flag, value in flags_of(options):
+        files = [value] if isinstance(value, str) else value or ()
+        if flag.ranks == "file":
+            parts[name] = ", ".join(map(_file, files)) or "none"
+        elif flag.ranks == "name":
+            parts[name] = Path(value).name if value else "none"
+        elif flag.ranks == "same":
+            parts[name] = flag.show(value)
+    parts["kind of device (--gpu)"] = "CPU" if options.device.gpu is None else "GPU"
     parts |= describe_solver(param)
-    nets = [("the net", training_net(param, args.solver, read_net).param)]
-    tests = testing_nets(param, args.solver, read_net)
+    nets = [("the net", training_net(param, options.solver, read_net).param)]
+    tests = testing_nets(param, options.solver, read_net)
     nets += [(f"test net {number}", choice.param) for number, choice in enumerate(tests)]
     for where, net in nets:
         parts |= describe_layers(net, where)

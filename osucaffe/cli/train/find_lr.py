@@ -3,7 +3,6 @@ rates (Smith, Cyclical Learning Rates for Training Neural Networks, 2015, sectio
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import math
 import shlex
@@ -16,13 +15,15 @@ from ... import __version__, log
 from ...api.curves import Points, panel, smooth
 from ...errors import UserError
 from ...files import write_bytes
+from ...options.flags import excluded
 from ...parallel.tuning import quieten
 from ...proto import SolverParameter
 from ...solvers.observer import Display, Observer
 from ...solvers.signals import STOP, Signals
 from ...solvers.solver import Solver
-from .. import options
+from .. import loading
 from ..reports.report_page import page
+from .options import Train
 
 _LEAST, _MOST = 1e-7, 10.0
 _PER_DECADE = 25
@@ -35,52 +36,49 @@ _DECAY = 0.9
 """Of the running mean that is looked at for this."""
 _FALL = 0.02
 """The least fall that counts, as a part of the loss at the start."""
-_WITHOUT = (
-    *("snapshot", "best", "keep", "patience", "log_dir", "trace", "tensorboard"),
-    *("ranks", "servers", "ranks_per_gpu", "max_restarts"),
-)
 
 
-def check(args: argparse.Namespace, ranks: int = 1) -> None:
+def check(options: Train, file: str, ranks: int = 1) -> None:
     """UserError for options that do not go together."""
-    page = Path(args.find_lr)
+    page = Path(file)
     if page.suffix != ".html" or not page.parent.is_dir():
         raise UserError(f"--find_lr {page}: give a page.html to write, in a folder that is there")
-    if args.max_iter and args.max_iter < _PER_DECADE:
-        raise UserError(f"--max_iter {args.max_iter}: --find_lr needs {_PER_DECADE} iterations")
-    given = [f"--{option}" for option in _WITHOUT if getattr(args, option)]
-    given += [f"--gpu {args.gpu}"] if args.gpu and not args.gpu.isdecimal() else []
-    given += ["mpiexec"] if ranks > 1 else []
+    if options.max_iter and options.max_iter < _PER_DECADE:
+        raise UserError(f"--max_iter {options.max_iter}: --find_lr needs {_PER_DECADE} iterations")
+    gpu = options.device.gpu
+    given = excluded(options, "--find_lr") or ("mpiexec" if ranks > 1 else None)
+    if gpu and not gpu.isdecimal():
+        given = given or f"--gpu {gpu}"
     if given:
-        raise UserError(f"--find_lr is a short run of its own, of one rank: leave out {given[0]}")
+        raise UserError(f"--find_lr is a short run of its own, of one rank: leave out {given}")
 
 
-def run(args: argparse.Namespace, param: SolverParameter) -> None:
+def run(options: Train, file: str, param: SolverParameter) -> None:
     """Sweep, propose, write the page. UserError where no rate can be proposed."""
     handler = log.start()
     log.quieten()
     base = max(param.base_lr, *param.stagelr, 0.0)
     least = min(_LEAST, base * _BELOW) if base > 0 else _LEAST
-    count = args.max_iter or round(_PER_DECADE * math.log10(_MOST / least))
+    count = options.max_iter or round(_PER_DECADE * math.log10(_MOST / least))
     with contextlib.ExitStack() as stack:
         sweep = _Sweep(stack.enter_context(Signals()))
         solver = Solver(
             _growing(param, least, count),
-            options.make_backend(args),
-            file=args.solver,
+            loading.make_backend(options.device),
+            file=options.solver,
             request=sweep.request,
             observers=[sweep],
-            loss_scale=args.loss_scale,
-            weights=args.weights,
-            strict=args.strict,
-            data_config=options.data_config(args, 1),
+            loss_scale=options.loss_scale,
+            weights=options.weights,
+            strict=options.strict,
+            data_config=options.data,
         )
-        options.check_fed(solver.net, args.solver)
+        loading.check_fed(solver.net, options.solver)
         if not solver.net.arena.learned or solver.net.total.array is None:
             what = "no loss" if solver.net.arena.learned else "no layer that learns"
-            raise UserError(f"{args.solver}: its net has {what}: there is no rate to find")
+            raise UserError(f"{options.solver}: its net has {what}: there is no rate to find")
         solver.losses.lost = True  # that it diverges is no news
-        if sys.stderr.isatty() and not (args.no_progress or log.quiet):
+        if sys.stderr.isatty() and not (options.no_progress or log.quiet):
             from .live_display import Live
 
             solver.observers.append(stack.enter_context(Live(solver, handler)))
@@ -95,20 +93,20 @@ def run(args: argparse.Namespace, param: SolverParameter) -> None:
     if rate:
         curves[f"proposed: {rate:g}"] = [min(points, key=lambda p: abs(p[0] - math.log10(rate)))]
     figure = panel("Loss", curves, "learning rate", decades=True)
-    title = f"{args.solver}: learning rates"
-    write_bytes(args.find_lr, page(title, f"osucaffe {__version__}", [("Sweep", figure)]).encode())
+    title = f"{options.solver}: learning rates"
+    write_bytes(file, page(title, f"osucaffe {__version__}", [("Sweep", figure)]).encode())
     tried = f"{len(sweep.points)} learning rates from {least:.3g} on, one an iteration"
     if rate is None:
         raise UserError(
-            f"{args.solver}: the loss falls at none of {tried} (see {args.find_lr}): look at the "
+            f"{options.solver}: the loss falls at none of {tried} (see {file}): look at the "
             "data, its labels and its scale, and at each lr_mult; or give larger batches. (A net "
             "that has learnt its data has nothing left to learn.)"
         )
-    command = ["osucaffe", "train", "--solver", args.solver]
-    command += ["--weights", ",".join(args.weights)] if args.weights else []
+    command = ["osucaffe", "train", "--solver", options.solver]
+    command += ["--weights", ",".join(options.weights)] if options.weights else []
     field = "stagelr" if param.lr_policy == "multifixed" else "base_lr"
     print(
-        f"tried {tried}: {args.find_lr} shows the losses\n\nproposed in {args.solver}, in place of "
+        f"tried {tried}: {file} shows the losses\n\nproposed in {options.solver}, in place of "
         f"{base:g}:\n\n{field}: {rate:g}\n\nthen:\n\n{shlex.join(command)}"
     )
 

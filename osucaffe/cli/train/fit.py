@@ -3,7 +3,6 @@ commands that do each step."""
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import subprocess
 import sys
@@ -18,6 +17,8 @@ from ...graph.prototxt.adapt import UNSEEN
 from ...proto import read_solver
 from ...solvers.snapshots.snapshot import best_model, listed, named
 from ..nets.new import find_start
+from ..nets.options import New
+from .options import Fit
 from .snapshot_options import resuming
 
 _SMALL_NET, _LARGE_NET = "cifar10_quick", "resnet50"
@@ -31,36 +32,39 @@ _CHOOSE = 200
 that is right is not known to 3 points, and the last model is better than the one with the best."""
 
 
-def run(args: argparse.Namespace) -> int:
+def run(options: Fit) -> int:
     """Run the commands, each of which is printed. Returns the exit code of the first that fails."""
     log.start()
-    gpus = [] if args.gpu is None else _usable_gpus(args.gpu)
-    solver = Path(args.out) / "solver.prototxt"
-    photos = images_in(Path(args.photos), log_others=False)
-    many = args.gpu is not None and len(photos) >= _MANY
-    args.what = "finetune" if args.weights else args.model or (_SMALL_NET, _LARGE_NET)[many]
-    extent = find_start(args).extent
-    size = args.size or (extent * 8 // 7 if extent else _fitting(photos))
-    data, net = f"{args.out}/data", f"{args.out}/train_val.prototxt"
-    begin = ["--weights", args.weights] if args.weights else []
-    gpu = ["--gpu", args.gpu] if args.gpu else []
+    gpus = [] if options.gpu is None else _usable_gpus(options.gpu)
+    solver = Path(options.out) / "solver.prototxt"
+    photos = images_in(Path(options.photos), log_others=False)
+    many = options.gpu is not None and len(photos) >= _MANY
+    what = "finetune" if options.weights else options.model or (_SMALL_NET, _LARGE_NET)[many]
+    extent = find_start(New(what=what, weights=options.weights, model=options.model)).extent
+    size = options.size or (extent * 8 // 7 if extent else _fitting(photos))
+    data, net = f"{options.out}/data", f"{options.out}/train_val.prototxt"
+    begin = ["--weights", options.weights] if options.weights else []
+    gpu = ["--gpu", options.gpu] if options.gpu else []
     first = ["--gpu", gpus[0]] if gpus else []
     steps = [
-        ["data", "folder", args.photos, "--out", data, "--size", str(size)],
-        ["new", args.what, "--data", data, "--out", args.out, "--augment"],
-        ["train", "--solver", str(solver), "--log_dir", f"{args.out}/log", *begin, *gpu],
+        ["data", "folder", options.photos, "--out", data, "--size", str(size)],
+        ["new", what, "--data", data, "--out", options.out, "--augment"],
+        ["train", "--solver", str(solver), "--log_dir", f"{options.out}/log", *begin, *gpu],
     ]
-    steps[0] += ["--on_bad_record", args.on_bad_record, "--val_share", str(args.val_share)]
-    steps[1] += ["--from", args.weights] if args.weights else []
-    steps[1] += ["--model", args.model] if args.weights and args.model else []
-    steps[1] += ["--epochs", str(args.epochs)] if args.epochs else []
-    choose = len(photos) * args.val_share >= _CHOOSE
+    steps[0] += ["--on_bad_record", "skip" if options.skip_bad else "stop"]
+    steps[0] += ["--val_share", str(options.val_share)]
+    steps[1] += ["--from", options.weights] if options.weights else []
+    steps[1] += ["--model", options.model] if options.weights and options.model else []
+    steps[1] += ["--epochs", str(options.epochs)] if options.epochs else []
+    choose = len(photos) * options.val_share >= _CHOOSE
     steps[2] += ["--best", "accuracy", "--patience", "5"] if choose else []
     steps[2] += ["--keep", "1"]
     if solver.exists():
         there = listed(read_solver(str(solver)).snapshot_prefix)
         resume = shlex.join(["osucaffe", *(resuming(steps[2]) if there else steps[2])])
-        raise UserError(f"--out {args.out}: has a run: give another folder, or go on with {resume}")
+        raise UserError(
+            f"--out {options.out}: has a run: give another folder, or go on with {resume}"
+        )
     if code := _run(steps):
         return code
     param = read_solver(str(solver))
@@ -68,15 +72,15 @@ def run(args: argparse.Namespace) -> int:
     weights = best_model(param.snapshot_prefix) if choose else last
     steps = [
         ["test", "--model", net, "--weights", weights, *first],
-        ["report", args.out, "--out", f"{args.out}/report.html", *first],
+        ["report", options.out, "--out", f"{options.out}/report.html", *first],
     ]
     if (Path(data) / "test_lmdb").exists():
         steps[0] += ["--stage", UNSEEN]
-    steps[0] += ["--predictions", f"{args.out}/predictions.csv", "--quiet"]
+    steps[0] += ["--predictions", f"{options.out}/predictions.csv", "--quiet"]
     steps[1] += ["--quiet"]
     if code := _run(steps):
         return code
-    use = ["classify", "--model", f"{args.out}/deploy.prototxt", "--weights", weights, "PHOTOS"]
+    use = ["classify", "--model", f"{options.out}/deploy.prototxt", "--weights", weights, "PHOTOS"]
     print(f"\nnext:\n\n{shlex.join(['osucaffe', *use])}")
     return 0
 

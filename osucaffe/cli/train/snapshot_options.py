@@ -3,37 +3,37 @@ resumed."""
 
 from __future__ import annotations
 
-import argparse
 import logging
 import shlex
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from ... import log
 from ...errors import UserError
 from ...solvers.signals import Signals
 from ...solvers.snapshots.retention import KeepBest, KeepNewest
 from ...solvers.snapshots.snapshot import best_model, named
 from ...solvers.solver import Solver
+from .options import Keep
 
 logger = logging.getLogger("osucaffe")
 
 
-def check(args: argparse.Namespace) -> None:
+def check(options: Keep) -> None:
     """UserError for options that do not go together."""
-    if args.patience and not args.best:
+    if options.patience and not options.best:
         raise UserError("--patience counts tests without a better value: give --best OUTPUT")
 
 
-def watch(solver: Solver, args: argparse.Namespace, signals: Signals) -> None:
+def watch(solver: Solver, options: Keep, signals: Signals) -> None:
     """Attach the observers for these options. UserError if no test has the output named by
     --best."""
-    if args.best:
-        best = KeepBest(solver, args.best, args.patience or 0)
+    if options.best:
+        best = KeepBest(solver, options.best, options.patience or 0)
         solver.observers.append(best)
         solver.request = best.request(signals.request)
-    if args.keep and not solver.group.rank:
-        solver.observers.append(KeepNewest(solver, args.keep))
+    if options.keep and not solver.group.rank:
+        solver.observers.append(KeepNewest(solver, options.keep))
 
 
 def tell_how_to_go_on(solver: Solver, signals: Signals) -> None:
@@ -44,7 +44,7 @@ def tell_how_to_go_on(solver: Solver, signals: Signals) -> None:
         return
     if solver.stopped and signals.stopped_by:
         if Path(event.state).exists():
-            command = shlex.join(["osucaffe", *resuming(sys.argv[1:])])
+            command = shlex.join(["osucaffe", *resuming(log.command)])
             logger.info("To resume from iteration %d: %s", solver.iteration, command)
         return
     end = ".h5" if event.model.endswith(".h5") else ""

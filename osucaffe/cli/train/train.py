@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
-
 from ...comm.job.job import launched_by
-from ..launch.start import launch
+from ..launch.start import launch_training
+from .options import Train
 
 
-def run(args: argparse.Namespace) -> int:
+def run(options: Train) -> int:
     """Train, alone or as one of the ranks of a job. Returns the exit code."""
-    launch(args, _check)
-    if args.gpu is not None and args.gpu.isdecimal() and not launched_by():
+    launch_training(options, _check)
+    gpu = options.device.gpu
+    if gpu is not None and gpu.isdecimal() and not launched_by():
         from ...backends.cuda.runtime.startup import begin
 
-        begin(int(args.gpu))  # a GPU takes as long to start as the modules to be read
+        begin(int(gpu))  # a GPU takes as long to start as the modules to be read
     from . import training
 
-    return training.run(args)
+    return training.run(options)
 
 
-def _check(args: argparse.Namespace) -> None:
+def _check(options: Train) -> None:
     from . import training
 
-    training.check(args)
+    training.check(options)

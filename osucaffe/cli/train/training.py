@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import logging
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from ... import log
 from ...comm.job.job import Job, find_job
+from ...errors import UserError
+from ...options.kinds import names
 from ...parallel.batch import readers
+from ...parallel.config import TUNED, ParallelConfig
 from ...proto import SolverParameter, read_net, read_solver, read_weights, refuse_unread
 from ...solvers.nets import testing_nets, training_net
 from ...solvers.observer import Observer
@@ -25,13 +28,12 @@ from ...solvers.solver import Solver
 from ...solvers.tracer import Tracer
 from ...solvers.update.policy import Policy
 from ...solvers.update.rules import update_of
-from .. import options
-from ..arguments.options import names
+from .. import loading
 from ..launch import comm_profile, ranks, ranks_per_gpu, restarts
-from ..launch.start import check_device
 from ..nets.summary import log_summary
 from . import snapshot_options
 from .agreement import check_alike
+from .options import Train
 
 logger = logging.getLogger("osucaffe")
 _DIVERGED = 3
@@ -39,109 +41,116 @@ _STOPPED = 128
 """Its exit codes; a signal's number is added to the second, as shells do."""
 
 
-def run(args: argparse.Namespace) -> int:
+def run(options: Train) -> int:
     """Train, alone or as one of the ranks of a job. Returns the exit code."""
     job = find_job()
     with job.together():
-        ranks.check_size(args, job)
+        ranks.check_size(options.ranks, job, options.servers.servers)
         ranks.join_parent(job)
-        if args.find_lr:
+        if options.find_lr:
             from . import find_lr  # with the report's drawing, which other runs start without
 
-            find_lr.check(args, job.size)
-            find_lr.run(args, _read(args))
+            find_lr.check(options, options.find_lr, job.size)
+            find_lr.run(options, options.find_lr, _read(options))
             return 0
         if ranks_per_gpu.is_trial():
-            return _try(args, job, _read(args))
-        return _train(args, job)
+            return _try(options, job, _read(options))
+        return _train(options, job)
 
 
-def check(args: argparse.Namespace) -> None:
+def check(options: Train) -> None:
     """Check options and files, as far as possible before ranks start."""
-    snapshot_options.check(args)
-    if args.find_lr:
+    snapshot_options.check(options.keep)
+    if options.find_lr:
         from . import find_lr
 
-        find_lr.check(args)
-    restarts.check_elastic(args)
-    check_device(args)
-    ranks.check_communication(args)
-    param = _read(args)
-    refuse_unread(param, f"{args.solver}: ")
-    update_of(param, args.solver)
-    Policy(param, args.solver)
-    snapshot.check_prefix(param, args.solver)
-    training_net(param, args.solver, read_net)
-    testing_nets(param, args.solver, read_net)
-    if args.snapshot and args.snapshot != "auto":
-        snapshot.read(Path(args.snapshot))
+        find_lr.check(options, options.find_lr)
+    restarts.check_elastic(options)
+    _check_device(options)
+    ranks.check_communication(options)
+    param = _read(options)
+    refuse_unread(param, f"{options.solver}: ")
+    update_of(param, options.solver)
+    Policy(param, options.solver)
+    snapshot.check_prefix(param, options.solver)
+    training_net(param, options.solver, read_net)
+    testing_nets(param, options.solver, read_net)
+    if options.snapshot and options.snapshot != "auto":
+        snapshot.read(Path(options.snapshot))
     named = [name for text in param.weights for name in names(text)]
-    for file in [*named, *args.weights]:
+    for file in [*named, *options.weights]:
         read_weights(file)
 
 
-def _train(args: argparse.Namespace, job: Job) -> int:
-    snapshot_options.check(args)
+def _check_device(options: Train) -> None:
+    options.device.check()
+    if options.device.gpu is None and options.data.decode == "gpu":
+        raise UserError("--decode gpu is for GPUs only: add --gpu 0")
+
+
+def _train(options: Train, job: Job) -> int:
+    snapshot_options.check(options.keep)
+    _check_device(options)
     first = job.rank == 0
-    standard_error = log.start(args.log_dir if first else None)
+    standard_error = log.start(options.log_dir if first else None)
     if not first:
         log.quieten()
     ranks_per_gpu.tell()
-    restarts.check_elastic(args)
-    restarts.begin(args, job)
-    param = _read(args)
-    check_alike(args, job, param)
-    args, topology = ranks.assign_devices(args, job)
-    ranks.watch_links(args, job, topology)
-    args = comm_profile.prepare(args, job)
-    backend = options.make_backend(args)
-    roles = ranks.assign_roles(args, job, topology)
+    restarts.check_elastic(options)
+    options = restarts.begin(options, job)
+    param = _read(options)
+    check_alike(options, job, param)
+    servers = options.servers
+    device, topology = ranks.assign_devices(options.device, job, servers.servers)
+    ranks.watch_links(options, job, topology)
+    device = comm_profile.prepare(options, device, job)
+    backend = loading.make_backend(device)
+    roles = ranks.assign_roles(servers, job, topology)
     if roles is not None and roles.serves:
         roles.serve(backend)
         return 0
-    sharers = sum(peer.host == topology.local.host for peer in topology.ranks)
-    if first and args.gpu is None and param.HasField("solver_mode") and param.solver_mode:
+    if first and device.gpu is None and param.HasField("solver_mode") and param.solver_mode:
         logger.warning(
             "%s: solver_mode is GPU, but only --gpu makes it so: training on the CPU; add --gpu %d",
-            args.solver,
+            options.solver,
             param.device_id,
         )
     with contextlib.ExitStack() as stack:
-        signals = stack.enter_context(Signals(args.sigint_effect, args.sighup_effect))
-        if first and (param.snapshot or param.snapshot_after_train or args.best):
-            stack.enter_context(claim(param.snapshot_prefix, args.solver))
+        signals = stack.enter_context(Signals(options.sigint_effect, options.sighup_effect))
+        if first and (param.snapshot or param.snapshot_after_train or options.keep.best):
+            stack.enter_context(claim(param.snapshot_prefix, options.solver))
         observers: list[Observer] = []
         board = None
-        if args.tensorboard and first:
+        if options.tensorboard and first:
             from .tensorboard import TensorBoard
 
-            board = stack.enter_context(TensorBoard(args.tensorboard))
+            board = stack.enter_context(TensorBoard(options.tensorboard))
             observers.append(board)
         solver = Solver(
             param,
             backend,
-            file=args.solver,
+            file=options.solver,
             request=signals.request,
             observers=observers,
-            group=ranks.make_process_group(args, job, topology, roles),
-            loss_scale=args.loss_scale,
-            resume=args.snapshot,
-            check_interval=args.check,
-            weights=args.weights,
-            strict=args.strict,
-            stop_on_nan=args.on_nan == "stop",
-            data_config=options.data_config(args, sharers, ranks.neighbours(args, job, topology)),
+            group=ranks.make_process_group(options, job, topology, roles),
+            loss_scale=options.loss_scale,
+            resume=options.snapshot,
+            check_interval=options.check,
+            weights=options.weights,
+            strict=options.strict,
+            stop_on_nan=options.on_nan == "stop",
+            data_config=ranks.configure_data(options, job, topology),
         )
-        options.check_fed(solver.net, args.solver)
-        snapshot_options.watch(solver, args, signals)
+        loading.check_fed(solver.net, options.solver)
+        snapshot_options.watch(solver, options.keep, signals)
         if first:
             log_summary(solver)
         if board:
             board.watch(solver)
-        if args.trace:
-            solver.tracer = Tracer(args.trace, backend, job.rank)
+        if options.trace:
+            solver.tracer = Tracer(options.trace, backend, job.rank)
             stack.callback(solver.tracer.write)
-        if sys.stderr.isatty() and first and not (args.no_progress or log.quiet):
+        if sys.stderr.isatty() and first and not (options.no_progress or log.quiet):
             from .live_display import Live
 
             solver.observers.append(stack.enter_context(Live(solver, standard_error)))
@@ -149,7 +158,7 @@ def _train(args: argparse.Namespace, job: Job) -> int:
             logger.info(
                 "%s: already at iteration %d of max_iter %d: there is nothing left to train (raise "
                 "max_iter to go on)",
-                *(args.solver, solver.iteration, param.max_iter),
+                *(options.solver, solver.iteration, param.max_iter),
             )
         else:
             with np.errstate(all="ignore"):  # the log tells of nan
@@ -171,14 +180,12 @@ def _exit_code(solver: Solver, signals: Signals) -> int:
     return _STOPPED + signals.stopped_by if solver.stopped and signals.stopped_by else 0
 
 
-def _read(args: argparse.Namespace) -> SolverParameter:
+def _read(options: Train) -> SolverParameter:
     """The solver's settings, with changes from the command line."""
-    param = read_solver(args.solver)
-    if args.max_iter:
-        param.max_iter = args.max_iter
-    if args.level:
-        param.train_state.level = args.level
-    param.train_state.stage.extend(args.stage)
+    param = read_solver(options.solver)
+    if options.max_iter:
+        param.max_iter = options.max_iter
+    options.state.add_to(param)
     return param
 
 
@@ -186,24 +193,24 @@ _TRIED = 1.5
 """Seconds of training that are measured, after the warm-up."""
 
 
-def _try(args: argparse.Namespace, job: Job, param: SolverParameter) -> int:
+def _try(options: Train, job: Job, param: SolverParameter) -> int:
     """Train for a short time, and let rank 0 write the rate of all ranks: nothing else is written
     (--ranks_per_gpu auto)."""
     from ...parallel.tuning import quieten, seconds_of_iteration
 
     log.start(None)
     log.quieten()
-    bucket = options.bucket_nbytes(args) / 2**20
-    args = argparse.Namespace(**vars(args) | {"comm_profile": None, "bucket_mb": bucket})
-    args, topology = ranks.assign_devices(args, job)
-    sharers = sum(peer.host == topology.local.host for peer in topology.ranks)
+    device, topology = ranks.assign_devices(options.device, job)
+    if options.parallel.bucket == TUNED:
+        options = replace(options, parallel=replace(options.parallel, bucket=ParallelConfig.bucket))
+    options = replace(options, comm_profile=None)
     solver = Solver(
         quieten(param),
-        options.make_backend(args),
-        file=args.solver,
-        group=ranks.make_process_group(args, job, topology),
-        loss_scale=args.loss_scale,
-        data_config=options.data_config(args, sharers),
+        loading.make_backend(device),
+        file=options.solver,
+        group=ranks.make_process_group(options, job, topology),
+        loss_scale=options.loss_scale,
+        data_config=ranks.configure_data(options, job, topology),
     )
     took = seconds_of_iteration(job, solver, _TRIED)
     sizes = {message.batch_size for _, message in readers(solver.net.param)}

@@ -42,6 +42,11 @@ class Topology:
         return list(groups.values())
 
     @property
+    def here(self) -> int:
+        """How many ranks this host has."""
+        return sum(peer.host == self.local.host for peer in self.ranks) or 1
+
+    @property
     def local_rank(self) -> int:
         """This rank's number among those of its host."""
         neighbours = [peer.rank for peer in self.ranks if peer.host == self.local.host]

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from ...comm.channels.channel import Pending
-from ...comm.create import CommConfig
+from ...comm.config import CommConfig
 from ...comm.job.topology import Topology
 from ...comm.profile import Clock, Message, Operation, Recorder, address
 from ..buckets import ITEM

@@ -17,7 +17,7 @@ import numpy as np
 from ...backends.backend import Backend
 from ...backends.tensor import Run, Tensor
 from ...comm.channels.channel import Channel, MpiChannel
-from ...comm.create import CommConfig
+from ...comm.config import CommConfig
 from ...comm.job.job import Job, MpiJob, Subset
 from ...comm.job.topology import Topology
 from ...errors import UserError

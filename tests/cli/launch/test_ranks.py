@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 import pytest
 
 from osucaffe.cli.launch import ranks, start
+from osucaffe.cli.options import Device, Devices
+from osucaffe.cli.train.options import Train
 from osucaffe.comm.job.job import Job
+from osucaffe.data.config import DataConfig
 
 
 def test_a_rank_alone_takes_the_first_of_all_gpus() -> None:
-    given = argparse.Namespace(gpu="all", threads=None)
-    own, topology = ranks.assign_devices(given, Job())
-    assert (own.gpu, given.gpu) == ("0", "all")
+    own, topology = ranks.assign_devices(Device(gpu="all"), Job())
+    assert own == Device(gpu="0")
     assert topology.local.rank == 0
-    own, _ = ranks.assign_devices(argparse.Namespace(gpu=None, threads=3), Job())
-    assert vars(own) == {"gpu": None, "threads": 3}
+    assert ranks.assign_devices(Device(threads=3), Job())[0] == Device(threads=3)
 
 
 class Two(Job):
@@ -27,17 +27,16 @@ class Two(Job):
         return [value, value]
 
 
-@pytest.mark.parametrize(
-    ("given", "own"), [({"decode": "auto"}, "host"), ({"decode": "gpu"}, "gpu"), ({}, None)]
-)
+@pytest.mark.parametrize(("given", "own"), [("auto", "host"), ("gpu", "gpu"), ("host", "host")])
 def test_cores_decode_beside_an_exchange(
-    given: dict[str, str], own: str | None, monkeypatch: pytest.MonkeyPatch
+    given: str, own: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranks, "gpu_numbers", lambda wanted: ["5", "6"])
     monkeypatch.setattr(ranks, "identify", lambda number: (f"id {number}", "a GPU"))
-    options = argparse.Namespace(gpu="all", threads=None, servers=0, **given)
-    placed, _ = ranks.assign_devices(options, Two())
-    assert (placed.gpu, getattr(placed, "decode", None)) == ("5", own)
+    options = Train(solver="s", device=Devices(gpu="all"), data=DataConfig(decode=given))
+    placed, topology = ranks.assign_devices(options.device, Two())
+    assert placed.gpu == "5"
+    assert ranks.configure_data(options, Two(), topology).decode == own
 
 
 @pytest.mark.parametrize(("scheduler", "device"), [("", "lo"), ("SLURM_JOB_ID", None)])
@@ -65,5 +64,5 @@ def test_ranks_that_share_a_gpu_are_told_of_mps(
     monkeypatch.setattr(ranks.mps, "running", lambda: running)
     monkeypatch.setattr(ranks.ranks_per_gpu, "started", lambda: started)
     monkeypatch.setattr(ranks.logger, "propagate", True)
-    ranks.assign_devices(argparse.Namespace(gpu="0", threads=None, servers=0), Two())
+    ranks.assign_devices(Device(gpu="0"), Two())
     assert ("--ranks_per_gpu N in place of --ranks" in caplog.text) == told

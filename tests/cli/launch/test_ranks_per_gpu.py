@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -10,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from osucaffe.cli import _parser
 from osucaffe.cli.launch import mps, ranks_per_gpu
 from osucaffe.cli.launch.ranks_per_gpu import Trial, find
 from osucaffe.errors import UserError
 from tests.comm.ranks import mpiexec, needs_mpi
+from tests.parallel.test_designs import options
 
 SERVICE = mps.Service("under MPS, started for this run", {"PIPES": "there"})
 
@@ -46,10 +45,6 @@ elif trial:
     sys.exit("a line\\nosucaffe: rank 0 of 9 (here): out of memory\\nthe end")
 sys.exit(0 if trial else code)
 """
-
-
-def options(*given: str) -> argparse.Namespace:
-    return _parser("train").parse_args(["train", "--solver", "s", *given])
 
 
 @pytest.fixture

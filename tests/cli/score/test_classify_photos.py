@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import shutil
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.cli.score.classify_input import find_photos_input
+from osucaffe.cli.score.options import Classify
 from osucaffe.data.pictures.preprocessing import find_preprocessing
 from osucaffe.net import Net
 from osucaffe.proto import read_net, read_solver, read_weights
@@ -80,12 +80,9 @@ def test_scores_are_those_of_test_to_the_bit(
         entered.append(net.read("data"))
         scores.append(net.read("ip2"))
     classifier = Classifier(deploy, weights)
-    args = argparse.Namespace(
-        data=None, model=deploy, image_dims=None, raw_scale=None, channel_swap=None, mean=None,
-        input_scale=None,
-    )  # fmt: skip
+    options = Classify(images=[], model=deploy, weights=weights)
     trained_with = find_preprocessing(model, weights, "data")
-    photos = find_photos_input(args, trained_with, classifier.preprocess)
+    photos = find_photos_input(options, trained_with, classifier.preprocess)
     assert photos
     found = [photos.enter(path, False) for path, _ in held_out(cli, folder)]
     np.testing.assert_array_equal(np.concatenate(found), np.concatenate(entered)[: len(found)])

@@ -6,7 +6,8 @@ import pytest
 
 from osucaffe.backends.cuda.runtime import startup
 from osucaffe.comm.communicator import Serial
-from osucaffe.comm.create import CommConfig, Maker, _check, _cut, make_communicator
+from osucaffe.comm.config import CommConfig
+from osucaffe.comm.create import Maker, _check, _cut, make_communicator
 from osucaffe.comm.gpu import ipc
 from osucaffe.comm.job.job import Job
 from osucaffe.comm.job.topology import Location, Topology, discover

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from osucaffe.comm.algorithms import ALGORITHMS
-from osucaffe.comm.create import CommConfig
+from osucaffe.comm.config import CommConfig
 from osucaffe.comm.job.job import Job, find_job
 from osucaffe.comm.job.topology import discover
 from osucaffe.parallel.config import ParallelConfig

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.comm.create import CommConfig
+from osucaffe.comm.config import CommConfig
 from osucaffe.comm.job.job import find_job
 from osucaffe.comm.job.topology import discover
 from osucaffe.errors import UserError

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from osucaffe.cli import _parser
 from osucaffe.cli.launch import restarts
+from osucaffe.cli.train.options import Train
 from osucaffe.errors import UserError
 from osucaffe.parallel.batch import Alone, divide_batches, readers
 from osucaffe.proto import caffe_pb2, read_weights
 from tests.comm.ranks import needs_mpi
+from tests.parallel.test_designs import options
 
 from .restarting import prepare
 from .test_restarts import train
@@ -21,8 +21,8 @@ from .test_restarts import train
 NET = """layer { name: "data" type: "Data" top: "x" data_param { source: "s" batch_size: 64 } }"""
 
 
-def parse(text: str) -> argparse.Namespace:
-    return _parser("train").parse_args(["train", "--solver", "s.prototxt", *text.split()])
+def parse(text: str) -> Train:
+    return options("--solver", "s.prototxt", *text.split())
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.layout import from_bfloat16, to_bfloat16
 from osucaffe.cli.launch.ranks import identify
 from osucaffe.comm.channels.create import make_channel
-from osucaffe.comm.create import CommConfig
+from osucaffe.comm.config import CommConfig
 from osucaffe.comm.job.job import MpiJob
 from osucaffe.comm.job.topology import discover
 from osucaffe.parallel.config import ParallelConfig

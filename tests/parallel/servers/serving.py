@@ -12,7 +12,7 @@ from pathlib import Path
 from osucaffe.backends.cpu import Cpu
 from osucaffe.comm.channels import KINDS
 from osucaffe.comm.channels.create import make_channel
-from osucaffe.comm.create import CommConfig
+from osucaffe.comm.config import CommConfig
 from osucaffe.comm.job.job import MpiJob
 from osucaffe.comm.job.topology import discover
 from osucaffe.layers.reading.feed import Feed

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from .options import COUNT, EXTENT, Kind, Options, extents, integers, names, numbers, positive
+from dataclasses import dataclass, replace
+
+from ...data.config import IGNORE_EXIF, ON_BAD_RECORD
+from ...options.flags import REQUIRED, argument, field_of, flag, group, like
+from ...options.kinds import COUNT, EXTENT, Kind, extents, integers, names, numbers, positive
+from .. import options as common
+from ..options import Device, NetOptions, SharedOptions
+
+_WEIGHTS = field_of(NetOptions, "weights")
 
 
-def test(add: Options) -> None:
-    """Score a model: the mean of its outputs over batches, and how well it knows each class.
-
+@dataclass(frozen=True, kw_only=True)
+class Test(SharedOptions, NetOptions):
+    """
       osucaffe test --model train_val.prototxt --weights trained.caffemodel
 
     The log has the outputs of each batch and, at its end, their means. For a net with a class for
@@ -17,38 +25,30 @@ def test(add: Options) -> None:
     DetectionEvaluate layer (SSD) it has the average precision of each label, and their mean (mAP):
 
       osucaffe test --model test.prototxt --weights ssd.caffemodel --iterations 619 --detection"""
-    add.net()
-    add.common("--weights", help="the trained weights (several files: with commas)")
-    add.common("--strict")
-    add(
-        "--iterations",
+
+    weights: list[str] = like(_WEIGHTS, "the trained weights (several files: with commas)")
+    iterations: int | None = flag(
         "number of batches (default: those that read each record, or 50 if their number is not "
         "known)",
         COUNT,
     )
-    add(
-        "--labels",
-        "names of the classes, one per line (default: labels.txt next to the data)",
-        "FILE",
+    labels: str | None = like(
+        common.LABELS, "names of the classes, one per line (default: labels.txt next to the data)"
     )
-    add("--predictions", "write a line for each record to a CSV file", "FILE")
-    add(
-        "--detection",
-        "print the mean average precision; stop if the net has no layer that computes it",
+    predictions: str | None = flag("write a line for each record to a CSV file", "FILE")
+    detection: bool = flag(
+        "print the mean average precision; stop if the net has no layer that computes it"
     )
-    add(
-        "--results",
-        "write the detections to DIR, in the files that save_output_param describes",
-        "DIR",
+    results: str | None = flag(
+        "write the detections to DIR, in the files that save_output_param describes", "DIR"
     )
-    add.common("--json", "--log_dir")
-    add.state()
-    add.shared_device()
+    json: bool = like(common.JSON)
+    log_dir: str | None = like(common.LOG_DIR)
 
 
-def time(add: Options) -> None:
-    """Time each layer of a net, compare it with what the device can do, and tell the memory.
-
+@dataclass(frozen=True, kw_only=True)
+class Time(NetOptions):
+    """
       osucaffe time --model train_val.prototxt --iterations 50
       osucaffe time --model train_val.prototxt --gpu 0 --precision bf16
 
@@ -63,28 +63,50 @@ def time(add: Options) -> None:
 
     The lines after a layer's times name the library or kernel that computes its outputs, its data
     gradient and its weight gradient."""
-    add.net()
-    add.common("--weights", help="weights to load first (default: the fillers' random ones)")
-    add.common("--strict")
-    add("--iterations", "number of passes", COUNT, 50)
-    add.common("--phase", type=str.upper)
-    add("--passes", "print what each compiler pass did, and nothing else")
-    add.common("--json")
-    add("--verify", "with --passes: verify the programs behind each pass")
-    add(
-        "--cluster",
+
+    weights: list[str] = like(_WEIGHTS, "weights to load first (default: the fillers' random ones)")
+    iterations: int = like(common.ITERATIONS)
+    phase: str = like(common.PHASE)
+    passes: bool = flag("print what each compiler pass did, and nothing else")
+    json: bool = like(common.JSON)
+    verify: bool = flag(
+        "with --passes: verify the programs behind each pass", environment="OSUCAFFE_VERIFY"
+    )
+    cluster: str | None = flag(
         "measure this device for osucaffe predict and study, write that into a cluster file, and "
         "nothing else: its rates, images a second of this net, and what is fixed (half_batch)",
         "FILE",
     )
-    add.common("--log_dir")
-    add.state()
-    add.device()
+    log_dir: str | None = like(common.LOG_DIR)
 
 
-def classify(add: Options) -> None:
-    """Classify images: print the most likely labels, or draw a picture with bars.
+@dataclass(frozen=True)
+class Entry:
+    """How images enter the net."""
 
+    trained_with: str | None = flag(
+        "the prototxt that the net was trained with (default: the one in the weights file)", "FILE"
+    )
+    mean: str | None = flag("a .binaryproto or .npy file, or values: 104,117,123; 0: none", "M")
+    image_dims: list[int] | None = flag(
+        "scale images to this size, then crop", Kind("H,W", extents)
+    )
+    oversample: bool = flag("average over ten crops")
+    raw_scale: float | None = flag(
+        "the value of white, before the mean is subtracted (default: 255)", Kind("X", float)
+    )
+    input_scale: float | None = flag(
+        "factor applied after the mean is subtracted", Kind("X", float)
+    )
+    channel_swap: list[int] | None = flag(
+        "the order of red, green and blue (0,1,2) in the channels (default: 2,1,0)",
+        Kind("C", integers),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classify(SharedOptions):
+    """
       osucaffe classify --model deploy.prototxt --weights trained.caffemodel \\
           --mean imagenet_mean.binaryproto --labels synset_words.txt --picture cat.png cat.jpg
 
@@ -106,67 +128,43 @@ def classify(add: Options) -> None:
 
     Where images lie in folders with names of classes, a table at the end tells how many were
     classified correctly."""
-    add("images", "image files, or folders", "IMAGE", nargs="+")
-    add.common("--model", required=True)
-    add("--weights", "the trained model", "FILE", required=True)
-    add(
-        "--labels",
-        "names of the classes, one per line (default: labels.txt next to the model)",
-        "FILE",
+
+    images: list[str] = argument("image files, or folders", "IMAGE", nargs="+")
+    model: str = flag("the net's prototxt", "FILE", REQUIRED)
+    weights: str = like(common.ONE_MODEL)
+    labels: str | None = like(
+        common.LABELS, "names of the classes, one per line (default: labels.txt next to the model)"
     )
-    add(
-        "--data",
+    data: str | None = flag(
         "the output of osucaffe data folder that the net was trained on (default: what the "
         "files next to the model say)",
         "DIR",
     )
-    add("--top", "how many labels to print", COUNT, 5)
-    add("--picture", "draw the images with bars to a .png, .svg or .pdf file", "FILE")
-    add(
-        "--explain",
+    top: int = flag("how many labels to print", COUNT, 5)
+    picture: str | None = flag("draw the images with bars to a .png, .svg or .pdf file", "FILE")
+    explain: str | None = flag(
         "write a picture for each image to DIR: red is what its best label hangs on, found by "
         "covering each part in turn",
         "DIR",
     )
-    add(
-        "--batch",
+    batch: int | None = flag(
         "images (or crops of them) in a batch (default: the model's; for larger folders at "
         "least 16, and 64 on a GPU)",
         COUNT,
     )
-    add.common("--json", "--strict", "--on_bad_record", "--ignore_exif")
-    _entry(add)
-    add.shared_device()
-
-
-def _entry(add: Options) -> None:
-    add = add.group(
-        "how images enter the net", "By default as in training, as far as that is known."
-    )
-    add(
-        "--trained_with",
-        "the prototxt that the net was trained with (default: the one in the weights file)",
-        "FILE",
-    )
-    add("--mean", "a .binaryproto or .npy file, or values: 104,117,123; 0: none", "M")
-    add("--image_dims", "scale images to this size, then crop", Kind("H,W", extents))
-    add("--oversample", "average over ten crops")
-    add(
-        "--raw_scale",
-        "the value of white, before the mean is subtracted (default: 255)",
-        Kind("X", float),
-    )
-    add("--input_scale", "factor applied after the mean is subtracted", Kind("X", float))
-    add(
-        "--channel_swap",
-        "the order of red, green and blue (0,1,2) in the channels (default: 2,1,0)",
-        Kind("C", integers),
+    json: bool = like(common.JSON)
+    strict: bool = like(common.STRICT)
+    skip_bad: bool = like(ON_BAD_RECORD)
+    ignore_exif: bool = like(IGNORE_EXIF)
+    no_python_layers: bool = like(common.NO_PYTHON_LAYERS)
+    entry: Entry = group(
+        Entry, "how images enter the net", "By default as in training, as far as that is known."
     )
 
 
-def upscale(add: Options) -> None:
-    """Enlarge images by a net for super-resolution, or measure how well it does that.
-
+@dataclass(frozen=True, kw_only=True)
+class Upscale:
+    """
       osucaffe upscale photo.jpg large.png --weights edsr_baseline.caffemodel
       osucaffe upscale photos large --weights edsr_baseline.caffemodel
       osucaffe upscale originals compared --weights edsr_baseline.caffemodel --score
@@ -184,51 +182,54 @@ def upscale(add: Options) -> None:
     The net is that of models/edsr_baseline, which doubles the size, unless --model names another
     deploy net. The weights file says how images are preprocessed, unless --mean or --input_scale
     does."""
-    add("input", "an image, or a folder of images", "IN")
-    add("output", "the file or folder to write", "OUT")
-    add("--model", "the deploy prototxt (default: edsr_baseline's)", "FILE")
-    add("--weights", "the trained model", "FILE", required=True)
-    add("--scale", "stop if the net does not enlarge by this factor", COUNT)
-    add(
-        "--mean",
+
+    input: str = argument("an image, or a folder of images", "IN")
+    output: str = argument("the file or folder to write", "OUT")
+    model: str | None = flag("the deploy prototxt (default: edsr_baseline's)", "FILE")
+    weights: str = like(common.ONE_MODEL)
+    scale: int | None = flag("stop if the net does not enlarge by this factor", COUNT)
+    mean: list[float] | None = flag(
         "what is subtracted from bytes, 0 to 255, before they enter the net: one number, or three "
         "for blue, green and red (default: as the weights file says)",
         Kind("M", numbers),
     )
-    add(
-        "--input_scale",
+    input_scale: float | None = flag(
         "factor applied after that, 0.00392157 for nets of 0 to 1 (default: as the weights file "
         "says, or 1 with --mean)",
         Kind("X", float),
     )
-    add(
-        "--tile",
+    tile: int = flag(
         "width and height of the parts of the image that are enlarged at a time: smaller ones "
         "need less memory (default: %(default)s; 0: all at once)",
         EXTENT,
         512,
     )
-    add("--score", "IN are original images: shrink and enlarge them, and print PSNR and SSIM")
-    add.common("--json", "--strict")
-    add.device()
+    score: bool = flag("IN are original images: shrink and enlarge them, and print PSNR and SSIM")
+    json: bool = like(common.JSON)
+    strict: bool = like(common.STRICT)
+    no_python_layers: bool = like(common.NO_PYTHON_LAYERS)
+    device: Device = group(Device)
 
 
-def extract_features(add: Options) -> None:
-    """Extract features: write blobs that a net computes for its data to LMDBs.
-
+@dataclass(frozen=True, kw_only=True)
+class ExtractFeatures(SharedOptions, NetOptions):
+    """
       osucaffe extract_features trained.caffemodel net.prototxt fc7,prob fc7_lmdb,prob_lmdb 50
 
     The net reads its own data (by a Data layer, say) and runs in its TEST phase, here for 50
     batches. Record i, a Datum of floats under a key of ten digits, is what the blob holds for item
     i. As in Caffe, the kind of database (lmdb), CPU or GPU, and the GPU's number may follow."""
-    add("weights", "the trained model", "WEIGHTS")
-    add("model", "the net's prototxt", "NET")
-    add("blobs", "names of blobs, separated by commas", Kind("BLOBS", names))
-    add("databases", "an LMDB to write for each blob", Kind("LMDBS", names))
-    add("batches", "how many batches to run", Kind("BATCHES", positive))
-    add("kind", "the kind of database", ("lmdb",), metavar="lmdb", nargs="?")
-    add("device", "where it runs", ("CPU", "GPU"), metavar="CPU|GPU", nargs="?")
-    add("device_id", "the number of the GPU (0 by default)", "DEVICE_ID", nargs="?")
-    add.common("--strict")
-    add.state()
-    add.shared_device()
+
+    weights: str = argument("the trained model", "WEIGHTS")  # type: ignore[assignment]
+    model: str = argument("the net's prototxt", "NET")
+    blobs: list[str] = argument("names of blobs, separated by commas", Kind("BLOBS", names))
+    databases: list[str] = argument("an LMDB to write for each blob", Kind("LMDBS", names))
+    batches: int = argument("how many batches to run", Kind("BATCHES", positive))
+    kind: str | None = argument("the kind of database", ("lmdb",), metavar="lmdb", nargs="?")
+    runs_on: str | None = argument("where it runs", ("CPU", "GPU"), metavar="CPU|GPU", nargs="?")
+    device_id: str | None = argument("the number of the GPU (0 by default)", "DEVICE_ID", nargs="?")
+
+    def __post_init__(self) -> None:
+        if self.runs_on == "GPU" and self.device.gpu is None:  # as Caffe's program says it
+            gpu = (self.device_id or "0").removeprefix("DEVICE_ID=")
+            object.__setattr__(self, "device", replace(self.device, gpu=gpu))

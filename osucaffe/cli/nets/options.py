@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from .options import COUNT, EXTENT, Kind, Options, shape
+from dataclasses import dataclass, field
+
+from ...options.flags import REQUIRED, argument, commands, field_of, flag, group, like
+from ...options.kinds import COUNT, EXTENT, Kind, shape
+from ..options import JSON, MODEL, NO_PYTHON_LAYERS, PHASE, Device, NetOptions, State
 
 
-def new(add: Options) -> None:
-    """Write a net and its solver for your own photographs, ready to train.
-
+@dataclass(frozen=True, kw_only=True)
+class New:
+    """
       osucaffe new lenet                           a model's files, like osucaffe models copy
       osucaffe new cifar10_quick --data data       the same net for the classes in data, the output
                                                    of osucaffe data folder
@@ -19,80 +23,90 @@ def new(add: Options) -> None:
     solver.prototxt, and what classify needs. Which net the weights of --from belong to is found by
     the names of their layers, or from a train_val.prototxt or deploy.prototxt next to them;
     otherwise --model has to say it."""
-    add("what", "a model of `osucaffe models`, or finetune", "WHAT")
-    add("--data", "the output of osucaffe data folder", "DIR")
-    add("--from", "a .caffemodel to fine-tune", "FILE", dest="weights")
-    add("--model", "the net of --from: a model's name, or a prototxt", "NET")
-    add("--out", "the folder to write to (default: WHAT)", "DIR")
-    add("--batch", "batch size", COUNT, 32)
-    add(
-        "--augment",
+
+    what: str = argument("a model of `osucaffe models`, or finetune", "WHAT")
+    data: str | None = flag("the output of osucaffe data folder", "DIR")
+    weights: str | None = flag("a .caffemodel to fine-tune", "FILE", name="--from")
+    model: str | None = flag("the net of --from: a model's name, or a prototxt", "NET")
+    out: str | None = flag("the folder to write to (default: WHAT)", "DIR")
+    batch: int = flag("batch size", COUNT, 32)
+    augment: bool = flag(
         "let photographs vary more than by crops and mirroring: augmentation_param in the net, "
-        "which other Caffes refuse",
+        "which other Caffes refuse"
     )
-    add(
-        "--epochs",
-        "number of epochs (default: 60; finetune: 20, or those of 300 iterations if more)",
-        COUNT,
+    epochs: int | None = flag(
+        "number of epochs (default: 60; finetune: 20, or those of 300 iterations if more)", COUNT
     )
 
 
-def models(add: Options) -> None:
-    """List the model files that come with osucaffe, and copy them.
+@dataclass(frozen=True, kw_only=True)
+class Copy:
+    """Copy a model's files."""
 
+    name: str = argument("the model, by its name in the list", "MODEL")
+    folder: str | None = argument("the folder to copy to (default: models/MODEL)", "DIR", nargs="?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """Tell which published file a .caffemodel is."""
+
+    file: str = argument("a .caffemodel", "FILE")
+
+
+@dataclass(frozen=True)
+class Models:
+    """
     osucaffe models                       list the models, and published weights
     osucaffe models copy lenet            copy its nets, solver and page to models/lenet
     osucaffe models copy lenet DIR        copy to another folder, with paths adapted
     osucaffe models check FILE            whether weights are a published file, and undamaged"""
-    command = add.commands("action")
-    copy = command("copy", "copy a model's files")
-    copy("name", "the model, by its name in the list", "MODEL")
-    copy("folder", "the folder to copy to (default: models/MODEL)", "DIR", nargs="?")
-    check = command("check", "tell which published file a .caffemodel is")
-    check("file", "a .caffemodel", "FILE")
+
+    command: Copy | Check | None = commands({"copy": Copy, "check": Check}, required=False)
 
 
-def summary(add: Options) -> None:
-    """Summarize a net: its layers, shapes, parameters, operations and memory.
-
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """
       osucaffe summary models/lenet/train_val.prototxt
       osucaffe summary solver.prototxt                       the net that it trains
       osucaffe summary train_val.prototxt --shape 3,227,227  if its images are not here
 
     Operations are those of one batch, as in `osucaffe time`: a multiply-add counts as two.
     The backward column counts the gradients of data and weights."""
-    add.net("the prototxt of a net, or of a solver")
-    add.common("--phase", type=str.upper)
-    add("--shape", "do not read any data: assume images of this shape", Kind("C,H,W", shape))
-    add.common("--json")
-    add.state()
+
+    model: str = like(MODEL, "the prototxt of a net, or of a solver")
+    phase: str = like(PHASE)
+    shape: list[int] | None = flag(
+        "do not read any data: assume images of this shape", Kind("C,H,W", shape)
+    )
+    json: bool = like(JSON)
+    state: State = group(State)
 
 
-def draw(add: Options) -> None:
-    """Draw a net: layers as boxes, blobs as rounded ones.
-
+@dataclass(frozen=True, kw_only=True)
+class Draw:
+    """
       osucaffe draw train_val.prototxt net.png --rankdir TB --phase TRAIN
 
     Phases that differ are drawn separately, and deep nets in rows, one below the other.
     The file's suffix says its format: .png, .svg, .pdf, or .dot for Graphviz's text.
     Needs pip install "osucaffe[tools]" and Graphviz."""
-    add.net()
-    add("picture", "the file to write", "PICTURE")
-    add(
-        "--rankdir",
+
+    model: str = like(MODEL)
+    picture: str = argument("the file to write", "PICTURE")
+    rankdir: str = flag(
         "direction of the graph: left to right (LR, the default), top to bottom (TB) ...",
         ("LR", "TB", "RL", "BT"),
         "LR",
     )
-    add(
-        "--phase",
+    phase: str = flag(
         "draw only this phase (default: both, separately where they differ)",
         ("ALL", "TRAIN", "TEST"),
         "ALL",
     )
-    add("--display_lrm", "show the learning-rate multipliers")
-    add(
-        "--wrap",
+    display_lrm: bool = flag("show the learning-rate multipliers")
+    wrap: int = flag(
         "start a new row after N layers; its input blobs are repeated, dashed (default: "
         "%(default)s; 0: one row)",
         EXTENT,
@@ -100,71 +114,77 @@ def draw(add: Options) -> None:
     )
 
 
-def layers(add: Options) -> None:
-    """List all layer types.
-
+@dataclass(frozen=True)
+class Layers:
+    """
     Prints a line for each type, with the settings that it reads."""
 
 
-def net_spec(add: Options) -> None:
-    """Turn nets written in Python into prototxts.
-
+@dataclass(frozen=True, kw_only=True)
+class NetSpec:
+    """
       osucaffe net_spec net.py > net.prototxt    the NetSpec (or NetParameter) that net.py makes
       osucaffe net_spec net.py --object lenet    what its variable or function `lenet` gives
 
     The file is imported, not run as __main__."""
-    add("net", "a Python file", "FILE")
-    add("--object", "the variable or function in the file to use", "NAME")
+
+    net: str = argument("a Python file", "FILE")
+    object: str | None = flag("the variable or function in the file to use", "NAME")
+    no_python_layers: bool = like(NO_PYTHON_LAYERS)
 
 
-def upgrade(add: Options) -> None:
-    """Convert a net or solver of an older Caffe to today's format.
-
+@dataclass(frozen=True, kw_only=True)
+class Upgrade:
+    """
     A file's suffix says its format: .caffemodel and .binaryproto are binary, .h5 is HDF5, anything
     else is prototxt. Weights are kept.
 
       osucaffe upgrade net old.prototxt new.prototxt
       osucaffe upgrade net old.caffemodel new.caffemodel
       osucaffe upgrade solver solver.prototxt new_solver.prototxt"""
-    add("kind", "what the file describes", ("net", "solver"))
-    add("source", "the file to read", "IN")
-    add("target", "the file to write", "OUT")
+
+    kind: str = argument("what the file describes", ("net", "solver"))
+    source: str = argument("the file to read", "IN")
+    target: str = argument("the file to write", "OUT")
 
 
-def export(add: Options) -> None:
-    """Export a net with its weights for other programs, as an ONNX model.
-
+@dataclass(frozen=True, kw_only=True)
+class Export(NetOptions):
+    """
       osucaffe export deploy.prototxt --weights trained.caffemodel --onnx net.onnx
 
     The net must be a deploy net, with Input layers. The model's metadata has the names of the
     classes, if labels.txt is next to the net, and what the input is to be, if the weights tell.
     Needs pip install "osucaffe[onnx]"."""
-    add.net()
-    add("--onnx", "the file to write", "FILE", required=True)
-    add(
-        "--with_preprocessing",
-        "subtract the mean and scale in the graph: the input is bytes 0..255, blue first",
+
+    onnx: str = flag("the file to write", "FILE", REQUIRED)
+    with_preprocessing: bool = flag(
+        "subtract the mean and scale in the graph: the input is bytes 0..255, blue first"
     )
-    add.common("--weights", help="the trained model (default: as the fillers draw them)")
-    add.common("--strict")
-    add(
-        "--batch",
-        "the only batch size (default: any, or the net's where its layers depend on it)",
-        COUNT,
+    weights: list[str] = like(
+        field_of(NetOptions, "weights"), "the trained model (default: as the fillers draw them)"
     )
-    add.state()
-    add.parser.set_defaults(gpu=None, threads=None)
+    batch: int | None = flag(
+        "the only batch size (default: any, or the net's where its layers depend on it)", COUNT
+    )
+    device: Device = field(default=Device())
 
 
-def snapshot(add: Options) -> None:
-    """Check the files of snapshots.
+@dataclass(frozen=True, kw_only=True)
+class Verify:
+    """Read snapshots completely."""
 
+    files: list[str] = argument(".solverstate and .caffemodel files, also .h5", "FILE", nargs="+")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """
       osucaffe snapshot verify run_iter_100.solverstate     a snapshot: its state, and its model
       osucaffe snapshot verify *.solverstate *.caffemodel   or models alone; .h5 files, too
 
     Each file is read completely and compared with the checksum that training wrote into it (files
     of other programs have none); a state and its model must belong to the same snapshot. The exit
     code is 1 if any file is bad."""
-    command = add.commands("name", required=True)
-    verify = command("verify", "read snapshots completely")
-    verify("files", ".solverstate and .caffemodel files, also .h5", "FILE", nargs="+")
+
+    command: Verify = commands({"verify": Verify})
