@@ -10,8 +10,6 @@ from typing import Any
 from ..errors import UserError
 from .communicator import Communicator, Serial
 from .config import KINDS, CommConfig
-from .gpu.half_precision import half_precision
-from .hierarchical import Hierarchical
 from .job.job import Job, MpiJob, cuda_aware
 from .job.topology import Topology
 from .tuning.table import Selection
@@ -61,6 +59,8 @@ def make_communicator(
         made = (persistent and free and maker.copying()) or maker.flat(kind)
     if not narrow:
         return made
+    from .gpu.half_precision import half_precision
+
     device = topology.local.gpu is not None
     return half_precision(made, config.gradient_dtype, device=device, background=background)
 
@@ -153,6 +153,8 @@ class Maker:
         if equal and len(levels) == 2:
             rails = self._over(world.Split(inside.rank), "auto")
         total, local = self._over(world, "mpi"), self._over(inside, "auto")
+        from .hierarchical import Hierarchical
+
         return Hierarchical(total, local, cross, groups, rails=rails, background=background)
 
     def _over(self, world: Any, kind: str, *, background: bool = False) -> Communicator:

@@ -23,6 +23,9 @@ class GradientHook(ABC):
     saved with snapshots, rank 0's for all: see `settle`. xp, stream: see `Backend`.
     """
 
+    parameter: staticmethod[[str], Any] | None = None
+    """Reads what follows a colon in --compression (ValueError), the fourth argument of the class;
+    None: nothing does."""
     buffers: Sequence[Buffer] = ()
     takes = False
     """Whether it gets gradients as they are: those of each pass by themselves, of the mean of this

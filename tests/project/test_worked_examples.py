@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 EXAMPLES = sorted((ROOT / "examples" / "extending").glob("*.diff"))
 BESIDES_TESTS = {
     "kernel": 3,
-    "layer": 1,
+    "layer": 2,
     "collective": 1,
     "primitive": 5,
     "aggregation": 3,

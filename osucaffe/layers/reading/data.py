@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import TYPE_CHECKING
 
 from ...backends.cores import usable_cores
 from ...backends.uploads import available_memory
 from ...data.databases.database import open_database
-from ...data.resident.cache import CachedBatches
 from ...data.resident.memory_limit import SHARE
 from ...data.streams.hdf5 import Hdf5Source
 from ...data.streams.image_list import ImageListSource, NumberedImageSource
@@ -20,6 +20,9 @@ from ...labels import Labels
 from ..base import Blobs, Program, Shapes, register
 from .feed import Stream
 from .images import Images
+
+if TYPE_CHECKING:
+    from ...data.resident.cache import CachedBatches
 
 _COPYING = 4
 

@@ -7,7 +7,7 @@ import functools
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,11 +17,13 @@ from ...data.ahead.pipeline import Buffer, Fill, Pipeline, Threads, Workers, all
 from ...data.ahead.processes import Processes, worth_processes
 from ...data.ahead.stalls import StallMonitor
 from ...data.pictures.transform import Transform
-from ...data.resident.cache import CachedBatches
 from ...data.resident.memory_limit import SHARE, may_stay
 from ...data.streams.stream import RecordStream
 from ...labels import Labels
 from ..base import Arrays, Blobs, Layer, Program, Reshaped, Shape, Shapes, Tensor
+
+if TYPE_CHECKING:
+    from ...data.resident.cache import CachedBatches
 
 Following = Callable[[], Sequence[Buffer]]
 """Gives the next batch: a buffer for each tensor."""
@@ -180,9 +182,10 @@ class Stream(Feed):
 
     def cached(self, source: Any, parts: list[tuple[Shape, str]], **options: Any) -> CachedBatches:
         """A stream of records of these parts that stay where the backend has its tensors."""
+
         title = self.stream_title
-        self._pipeline = CachedBatches(self.backend, source, parts, title=title, **options)
-        return self._pipeline
+        self._pipeline = made = CachedBatches(self.backend, source, parts, title=title, **options)
+        return made
 
     def stays_on_device(self, nbytes: int) -> bool:
         """Whether records of so many bytes are to stay where the backend has its tensors."""

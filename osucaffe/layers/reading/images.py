@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...backends.cores import usable_cores
 from ...backends.records import Filler, ImageDecoder
@@ -13,13 +13,15 @@ from ...data.ahead.decoded_cache import DecodedCache
 from ...data.ahead.pipeline import Buffer, Threads
 from ...data.ahead.processes import Processes, can_be_processes
 from ...data.pictures.transform import Transform
-from ...data.resident.cache import CachedBatches
 from ...data.resident.memory_limit import log_stay, may_stay
 from ...data.streams.images import ImageStream
 from ...data.streams.source import DatumSource
 from ...data.streams.staging import DecodedBatches
 from ..base import Blobs, Program, Shape, Shapes, Tensor
 from .feed import Stream
+
+if TYPE_CHECKING:
+    from ...data.resident.cache import CachedBatches
 
 _LARGE = 200 * 200
 """Pixels of an image from which on engines are taken to be faster than 16 cores: to feed them takes

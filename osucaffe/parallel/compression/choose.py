@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ... import plugins
 from ...comm.communicator import Communicator
 from ...errors import UserError
 from ..buckets import NetLayout
 from ..config import ParallelConfig
 from ..hook import GradientHook
 from ..reproducible import ReproducibleSum
-from .low_rank import PowerSgd
-from .quantized import EightBits, Signs
-from .sparse import RandomK, TopK
 
 Make = Callable[[Communicator, NetLayout, Callable[[], int]], GradientHook]
 
@@ -20,21 +18,16 @@ Make = Callable[[Communicator, NetLayout, Callable[[], int]], GradientHook]
 def choose_hook(config: ParallelConfig) -> Make | None:
     """What makes the design's hook; None where it has none. UserError."""
     text = config.compression
-    kind, _, number = text.partition(":")
-    try:
-        if text == "none":
-            return ReproducibleSum if config.reproducible else None
-        if text == "8bit":
-            return EightBits
-        if text == "sign":
-            return Signs
-        if kind in ("topk", "randomk") and 0 < (share := float(number)) <= 1:
-            sparse = TopK if kind == "topk" else RandomK
-            return lambda comm, net, iteration: sparse(comm, net, iteration, share)
-        if kind == "powersgd" and (rank := int(number)) > 0:
-            return lambda comm, net, iteration: PowerSgd(comm, net, iteration, rank)
-    except ValueError:
-        pass
+    if text == "none":
+        return ReproducibleSum if config.reproducible else None
+    kind, colon, given = text.partition(":")
+    hook = plugins.find(plugins.COMPRESSION, kind)
+    if hook is not None and bool(colon) == (hook.parameter is not None):
+        try:
+            values = [hook.parameter(given)] if colon else []
+            return lambda comm, net, iteration: hook(comm, net, iteration, *values)
+        except ValueError:
+            pass
     raise UserError(
         f"--compression {text}: choose none, topk:SHARE or randomk:SHARE with a share of the "
         "gradients above 0 and up to 1, powersgd:RANK, 8bit or sign"

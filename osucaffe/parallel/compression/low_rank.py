@@ -40,12 +40,21 @@ class Matrix(NamedTuple):
         return values[self.start - bucket.start : self.stop - bucket.start]
 
 
+def read_rank(text: str) -> int:
+    """A rank of 1 or more. ValueError."""
+    if (rank := int(text)) < 1:
+        raise ValueError(text)
+    return rank
+
+
 class PowerSgd(ErrorFeedback):
     """Each gradient M (outputs x the rest) as P Qᵀ of rank r: Vogels et al., NeurIPS 2019.
 
     One step of the power method, from the last Q on: P = M Q is summed and made orthonormal, then
     Q = Mᵀ P is summed. Parameters that this would not make smaller travel as they are, with P.
     """
+
+    parameter = staticmethod(read_rank)
 
     def __init__(
         self, comm: Communicator, net: NetLayout, iteration: Callable[[], int], rank: int

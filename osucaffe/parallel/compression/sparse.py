@@ -18,11 +18,20 @@ def count(share: float, size: int) -> int:
     return min(size, math.ceil(share * size))
 
 
+def read_share(text: str) -> float:
+    """A share above 0 and up to 1. ValueError."""
+    if not 0 < (share := float(text)) <= 1:
+        raise ValueError(text)
+    return share
+
+
 class TopK(Gathered):
     """The share of a bucket's elements that is largest, with their indices: 8 bytes each.
 
     Aji & Heafield, EMNLP 2017; Stich et al., NeurIPS 2018.
     """
+
+    parameter = staticmethod(read_share)
 
     def __init__(
         self, comm: Communicator, net: NetLayout, iteration: Callable[[], int], share: float
@@ -49,6 +58,8 @@ class TopK(Gathered):
 class RandomK(ErrorFeedback):
     """A random share of a bucket's elements, the same on all ranks: no indices travel, and an
     all-reduce sums the values. Stich et al., NeurIPS 2018."""
+
+    parameter = staticmethod(read_share)
 
     def __init__(
         self, comm: Communicator, net: NetLayout, iteration: Callable[[], int], share: float
