@@ -13,11 +13,11 @@ import argparse
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from osucaffe.backends.boxes import overlaps
 from osucaffe.backends.cpu import Cpu
 from osucaffe.data.databases.database import open_database
 from osucaffe.data.databases.datum import pixels
-from osucaffe.data.streams.annotated import parse_annotated
+from osucaffe.forks.boxes import overlaps
+from osucaffe.forks.ssd.annotated import parse_annotated
 from osucaffe.net import Net
 from osucaffe.proto import read_net, read_weights
 
