@@ -9,7 +9,10 @@ TYPE_CHECKING = False  # as type checkers read it: importing typing would take l
 if TYPE_CHECKING:
     from . import layers as layers
     from .api.blobs import Blob, Layer, Parameter
+    from .api.export import export
+    from .api.model import Model, Prediction, load
     from .api.net import Net
+    from .api.run import Run, fit, predict, train
     from .api.solver import Solver
     from .errors import UserError
     from .solvers.observer import Observer
@@ -17,11 +20,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _PLACES = {
+    **dict.fromkeys(("Model", "Prediction", "load"), "api.model"),
+    **dict.fromkeys(("Run", "fit", "predict", "train"), "api.run"),
     "Net": "api.net",
     **dict.fromkeys(("Blob", "Layer", "Parameter"), "api.blobs"),
     "Observer": "solvers.observer",
     "Solver": "api.solver",
     "UserError": "errors",
+    "export": "api.export",
     "layers": "layers",
 }
 """The modules of the names that are public."""
@@ -29,13 +35,21 @@ _PLACES = {
 __all__ = [
     "Blob",
     "Layer",
+    "Model",
     "Net",
     "Observer",
     "Parameter",
+    "Prediction",
+    "Run",
     "Solver",
     "UserError",
     "__version__",
+    "export",
+    "fit",
     "layers",
+    "load",
+    "predict",
+    "train",
 ]
 
 

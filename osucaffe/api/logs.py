@@ -8,7 +8,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from ..files import read_bytes
 from ..messages import printable
 
 Row = dict[str, float]
@@ -133,6 +135,20 @@ def joined(logs: Iterable[Log]) -> Log:
         run.seconds += log.seconds
         run.commands += log.commands
     return run
+
+
+def log_of(places: Iterable[Path]) -> Log | None:
+    """The log of a run, of all its parts if it was resumed: the first of these files, or of these
+    folders with logs, that is there."""
+    for path in places:
+        paths = path.glob("osucaffe.*.log.INFO.*") if path.is_dir() else [path]
+        there = [path for path in paths if path.is_file()]
+        if parts := sorted(
+            there, key=lambda path: (path.name.split(".")[-2:-1], path.stat().st_mtime)
+        ):
+            lines = (read_bytes(path).decode(errors="replace").splitlines() for path in parts)
+            return joined(map(parse, lines))
+    return None
 
 
 Series = dict[str, list[tuple[float, float]]]

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from ..data.pictures.image import decode_content, read_content
+from ..api.images import load_image as load_image
+from ..api.images import to_image as to_image
 from ..data.sets.folder import images_in
 from ..errors import UserError
 from ..files import replacing
@@ -22,25 +21,6 @@ def find_files(given: list[str]) -> Iterator[str]:
     """The named files, and those in the named folders (`images_in`)."""
     for name in given:
         yield from map(str, images_in(Path(name))) if Path(name).is_dir() else [name]
-
-
-def load_image(path: str) -> np.ndarray:
-    """The pixels of a file, uint8 (height, width, 3 or 1), red first."""
-    image = decode_content(path, read_content(path), red_first=True)[:, :, :3]  # the rest is alpha
-    return np.ascontiguousarray(image)
-
-
-def to_image(planes: np.ndarray, mode: str | None = None) -> Image:
-    """An image of Pillow's. planes: bytes (1, 3 or 4, height, width), blue first, then the
-    alpha channel; mode: "L" or "LA" for images without colours."""
-    from PIL import Image
-
-    colours = planes[:1] if len(planes) < 3 or mode in ("L", "LA") else planes[2::-1]
-    bands = [*colours, *planes[3:]]
-    return Image.merge(
-        mode or {1: "L", 3: "RGB", 4: "RGBA"}[len(bands)],
-        [Image.fromarray(np.ascontiguousarray(band)) for band in bands],
-    )
 
 
 def save_image(image: Image, path: str | Path, kind: str | None = None, **options: Any) -> None:

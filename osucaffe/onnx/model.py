@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
-from .. import __version__
 from ..errors import UserError
 from ..net import Net
 from .graph import Graph, Missing, require_onnx
@@ -63,7 +63,7 @@ def to_onnx(net: Net) -> Any:
     )
     model = helper.make_model(
         made_graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION,
-        producer_name="osucaffe", producer_version=__version__,
+        producer_name="osucaffe", producer_version=sys.modules["osucaffe"].__version__,
     )  # fmt: skip
     checker.check_model(model)
     return model

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.machinery
-import logging
 import os
 import sys
 from typing import Any
@@ -133,5 +132,3 @@ class _OfTheUser(importlib.machinery.PathFinder):
 
 
 as_caffe.offer()
-if not logging.getLogger("osucaffe").handlers:
-    init_log()  # scripts expect to see the log

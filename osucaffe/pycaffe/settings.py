@@ -79,6 +79,7 @@ def use(backend: Backend) -> None:
 
 def backend() -> Any:
     """The backend set by `use`, or that of the current device."""
+    _show_log()
     if _Settings.given is not None:
         return _Settings.given
     return _cuda(_Settings.device, _Settings.precision) if _Settings.gpu else _cpu()
@@ -147,8 +148,15 @@ def init_log(level: int | None = None) -> None:
     logger.setLevel(log_lines.least_level(level))
 
 
+def _show_log() -> None:
+    """Scripts expect to see the log, from their first net on."""
+    if not logger.handlers:
+        init_log()
+
+
 def log(message: str) -> None:
     """Write a line to the log."""
+    _show_log()
     logger.info(message)
 
 

@@ -28,6 +28,9 @@ STARTS = re.compile(
 )
 """What starts a process (find_library runs ldconfig and compilers)."""
 STARTED = {
+    "api/run.py": [
+        "subprocess.Popen: sys.executable '-P' '-m' 'osucaffe' name *map(str, arguments)"
+    ],
     "backends/cpu/onednn/__init__.py": ["ctypes.util.find_library: 'dnnl'"],
     "backends/cuda/runtime/compile.py": [
         "subprocess.run: sys.executable '-I' '-S' nvrtc.__file__ library *options"

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from ... import __version__, log
 from ...api.curves import panel
-from ...api.logs import Log, joined, panels_of, parse
+from ...api.logs import Log, log_of, panels_of
+from ...api.model_files import best_models, newest_model
 from ...errors import UserError
-from ...files import read_bytes, write_bytes
+from ...files import write_bytes
 from ...graph.prototxt.adapt import UNSEEN
 from ...proto import SolverParameter, format_text, read_net, read_solver
 from ...solvers.nets import testing_nets, training_net
 from ...solvers.report import epochs_of
-from ...solvers.snapshots.snapshot import best_model, listed
 from .. import loading
 from ..score.predictions import Scoring, predict, scored_blobs, sources_of
 from ..score.time import measure
@@ -52,15 +52,9 @@ def run(options: Report) -> None:
 
 def _log_of_run(options: Report, file: Path) -> Log:
     """The run's log: of all its parts, if it was resumed; an empty one without a log."""
-    given = [Path(options.log)] if options.log else [file.parent, file.parent / "log"]
-    for path in given:
-        paths = path.glob("osucaffe.*.log.INFO.*") if path.is_dir() else [path]
-        there = [path for path in paths if path.is_file()]
-        if parts := sorted(
-            there, key=lambda path: (path.name.split(".")[-2:-1], path.stat().st_mtime)
-        ):
-            lines = (read_bytes(path).decode(errors="replace").splitlines() for path in parts)
-            return joined(map(parse, lines))
+    places = [Path(options.log)] if options.log else [file.parent, file.parent / "log"]
+    if found := log_of(places):
+        return found
     if options.log:
         raise UserError(f"--log {options.log}: there is no log")
     logger.warning("No log next to %s, so no curves: give --log", file)
@@ -80,13 +74,13 @@ def _facts(run: Log, param: SolverParameter, file: Path) -> str:
 def _predictions(options: Report, file: Path, param: SolverParameter) -> Iterator[tuple[str, str]]:
     """The model's predictions on the test records, in sections; none without test nets."""
     choices = testing_nets(param, str(file), read_net)
-    weights = options.weights or _newest_model(param)
+    weights = options.weights or newest_model(param.snapshot_prefix)
     batches = options.iterations or next(iter(param.test_iter), 0)
     if not choices or not weights or not batches:
         logger.warning("%s: no test batches or no model yet, so no predictions", file)
         return
     choice, titles = choices[0], {"": "Test"}
-    chose = weights[0] in _best_models(param)
+    chose = weights[0] in best_models(param.snapshot_prefix)
     if any(UNSEEN in rule.stage for layer in choice.param.layer for rule in layer.include):
         titles = {UNSEEN: "Test, on records that had no part in training", "": "Validation"}
     titles[""] += ", on the records that chose this model" if chose else ""
@@ -112,17 +106,6 @@ def _predictions(options: Report, file: Path, param: SolverParameter) -> Iterato
         if not at:
             yield "Worst predictions", cards(predictions.worst, names)
             yield "Best predictions", cards(predictions.best, names)
-
-
-def _newest_model(param: SolverParameter) -> list[str]:
-    """The best model if one was saved, or else the newest snapshot's."""
-    saved = [path for path in _best_models(param) if Path(path).is_file()]
-    made = [event.model for event in listed(param.snapshot_prefix) if Path(event.model).is_file()]
-    return saved[:1] or made[-1:]
-
-
-def _best_models(param: SolverParameter) -> list[str]:
-    return [best_model(param.snapshot_prefix, end) for end in ("", ".h5")]
 
 
 def _times(options: Report, file: Path, param: SolverParameter) -> str:

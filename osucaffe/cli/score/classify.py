@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...api.explain import Explainer
 from ...backends.cores import usable_cores
 from ...comm.job.job import Job
 from ...data.ahead.pipeline import Buffer
@@ -24,11 +25,10 @@ from ...net import Net
 from ...proto import read_net
 from ...proto.caffe_pb2 import NetParameter
 from .. import loading, output, plots
-from ..images import find_files, load_image
+from ..images import find_files, load_image, save_image
 from ..output import make_folder, short
 from . import sharding
 from .classify_input import ImageFiles, find_entry
-from .explain import Explainer
 from .options import Classify
 from .predictions import Predictions, class_names
 
@@ -76,11 +76,12 @@ def _classify(options: Classify, job: Job) -> None:
         _log.info("All %d images: %.3f s", len(paths), time.monotonic() - start)
     classified.finish(len(paths))
     if options.explain:
-        explainer = Explainer(net, Path(options.explain))
+        explainer = Explainer(net)
         make_folder(Path(options.explain))
         for number, path in enumerate(classified.paths):
             name = f"{number:05d}_{Path(path).stem}.png"
-            explainer.write(entry.enter(path, False)[0], name)
+            picture = explainer.picture(entry.enter(path, False)[0])
+            save_image(picture, Path(options.explain) / name)
         output.tell(options, f"wrote {len(classified.paths):,} pictures to {options.explain}")
 
 

@@ -9,14 +9,13 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...api.model_files import class_names as class_names
 from ...data.pictures.preprocessing import find_preprocessing
 from ...data.pictures.transform import centre
-from ...data.sets.photo_set import LABELS, read_labels
 from ...errors import UserError
 from ...files import write_bytes
 from ...net import Net
@@ -304,26 +303,6 @@ class Pictures:
         """The PNG of a record, in base64; "" if it is no picture."""
         pixels = self.pixels(row)
         return "" if pixels is None else base64.b64encode(png(to_image(pixels))).decode()
-
-
-def class_names(sources: Sequence[str | Path], count: int, file: str | None = None) -> list[str]:
-    """The names of the classes: from this file, or the labels.txt next to one of the sources if
-    they fit; else numbers. UserError if the file has another number of names."""
-    numbers = [f"class {number}" for number in range(count)]
-    beside = (Path(source).parent / LABELS for source in sources)
-    path = Path(file) if file else next(filter(Path.is_file, beside), None)
-    if path is None:
-        return numbers
-    names = read_labels(path)
-    if file and len(names) != count:
-        raise UserError(f"{path}: has {len(names)} labels for {count} classes of the net")
-    if file:
-        return names
-    if len(names) == count:
-        _log.info("Names of classes: %s", path)
-        return names
-    _log.warning("%s: ignored: %d names for %d classes", path, len(names), count)
-    return numbers
 
 
 def sources_of(net: NetParameter) -> list[str]:

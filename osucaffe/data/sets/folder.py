@@ -146,7 +146,12 @@ def read_photo(path: str, size: int, fit: str = "crop") -> np.ndarray:
     Grey ones get three equal channels, and transparent pixels become white. fit: one of FITS,
     the middle square or all of it. UserError for a file that cannot be read.
     """
-    image = _in_colour(decode_content(path, read_bytes(path)))
+    return fit_photo(decode_content(path, read_bytes(path)), size, fit)
+
+
+def fit_photo(image: np.ndarray, size: int, fit: str = "crop") -> np.ndarray:
+    """The same of an image that has been read: uint8 (height, width, channels), blue first."""
+    image = _in_colour(image)
     if fit == "squash":
         return resize(image, size, size)
     scale = size / min(image.shape[:2])

@@ -14,8 +14,9 @@ from ...files import read_bytes, read_file, write_bytes
 from ...parsing import from_json, lines_of
 from ..databases.database import open_database
 from ..databases.image_file import decode_image
+from ..pictures.image import decode_content
 from .convert import ENCODINGS, encode_image
-from .folder import FITS, read_photo
+from .folder import FITS, fit_photo
 from .mean import first_shape
 
 SETTINGS = "photos.json"
@@ -34,7 +35,11 @@ class PhotoSettings:
 
     def read(self, path: str) -> np.ndarray:
         """The pixels of the record of a file, uint8 (size, size, 3), blue first."""
-        image = read_photo(path, self.size, self.fit)
+        return self.record(decode_content(path, read_bytes(path)))
+
+    def record(self, image: np.ndarray) -> np.ndarray:
+        """The same of an image, uint8 (height, width, channels), blue first."""
+        image = fit_photo(image, self.size, self.fit)
         if not self.encoding:
             return image
         return decode_image(memoryview(encode_image(image, self.encoding)), None)

@@ -1,15 +1,18 @@
-"""Owns `osucaffe classify --explain`: pictures of what a label hangs on, by covering each part of
-an image in turn (Zeiler and Fergus, Visualizing and Understanding Convolutional Networks, 2014)."""
+"""Owns pictures of what a label hangs on, by covering each part of an image in turn (Zeiler and
+Fergus, Visualizing and Understanding Convolutional Networks, 2014)."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...data.pictures.image import resize
-from ...net import Net
-from ..images import save_image, to_image
+from ..data.pictures.image import resize
+from ..net import Net
+from .images import to_image
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 _STEPS, _COVERED = 12, 0.25
 """Places along each side, and the share of it that is covered."""
@@ -20,15 +23,14 @@ _SHOWN = 224
 
 
 class Explainer:
-    """Writes pictures to a folder: what entered the net, and where the score of its best label
-    falls when the place is covered (red: most). net: one to classify with."""
+    """Makes pictures: what entered the net, and where the score of its best label falls when the
+    place is covered (red: most). net: one to classify with."""
 
-    def __init__(self, net: Net, folder: Path) -> None:
+    def __init__(self, net: Net) -> None:
         self._net = Net(net.param, backend=net.backend, phase="TEST", share=net, inference=True)
-        self._folder = folder
 
-    def write(self, image: np.ndarray, name: str) -> None:
-        """Explain an image (channels, height, width) as it enters the net."""
+    def picture(self, image: np.ndarray) -> Image:
+        """That of an image (channels, height, width) as it enters the net."""
         extents = np.array(image.shape[1:])
         sides = np.maximum(1, (extents * _COVERED).round().astype(int))
         places = [
@@ -63,8 +65,7 @@ class Explainer:
             resize(np.ascontiguousarray(each.transpose(1, 2, 0).astype(np.uint8)), _SHOWN, _SHOWN)
             for each in pair
         ]
-        picture = to_image(np.concatenate(planes, axis=1).transpose(2, 0, 1))
-        save_image(picture, self._folder / name)
+        return to_image(np.concatenate(planes, axis=1).transpose(2, 0, 1))
 
     def _scores(self, images: np.ndarray) -> np.ndarray:
         """The outputs (images, classes) for images."""
