@@ -7,6 +7,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent.parent / "osucaffe"
 REGISTERED = re.compile(r'^@register\("(\w+)"\)\n(?:@.*\n)*class (\w+)', re.MULTILINE)
+FUNCTION = re.compile(r'^_function\((?:  #.*)?\s*"(\w+)"', re.MULTILINE)
 HEAD = "[osucaffe.layers]\n"
 
 
@@ -15,7 +16,9 @@ def expected(folder: Path) -> str:
     lines = []
     for path in folder.rglob("*.py"):
         module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
-        lines += [f"{a} = {module}:{b}\n" for a, b in REGISTERED.findall(path.read_text())]
+        text = path.read_text()
+        lines += [f"{a} = {module}:{b}\n" for a, b in REGISTERED.findall(text)]
+        lines += [f"{name} = {module}\n" for name in FUNCTION.findall(text)]
     file = folder / "entry_points.txt"
     others = file.read_text().partition(HEAD)[0] if file.exists() else ""
     return others + HEAD + "".join(sorted(lines)) if lines else others

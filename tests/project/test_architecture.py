@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from osucaffe import plugins
+from osucaffe.layer import layer_types
+
 from .entry_points import files
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -233,6 +236,12 @@ def test_the_core_imports_no_other_part(part: str) -> None:
 @pytest.mark.parametrize(("path", "text"), files().items(), ids=lambda x: x and Path(x).parent.name)
 def test_layer_types_are_listed_where_they_are_registered(path: Path, text: str) -> None:
     assert path.read_text() == text, "run python -m tests.project.entry_points"
+
+
+def test_every_layer_type_is_listed() -> None:
+    """However it is registered: else it is found only once another of its module was."""
+    ours = {name for name, kind in layer_types().items() if kind.__module__.startswith("osucaffe.")}
+    assert ours <= {*plugins.names(plugins.LAYERS)}
 
 
 @pytest.mark.parametrize("fork", FORKS)
