@@ -257,18 +257,14 @@ def join_pooling(programs: Programs) -> None:
     """Let maximum pooling normalize what it reads, where nothing else does: the largest images of a
     ResNet are not made, and neither are their gradients."""
     forward, backward = programs
-    candidates = [
-        (norm, pooling)
-        for norm, pooling in pairwise(forward if backward else ())
-        if isinstance(norm, ops.BatchNorm) and isinstance(pooling, ops.MaxPooling)
-        if _may_pool(norm, pooling)
-    ]
-    if not candidates:
-        return
-    users, users_in_backward = Users(programs), Users([backward])
-    for norm, pooling in candidates:
-        if users.only(norm.y, norm, pooling) and (
-            pair := _pooled_gradient(backward, users_in_backward, norm, pooling)
+    users = Users(programs)
+    for norm, pooling in pairwise([*forward]):
+        if (
+            isinstance(norm, ops.BatchNorm)
+            and isinstance(pooling, ops.MaxPooling)
+            and _may_pool(norm, pooling)
+            and users.only(norm.y, norm, pooling)
+            and (pair := _pooled_gradient(backward, users, norm, pooling))
         ):
             _join_pooling(programs, norm, pooling, *pair)
 
@@ -302,7 +298,7 @@ def _pooled_gradient(
             spread.dx is dy
             and back.relu == norm.relu
             and all(getattr(back, n) is getattr(norm, n) for n in ("mean", "rate", "scale"))
-            and is_handed_over(calls, users, dy, spread, back)
+            and is_handed_over(users, dy, spread, back)
         ):
             return spread, back
     return None

@@ -51,7 +51,7 @@ def reads_view(call: Primitive, tensor: Tensor) -> bool:
 
 
 class Users:
-    """The calls of some programs, as they are now, by the tensors that they use."""
+    """The calls of some programs, as they are now, in their order, by the tensors that they use."""
 
     def __init__(self, programs: Sequence[Sequence[Primitive]]) -> None:
         self._calls: dict[Tensor, dict[Primitive, None]] = {}
@@ -73,14 +73,12 @@ class Users:
         return others[0] if len(others) == 1 else None
 
 
-def is_handed_over(
-    calls: Sequence[Primitive], users: Users, term: Tensor, maker: Primitive, to: Primitive
-) -> bool:
+def is_handed_over(users: Users, term: Tensor, maker: Primitive, to: Primitive) -> bool:
     """Whether only one call reads what another makes: others have the memory when the reader has
-    written there itself. users: of these calls."""
-    others = [call for call in users.of(term) if call not in (maker, to)]
-    later = all(calls.index(call) > calls.index(to) for call in others)
-    return not is_exposed(term) and (not others or (later and term in to.written_tensors()))
+    written there itself."""
+    first, *others = users.of(term)
+    handed = first is maker and others[:1] == [to]
+    return handed and not is_exposed(term) and (not others[1:] or term in to.written_tensors())
 
 
 def normalization_gradient(

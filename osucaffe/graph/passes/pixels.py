@@ -52,7 +52,7 @@ def skip_pixels(programs: Programs) -> None:
         readers = _readers(y, others)
         if not readers or y in norm.read_tensors():
             continue
-        found = _backward(backward, norm, readers)
+        found = _backward(backward, users, norm, readers)
         if found and users.only(y, norm, *readers, *found.filters, found.norm):
             _skip(norm, readers, found)
 
@@ -93,11 +93,11 @@ def _every_pixel(y: Tensor, every: Shape) -> Tensor:
 
 
 def _backward(
-    calls: list[Primitive], norm: ops.BatchNorm, readers: list[_Reader]
+    calls: list[Primitive], users: Users, norm: ops.BatchNorm, readers: list[_Reader]
 ) -> _Backward | None:
     """What backward does with the blob that a batch normalization makes, if its gradient is what
     these convolutions write alone, and nobody else reads their terms of it."""
-    positions, users = {call.position for call in readers}, Users([calls])
+    positions = {call.position for call in readers}
     backward = normalization_gradient(calls, norm)
     if backward is None:
         return None
@@ -120,7 +120,7 @@ def _backward(
             maker.addend is not None
             or maker.relu_output is not None
             or terms.count(maker.dx) > 1
-            or not is_handed_over(calls, users, maker.dx, maker, backward)
+            or not is_handed_over(users, maker.dx, maker, backward)
         ):
             return None
     return _Backward(filters, images, backward)

@@ -61,10 +61,10 @@ def join_siblings(programs: Programs, nodes: Sequence[Node]) -> None:
     nodes: those of the net, for the parameters of its layers.
     """
     forward, backward = programs
-    users, users_in_backward = Users(programs), Users([backward])
+    users = Users(programs)
     families: defaultdict[Hashable, list[_Sibling]] = defaultdict(list)
     for call in forward:
-        if sibling := _sibling(call, backward, nodes, users, users_in_backward):
+        if sibling := _sibling(call, backward, nodes, users):
             families[sibling.kind].append(sibling)
     for family in families.values():
         # Behind a part that is no multiple of the alignment, no other can follow without a gap.
@@ -76,11 +76,7 @@ def join_siblings(programs: Programs, nodes: Sequence[Node]) -> None:
 
 
 def _sibling(
-    call: Primitive,
-    backward: Sequence[Primitive],
-    nodes: Sequence[Node],
-    users: Users,
-    users_in_backward: Users,
+    call: Primitive, backward: Sequence[Primitive], nodes: Sequence[Node], users: Users
 ) -> _Sibling | None:
     """What belongs to a call, if it is a convolution of which nothing speaks against joining it."""
     match call:
@@ -96,7 +92,7 @@ def _sibling(
         return None
     sibling = _Sibling(call, filters[0])
     for image in images:
-        total = users_in_backward.other(image.dx, image)
+        total = users.other(image.dx, image)
         if not isinstance(total, ops.Sum) or any(each != 1 for each in total.coefficients or ()):
             return None
         if image.dx.persistent or image.relu_output is not None:
