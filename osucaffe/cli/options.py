@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..data.config import IGNORE_EXIF, ON_BAD_RECORD, READERS
 from ..errors import UserError
 from ..options.flags import REQUIRED, field_of, flag, group, like
-from ..options.kinds import COUNT, Kind, files, integer, stages
+from ..options.kinds import COUNT, Kind, files, integer, share, stages
 
 if TYPE_CHECKING:
     from ..proto import SolverParameter
@@ -24,6 +24,11 @@ STRICT = flag(
     "stop if a layer is missing from the weights file, or the other way round", often=False
 )
 PHASE = flag("which phase's layers", ("TRAIN", "TEST"), "TRAIN", type=str.upper)
+SOLVER = flag("the solver's prototxt", "FILE", REQUIRED, ranks="own")
+OUT = flag("the folder to write to", "DIR", REQUIRED)
+PAGE = flag("the page to write", "FILE", REQUIRED)
+VAL_SHARE = flag("the share held out for validation", Kind("X", share), 0.2)
+FROM = flag("a .caffemodel to fine-tune", "FILE", name="--from")
 LABELS = flag("names of the classes, one per line", "FILE")
 BACKEND = flag("the kind of database", ("lmdb",), "lmdb")
 ITERATIONS = flag("number of passes", COUNT, 50)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from ...data.config import ON_BAD_RECORD, READERS
 from ...options.flags import REQUIRED, argument, commands, field_of, flag, group, like
-from ...options.kinds import COUNT, EXTENT, INTEGER, Kind, share
-from ..options import BACKEND, Reading
+from ...options.kinds import COUNT, EXTENT, INTEGER
+from ..options import BACKEND, OUT, VAL_SHARE, Reading
 
 _TO_WRITE = "the LMDB to write; an existing one is replaced"
 _ENCODE_TYPE = flag("compress the records: jpg or png", "TYPE", "")
@@ -17,7 +17,7 @@ _ENCODE_TYPE = flag("compress the records: jpg or png", "TYPE", "")
 class Mnist:
     """Make the databases of MNIST."""
 
-    out: str = flag("the folder to write to", "DIR", "data/mnist")
+    out: str = like(OUT, default="data/mnist")
     files: str | None = flag("the folder of MNIST's files", "DIR")
     source: str = flag(
         "where to take MNIST from (default: auto, the first that is available)",
@@ -45,7 +45,7 @@ class FashionMnist:
         "DIR",
         REQUIRED,
     )
-    out: str = flag("where to", "DIR", "data/fashion_mnist")
+    out: str = like(field_of(Cifar10, "out"), default="data/fashion_mnist")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +53,8 @@ class Folder:
     """Make databases of photographs, a folder for each class."""
 
     photos: str = argument("a folder that holds one folder of images per class", "PHOTOS")
-    out: str = flag("the folder to write to", "DIR", REQUIRED)
-    val_share: float = flag("the share held out for validation", Kind("X", share), 0.2)
+    out: str = like(OUT)
+    val_share: float = like(VAL_SHARE)
     size: int = flag("width and height of the stored images", COUNT, 256)
     fit: str = flag(
         "how to make images square: keep the middle (crop, the default) or distort (squash)",

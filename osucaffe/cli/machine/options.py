@@ -8,7 +8,7 @@ from ...comm.config import TUNING, CommConfig
 from ...options.flags import REQUIRED, OneOf, argument, field_of, flag, group, like
 from ...options.kinds import COUNT, EXTENT, INTEGER, MEGABYTES, SECONDS
 from ...parallel.config import ParallelConfig
-from ..options import JSON, NO_PYTHON_LAYERS, Device, Ranks
+from ..options import JSON, NO_PYTHON_LAYERS, PAGE, SOLVER, Device, Ranks
 
 _TIMES = OneOf("times")
 
@@ -66,7 +66,7 @@ class Tune:
 class Question:
     """What is predicted."""
 
-    solver: str = flag("the solver's prototxt", "FILE", REQUIRED)
+    solver: str = like(SOLVER)
     cluster: str = flag("the cluster's file (TOML)", "FILE", REQUIRED)
     set: list[str] = flag(
         'put another value in the cluster\'s file: "stragglers.sigma=0.06" (may be repeated)',
@@ -155,7 +155,7 @@ class Study(Question):
         field_of(Question, "designs"),
         field_of(Question, "designs").metadata["flag"].help.replace("four of them", "all of them"),
     )
-    out: str = flag("the page to write", "FILE", "study.html")
+    out: str = like(PAGE, default="study.html")
     local_ranks: int | None = flag(
         "measure with at most N processes (default: one for each core; 0: predict only)", EXTENT
     )

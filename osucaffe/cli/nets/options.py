@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ...options.flags import REQUIRED, argument, commands, field_of, flag, group, like
 from ...options.kinds import COUNT, EXTENT, Kind, shape
-from ..options import JSON, MODEL, NO_PYTHON_LAYERS, PHASE, Device, NetOptions, State
+from ..options import FROM, JSON, MODEL, NO_PYTHON_LAYERS, PHASE, Device, NetOptions, State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class New:
 
     what: str = argument("a model of `osucaffe models`, or finetune", "WHAT")
     data: str | None = flag("the output of osucaffe data folder", "DIR")
-    weights: str | None = flag("a .caffemodel to fine-tune", "FILE", name="--from")
+    weights: str | None = like(FROM)
     model: str | None = flag("the net of --from: a model's name, or a prototxt", "NET")
     out: str | None = flag("the folder to write to (default: WHAT)", "DIR")
     batch: int = flag("batch size", COUNT, 32)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ...options.flags import argument, flag, group, like
 from ...options.kinds import COUNT, EXTENT, Kind, character
-from ..options import JSON, LABELS, NO_PYTHON_LAYERS, WEIGHTS, Device
+from ..options import JSON, LABELS, NO_PYTHON_LAYERS, PAGE, WEIGHTS, Device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Report:
     --labels, or from labels.txt next to its data."""
 
     solver: str = argument("the solver's prototxt, or a folder with one", "RUN")
-    out: str = flag("the page to write", "FILE", "report.html")
+    out: str = like(PAGE, default="report.html")
     log: str | None = flag("the training log, or its folder", "FILE")
     weights: list[str] = like(WEIGHTS, "the model (default: PREFIX_best, or the newest snapshot)")
     labels: str | None = like(LABELS)

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from ...comm.config import CommConfig
 from ...data.config import ON_BAD_RECORD, DataConfig
-from ...options.flags import REQUIRED, OneOf, argument, field_of, flag, group, like
-from ...options.kinds import COUNT, Kind, auto_or, positive, share
+from ...options.flags import OneOf, argument, field_of, flag, group, like
+from ...options.kinds import COUNT, Kind, auto_or, positive
 from ...parallel.config import ParallelConfig
 from ...parallel.servers.config import ServerConfig
+from .. import options as common
 from ..options import LOG_DIR, NO_PYTHON_LAYERS, STRICT, WEIGHTS, Devices, Ranks, State
 
 _EFFECTS = ("stop", "snapshot", "none")
@@ -30,13 +31,13 @@ class Fit:
     scaled to 48 to 64 pixels, or on a GPU with 20,000 photographs and more, ResNet-50."""
 
     photos: str = argument("a folder that holds one folder of images per class", "PHOTOS")
-    out: str = flag("the folder to write to", "RUN", REQUIRED)
+    out: str = like(common.OUT, kind="RUN")
     model: str | None = flag("a model of `osucaffe models` to train, or the net of --from", "NET")
-    weights: str | None = flag("a .caffemodel to fine-tune", "FILE", name="--from")
+    weights: str | None = like(common.FROM)
     size: int | None = flag(
         "width and height of the stored images (default: as it suits the net)", COUNT
     )
-    val_share: float = flag("the share held out for validation", Kind("X", share), 0.2)
+    val_share: float = like(common.VAL_SHARE)
     epochs: int | None = flag("number of epochs (default: as of osucaffe new)", COUNT)
     skip_bad: bool = like(ON_BAD_RECORD)
     gpu: str | None = flag("the number of the GPU; several, or all (default: the CPU)", "ID")
@@ -110,7 +111,7 @@ class Train:
     by signal N with a snapshot (129 SIGHUP, 130 SIGINT, 143 SIGTERM): the end of the log has the
     command that resumes. Each of several ranks has its own exit code."""
 
-    solver: str = flag("the solver's prototxt", "FILE", REQUIRED, ranks="own")
+    solver: str = like(common.SOLVER)
     weights: list[str] = like(
         WEIGHTS,
         "start from the weights in these files, by layer name (separated by commas)",

@@ -1,4 +1,4 @@
-"""Owns the event files that TensorBoard shows: scalars, histograms, predictions and the graph."""
+"""Owns the event files that TensorBoard shows: scalars, histograms and the graph."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import platform
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from tensorboardX.proto.event_pb2 import Event
@@ -20,9 +20,6 @@ from tensorboardX.summary import make_histogram, scalar
 from ...errors import UserError
 from ...solvers.observer import Display, Observer, Output, TestResult
 from ...solvers.solver import Solver
-
-if TYPE_CHECKING:
-    from .tensorboard_pictures import SamplePredictions
 
 logger = logging.getLogger("osucaffe")
 
@@ -39,7 +36,7 @@ class TensorBoard(Observer):
     train/output/NAME, and test/NAME (test1/NAME and so on for further test nets). For a watched
     solver also: the graph of the training net; the loss after the last update; and at each
     test (without test nets, at each display of a single-process run) weights/LAYER/NUMBER and
-    gradients/LAYER/NUMBER as histograms, and test/predictions, a few test records.
+    gradients/LAYER/NUMBER as histograms.
 
     UserError if it cannot be created. If writing fails later (a full disk), that is logged
     once and training goes on. (tensorboardX's SummaryWriter writes in a thread, which
@@ -54,7 +51,6 @@ class TensorBoard(Observer):
         self._flushed = time.monotonic()
         self._solver: Solver | None = None
         self._begun = 0
-        self._predictions: SamplePredictions | None = None
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = RecordWriter(str(self._path))
@@ -73,13 +69,6 @@ class TensorBoard(Observer):
 
         self._solver, self._begun = solver, solver.iteration
         self._write_events([{"graph_def": graph_of(solver.net)}], flush=True)
-        if solver.test_nets:
-            try:
-                from .tensorboard_pictures import SamplePredictions
-
-                self._predictions = SamplePredictions(solver)
-            except UserError as error:
-                logger.info("No pictures with predictions for TensorBoard: %s", error)
 
     def on_display(self, event: Display) -> None:
         """Write the values of the solver's log lines."""
@@ -110,7 +99,7 @@ class TensorBoard(Observer):
             self._write({"train/loss": self._solver.loss}, iteration, flush=True)
 
     def _look_at(self, solver: Solver, iteration: int) -> None:
-        """Write histograms of weights and gradients, and predictions, as they are now."""
+        """Write histograms of weights and gradients as they are now."""
         if self._file is None:
             return
         read = solver.backend.read
@@ -120,12 +109,6 @@ class TensorBoard(Observer):
             values += _histogram(f"weights/{weight.name}", read(weight.blob.data))
             if weight.lr_mult and solver.iteration > self._begun:
                 values += _histogram(f"gradients/{weight.name}", read(weight.blob.diff) / scale)
-        if self._predictions:
-            content, width, height = self._predictions.draw(iteration)
-            image = Summary.Image(
-                encoded_image_string=content, width=width, height=height, colorspace=3
-            )
-            values.append(Summary.Value(tag="test/predictions", image=image))
         self._write_events([{"step": iteration, "summary": Summary(value=values)}], flush=True)
 
     def _write(self, values: dict[str, float], iteration: int, *, flush: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +55,12 @@ def test_event_files_tell_what_the_log_does_and_training_stays_as_it_is(ready: C
     names = {layer.name for layer in read_net(str(ready.folder / "net.prototxt")).layer}
     assert {node.name for node in GraphDef.FromString(graph).node} <= names
     check_histograms(values, model)
-    check_predictions(values)
 
 
 def check_histograms(values: dict[tuple[str, int], Any], model: bytes) -> None:
     """Those of the last test are of the weights of the snapshot."""
     steps = {step for tag, step in values if tag.startswith("weights/")}
-    assert steps == {step for tag, step in values if tag == "test/predictions"} == {0, 5, 10}
+    assert steps == {0, 5, 10}
     assert {step for tag, step in values if tag.startswith("gradients/")} == {5, 10}
     weights = caffe_pb2.NetParameter.FromString(model)
     layer = next(each for each in weights.layer if each.blobs)
@@ -78,15 +76,6 @@ def check_histograms(values: dict[tuple[str, int], Any], model: bytes) -> None:
         gradients = values[f"gradients/{layer.name}/{number}", 10].histo
         assert gradients.num == kept.size
         assert gradients.max > gradients.min
-
-
-def check_predictions(values: dict[tuple[str, int], Any]) -> None:
-    image_module = pytest.importorskip("PIL.Image")
-    picture = values["test/predictions", 10].image
-    image = image_module.open(io.BytesIO(picture.encoded_image_string))
-    assert image.size == (picture.width, picture.height)
-    first = values["test/predictions", 0].image.encoded_image_string
-    assert first != picture.encoded_image_string  # other weights say something else
 
 
 def test_a_run_without_tests(ready: Cli) -> None:
