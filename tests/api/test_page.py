@@ -11,6 +11,7 @@ import pytest
 
 def test_the_examples_run(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(root / "models" / "lenet", tmp_path / "models" / "lenet")
+    (tmp_path / "tests").symlink_to(root / "tests")
     monkeypatch.chdir(tmp_path)
     flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL
     found = doctest.testfile(
