@@ -50,6 +50,7 @@ def upgrade_net(net: NetParameter) -> NetParameter:
     _upgrade_v1(upgraded)
     _inputs_to_layer(upgraded)
     _fix_batch_norm_statistics(upgraded)
+    _name_auto_crops(upgraded)
     return upgraded
 
 
@@ -139,6 +140,14 @@ def _inputs_to_layer(net: NetParameter) -> None:
         net.layer.extend(layers)
     for field in ("input", "input_shape", "input_dim"):
         net.ClearField(field)
+
+
+def _name_auto_crops(net: NetParameter) -> None:
+    """RCF's AutoCrop, and that of other descendants of the FCN branch, is the Crop of that."""
+    for layer in net.layer:
+        if layer.type == "AutoCrop":
+            layer.type = "Crop"
+            layer.crop_param.align = True
 
 
 def _fix_batch_norm_statistics(net: NetParameter) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import net as engine
+from .. import net as core
 from ..api import summary
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob as EngineBlob
@@ -58,7 +58,8 @@ class Net:
     """A net with its parameters, to run layer by layer.
 
     Net(file, phase, level=0, stages=(), weights=None), or as of old Net(file, weights, phase).
-    phase: 0 (TRAIN) or 1 (TEST). Missing files raise RuntimeError, bad nets UserError.
+    phase: 0 (TRAIN) or 1 (TEST). engine: Intel's, which says how, not what; not used. Missing files
+    raise RuntimeError, bad nets UserError.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Net:
         level: Any = 0,
         stages: Iterable[str] | None = None,
         weights: str | Path | None = None,
+        engine: str | None = None,
     ) -> None:
         if isinstance(phase, str | Path):
             weights, phase, level = phase, level, 0
@@ -76,7 +78,7 @@ class Net:
         check_readable(network_file)
         given = None if weights is None else (_read_model(weights), weights)
         param, state = read_net(network_file), {"level": level, "stages": list(stages or ())}
-        net = engine.Net(
+        net = core.Net(
             param,
             backend=settings.backend(),
             phase=PHASES[phase],
@@ -91,16 +93,16 @@ class Net:
         self._begin(net)
         if is_served:
 
-            def make_fast(wanted: Iterable[str]) -> engine.Net:
+            def make_fast(wanted: Iterable[str]) -> core.Net:
                 options: Any = {"share": net, "inference": True, "wanted": wanted, **state}
-                return engine.Net(param, backend=net.backend, phase=net.phase, **options)
+                return core.Net(param, backend=net.backend, phase=net.phase, **options)
 
             self._forward_only = ForwardOnly(net, self._store, make_fast)
         if given is not None:
             self._load(*given)
 
     @classmethod
-    def of(cls, net: engine.Net) -> Net:
+    def of(cls, net: core.Net) -> Net:
         """Wrap an engine's net (an inspectable one) for scripts."""
         self = cls.__new__(cls)
         self._begin(net)
@@ -111,7 +113,7 @@ class Net:
     mismatch = ""
     """Layers missing from the file of weights, and those in it that this net does not have."""
 
-    def _begin(self, net: engine.Net) -> None:
+    def _begin(self, net: core.Net) -> None:
         self._store: Store = store_of(net.backend)
         self._waiting: set[Blob] = set()
         """Blobs that were reshaped, while the net has not adapted yet."""
@@ -121,7 +123,7 @@ class Net:
         self._after_backward: list[Callback] = []
         self.use(net)
 
-    def use(self, net: engine.Net) -> None:
+    def use(self, net: core.Net) -> None:
         """Use this net of the engine."""
         self._net = net
         self.name: str = net.name

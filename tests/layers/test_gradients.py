@@ -308,8 +308,8 @@ WITHOUT = {
     "DetectionGroupLoss", "DetectionLoss", "DetectionOutput", "DummyData", "EvalData",
     "EvalDetection", "FrcnnOutput", "GlobalLSEMargin", "HDF5Data", "HDF5Output", "HardMining",
     "ImageData", "ImageFloatData", "ImageGtData", "ImageLabelmapData", "ImageSegData", "Input", "MarginInnerProduct",
-    "MemoryData", "MultiBoxLoss", "PatchData", "PriorBox", "PriorBoxClustered", "Proposal", "ProposalTarget", "Python",
-    "RegionLoss", "ScaleRoute", "SegAccuracy", "SegData", "Threshold", "VideoData", "WindowData", "Yolov3",
+    "MatWrite", "MemoryData", "MultiBoxLoss", "PatchData", "PriorBox", "PriorBoxClustered", "Proposal", "ProposalTarget", "Python",
+    "RegionLoss", "ScaleRoute", "SegAccuracy", "SegData", "Threshold", "VideoData", "WindowData", "YoloDetectionOutput", "Yolov3",
     "Yolov3DetectionOutput",
 }  # fmt: skip
 """Types that have no gradient, or one that users write (Python), or that tests of their own hold

@@ -129,7 +129,7 @@ def test_weights_that_are_saved_are_read_again(net, tmp_path, hdf5):
     others = [caffe.Net(path, caffe.TRAIN), caffe.Net(path, caffe.TRAIN)]
     others[0].load_hdf5(str(file)) if hdf5 else others[0].copy_from(str(file))
     others[1] = caffe.Net(path, str(file), caffe.TRAIN)
-    others.append(caffe.Net(path, caffe.TRAIN, weights=str(file)))
+    others.append(caffe.Net(path, caffe.TRAIN, weights=str(file), engine="MKLDNN"))
     for other in others:
         for name, blobs in net.params.items():
             for blob, again in zip(blobs, other.params[name], strict=True):

@@ -1,6 +1,9 @@
-"""Owns what comes out of YOLO: EvalDetection, which judges it, and Yolov3DetectionOutput."""
+"""Owns what comes out of YOLO: EvalDetection, which judges it, and the DetectionOutputs."""
 
 from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
 
 import numpy as np
 
@@ -83,36 +86,35 @@ class EvalDetection(Layer):
         return kinds[selected], scores[selected], boxes[selected]
 
 
-@register("Yolov3DetectionOutput")
-class Yolov3DetectionOutput(Rows):
-    """The boxes that YOLO v3 reports, of all its grids: rows of 7 numbers, as DetectionOutput's.
+class Detections(Rows):
+    """The boxes that YOLO reports, of all its grids: rows of 7 numbers, as DetectionOutput's.
 
     Boxes are thinned whatever their classes. By image, where the fork (eric612/MobileNet-YOLO)
     takes those of a batch together. An image's row of -1 says that nothing was found in any.
     """
 
     host_is_pure = True
-    bottoms = (1, None)
+    sizes: list[np.ndarray]
+    """Of each bottom's anchors, in parts of the image."""
 
-    def setup(self, bottom: Shapes) -> Shapes:
-        param, name = self.param.yolov3_detection_output_param, "yolov3_detection_output_param"
+    def read(self, name: str, bottom: Shapes) -> Any:
+        """The settings of this name, once they and the bottoms are checked."""
+        self.setting: Any = getattr(self.param, name)
         self.no_gradient = tuple(range(len(bottom)))
-        count = param.num_box
-        if param.mask_group_num != len(bottom) or len(param.anchors_scale) < len(bottom):
-            text = f"and anchors_scale must be of {len(bottom)} bottoms"
-            self.fail(f"{name}.mask_group_num", text)
-        if not 0 <= param.nms_threshold <= 1:
+        if not 0 <= self.setting.nms_threshold <= 1:
             self.fail(f"{name}.nms_threshold", "must be between 0 and 1")
-        sizes = grids.read_anchors(self, f"{name}.biases", param.biases, 1)
-        masks = np.array(param.mask[: len(param.mask) // len(bottom) * len(bottom)], int)
-        self.sizes = []
-        for i, (shape, mask) in enumerate(zip(bottom, masks.reshape(len(bottom), -1), strict=True)):
-            grids.check_grid(self, bottom, count, param.num_classes, i)
-            grids.check_mask(self, f"{name}.mask", mask.tolist(), count, len(sizes))
-            image = np.array(shape[:1:-1]) * param.anchors_scale[i]
-            self.sizes.append(sizes[mask[:count]] / image)
-        positions = sum(count * shape[2] * shape[3] for shape in bottom)
+        for i in range(len(bottom)):
+            grids.check_grid(self, bottom, self.setting.num_box, self.setting.num_classes, i)
+        return self.setting
+
+    def tops_of(self, bottom: Shapes) -> Shapes:
+        """As many rows as there could be."""
+        positions = sum(self.setting.num_box * shape[2] * shape[3] for shape in bottom)
         return [(1, 1, bottom[0][0] * positions, 7)]
+
+    @abstractmethod
+    def cells(self, x: np.ndarray) -> np.ndarray:
+        """A grid (anchors, numbers, H, W), with probabilities for objects and classes."""
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         rows = list(self.open_rows(top[0]))
@@ -131,10 +133,10 @@ class Yolov3DetectionOutput(Rows):
 
     def _detect(self, maps: tuple[np.ndarray, ...]) -> np.ndarray:
         """Class from 1, score and corners of what the grids of an image tell, the best first."""
-        param = self.param.yolov3_detection_output_param
+        param = self.setting
         parts = []
         for x, sizes in zip(maps, self.sizes, strict=True):
-            cells = grids.to_cells(x, param.num_box, slice(4, None))
+            cells = self.cells(x)
             # The best class alone: others there have the same box, so they would be thinned out.
             scores = cells[:, 4] * cells[:, 5:].max(axis=1)
             kinds = cells[:, 5:].argmax(axis=1)
@@ -149,3 +151,53 @@ class Yolov3DetectionOutput(Rows):
         rows[:, 2:4] -= rows[:, 4:] / 2
         rows[:, 4:] += rows[:, 2:4]
         return rows
+
+
+@register("YoloDetectionOutput")
+class YoloDetectionOutput(Detections):
+    """The boxes that YOLO v2 reports: classes exclude one another, anchors are in cells.
+
+    side is not read, as in the fork.
+    """
+
+    bottoms = (1, 2)
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        name = "yolo_detection_output_param"
+        param = self.read(name, bottom)
+        if param.coords != 4:
+            self.fail(f"{name}.coords", "must be 4")
+        sizes = grids.read_anchors(self, f"{name}.biases", param.biases, param.num_box)
+        self.sizes = [sizes[: param.num_box] / shape[:1:-1] for shape in bottom]
+        return self.tops_of(bottom)
+
+    def cells(self, x: np.ndarray) -> np.ndarray:
+        cells = grids.to_cells(x, self.setting.num_box, [4])
+        cells[:, 5:] = grids.softmax(cells[:, 5:])
+        return cells
+
+
+@register("Yolov3DetectionOutput")
+class Yolov3DetectionOutput(Detections):
+    """The boxes that YOLO v3 reports: each class by itself, a mask of anchors for each grid."""
+
+    bottoms = (1, None)
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        name = "yolov3_detection_output_param"
+        param = self.read(name, bottom)
+        count = param.num_box
+        if param.mask_group_num != len(bottom) or len(param.anchors_scale) < len(bottom):
+            text = f"and anchors_scale must be of {len(bottom)} bottoms"
+            self.fail(f"{name}.mask_group_num", text)
+        sizes = grids.read_anchors(self, f"{name}.biases", param.biases, 1)
+        masks = np.array(param.mask[: len(param.mask) // len(bottom) * len(bottom)], int)
+        self.sizes = []
+        for i, (shape, mask) in enumerate(zip(bottom, masks.reshape(len(bottom), -1), strict=True)):
+            grids.check_mask(self, f"{name}.mask", mask.tolist(), count, len(sizes))
+            image = np.array(shape[:1:-1]) * param.anchors_scale[i]
+            self.sizes.append(sizes[mask[:count]] / image)
+        return self.tops_of(bottom)
+
+    def cells(self, x: np.ndarray) -> np.ndarray:
+        return grids.to_cells(x, self.setting.num_box, slice(4, None))

@@ -54,10 +54,10 @@ class _Sources:
 def align_crops(net: NetParameter) -> NetParameter:
     """The net with the offsets of Crop layers that leave them to its geometry.
 
-    Those with crop_param.align do (a V1 CROP is one); UserError where there is no such offset. So
-    do those without crop_param in nets of Caffe's FCN branch, which has no such field. In BVLC
-    Caffe their offset is 0, and nothing tells these nets apart, unless the FCN branch would refuse
-    them. Where the two differ, a warning names the layers.
+    Those with crop_param.align do (V1 CROPs and AutoCrops are such); UserError where there is no
+    such offset. So do those without crop_param in nets of Caffe's FCN branch, which has no such
+    field. In BVLC Caffe their offset is 0, and nothing tells the nets apart, unless the FCN branch
+    would refuse them. Where the two differ, a warning names the layers.
     """
     crops = {i: layer for i, layer in enumerate(net.layer) if layer.type == "Crop"}
     asked = {i for i, layer in crops.items() if layer.crop_param.align}

@@ -274,3 +274,37 @@ def test_boxes_of_yolo_v3() -> None:
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
     nothing = run("Yolov3DetectionOutput", grids(2, []), REPORT).reshape(-1, 7)
     np.testing.assert_array_equal(nothing, [[0] + [-1] * 6, [1] + [-1] * 6])
+
+
+def yolo_v2_boxes(images, least, threshold):
+    """The rows that the fork reports of an image, grids (anchors, 5 + classes, size, size)."""
+    found = []
+    for x in images:
+        for j, i, n in np.ndindex(*x.shape[2:], len(x)):
+            power = np.exp(x[n, 5:, j, i] - x[n, 5:, j, i].max())
+            score = sigmoid(x[n, 4, j, i]) * power.max() / power.sum()
+            if score >= least:
+                found.append((score, power.argmax() + 1, predicted(x, n, j, i)))
+    kept = []
+    for score, kind, box in sorted(found, key=lambda each: -each[0]):
+        if all(overlap(box, other) < threshold for _, _, other in kept):
+            kept.append((score, kind, box))
+    return [[k, s, x - w / 2, y - h / 2, x + w / 2, y + h / 2] for s, k, (x, y, w, h) in kept]
+
+
+@pytest.mark.parametrize("sizes", [(4,), (3, 5)])
+def test_boxes_of_yolo_v2(sizes) -> None:
+    maps = [random.standard_normal((2, 2, 8, size, size)) for size in sizes]
+    settings = " ".join(f"biases: {each}" for each in BIASES) + " num_classes: 3 num_box: 2"
+    found = run(
+        "YoloDetectionOutput",
+        [each.reshape(2, 16, *each.shape[3:]) for each in maps],
+        f"yolo_detection_output_param {{ {settings} confidence_threshold: 0.2 }}",
+    ).reshape(-1, 7)
+    wanted = [
+        [item, *row]
+        for item in range(2)
+        for row in yolo_v2_boxes([each[item] for each in maps], 0.2, 0.45)
+    ]
+    assert len(wanted) > 10
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)

@@ -121,6 +121,11 @@ def test_a_v1_crop_is_the_fcn_branchs(caplog) -> None:
         offsets((V1 % "i").replace('layers { name: "crop"', between))
 
 
+def test_rcfs_auto_crop_is_the_same() -> None:
+    text = conv("data", "c", 3, "pad: 6") + layer("AutoCrop", "c data", "y")
+    assert offsets(text) == offsets(V1 % "c") == [[5]]
+
+
 HALF = conv("data", "c", 4, "pad: 4") + layer("Crop", "c data", "half")
 SHIFTED = conv("data", "d", 3, "pad: 3") + layer("Crop", "d data", "whole")
 

@@ -190,6 +190,7 @@ ROWS = [
         {"p": random.random((8, 3)), **REGIONS, "s": [[70, 60]]}),
     row("GlobalLSEMargin", "scale_param { filler { value: 9 } }", {"x": random.uniform(-0.1, 0.9, (8, 5)), "l": random.integers(5, size=8)}, tops=2),
     row("HDF5Data", 'hdf5_data_param { source: "FOLDER/files.txt" batch_size: 3 }', tops=2, names=("data", "label")),
+    row("MatWrite", 'mat_write_param { prefix: "FOLDER/blob_" }', {"x": (2, 3)}, tops=0),
     row("HDF5Output", 'hdf5_output_param { file_name: "FOLDER/out.h5" }', {"x": (2, 3), "z": (2,)}, tops=0),
     row("HardMining", "hard_mining_param { num_roi_per_image: 2 num_image: 2 }", {"x": random.random(8), "r": regions(8)}),
     row("ImageData", f"{PICTURES} transform_param {{ {MEANS} }}", tops=2),
@@ -228,6 +229,7 @@ ROWS = [
     row("WindowData", 'window_data_param { source: "FOLDER/windows.txt" root_folder: "FOLDER/" batch_size: 8 } transform_param { crop_size: 8 mirror: true }', tops=2),
     *(row("Yolov3", f"loss_weight: 1 yolov3_param {{ num_class: 3 num: 3 anchors_scale: 16 biases: [10, 12, 30, 20, 40, 64, 28, 22] mask: [2, 0, 3] {text} }}", YOLO)
       for text in ("", "use_focal_loss: true", "use_logic_gradient: true")),
+    row("YoloDetectionOutput", "yolo_detection_output_param { num_classes: 2 num_box: 2 confidence_threshold: 0.25 nms_threshold: 0.3 biases: [1, 1, 2, 1] }", GRIDS),
     row("Yolov3DetectionOutput", "yolov3_detection_output_param { num_classes: 2 num_box: 2 confidence_threshold: 0.25 nms_threshold: 0.3 biases: [16, 16, 32, 16, 20, 9, 8, 30] mask: [1, 0, 3, 2] anchors_scale: [32, 16] mask_group_num: 2 }", GRIDS),
     # Of types that have rows elsewhere, what some fields need to act.
     *(row("ProposalTarget", "proposal_target_param { cls_num: 3 num_img_per_batch: 2 img_width: 90 img_height: 80 batch_size: 64 pickup_discard: false bbox_mean: [0.1, 0, 0, 0] bbox_std: [1, 1, 2, 1] }",

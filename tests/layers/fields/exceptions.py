@@ -21,15 +21,19 @@ _ROWS = (
     ("the database itself tells which it is", "DataParameter.backend"),
     ("it has one value", "AnnotatedDataParameter.anno_type "
      "DetectNetGroundTruthParameter.coverage_type MultiStageMeanfieldParameter.compatibility_mode"),
-    ("the bottom has the grid's shape", "RegionLossParameter.side Yolov3Parameter.side"),
+    ("the bottom has the grid's shape", "RegionLossParameter.side Yolov3Parameter.side "
+     "YoloDetectionOutputParameter.side"),
     ("the fork does not use it either, and many nets have it",
-     "AnnotatedDataParameter.label_map_file MultiStageMeanfieldParameter.threshold"),
+     "AnnotatedDataParameter.label_map_file MultiStageMeanfieldParameter.threshold "
+     "YoloDetectionOutputParameter.label_map_file"),
     ("of files that are not written: output_directory and visualize tell so",
      "DetectionOutputParameter.save_file DetectionOutputParameter.visualize_threshold "
      "SaveOutputParameter.output_name_prefix SaveOutputParameter.output_format "
      "SaveOutputParameter.label_map_file SaveOutputParameter.name_size_file "
      "SaveOutputParameter.num_test_image SaveOutputParameter.resize_param"),
-    ("where a file is written (layers/core/test_output.py)", "HDF5OutputParameter.file_name"),
+    ("where files are written (layers/core/test_output.py, forks/segmentation/test_mat_write.py)",
+     "HDF5OutputParameter.file_name MatWriteParameter.prefix MatWriteParameter.source "
+     "MatWriteParameter.strip MatWriteParameter.period"),
     ("all ranks share a layer's process anyhow", "PythonParameter.share_in_parallel"),
 )  # fmt: skip
 
