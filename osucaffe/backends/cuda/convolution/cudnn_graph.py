@@ -16,7 +16,6 @@ from ..libraries.cudnn_enums import (
     ConvolutionMode,
     DataType,
     DescriptorType,
-    Double,
     PointwiseMode,
 )
 from .problem import Problem
@@ -66,8 +65,7 @@ class Convolution:
 
     operation: "forward" (y from x, w and, where there is one, b), "data" (x's gradient from y's
     and w) or "filter" (w's gradient from x and y's).
-    precision: one of backend.PRECISIONS. bias: b's type. relu: the slope of a fused ReLU; both of
-    "forward" alone.
+    precision: one of backend.PRECISIONS. Of "forward" alone: bias: b's type; relu: with a ReLU.
     """
 
     operation: str
@@ -79,7 +77,7 @@ class Convolution:
     pad: Shape
     dilation: Shape
     bias: str | None = None
-    relu: float | None = None
+    relu: bool = False
 
     @classmethod
     def of(cls, problem: Problem, operation: str, precision: str, dtype: str) -> Convolution:
@@ -117,7 +115,7 @@ class Convolution:
         tensors = {name: _tensor(UIDS[name], operand) for name, operand in operands.items()}
         *_, written = operands
         behind = [PointwiseMode.ADD] * bool(self.bias)
-        behind += [PointwiseMode.RELU_FWD] * (self.relu is not None)
+        behind += [PointwiseMode.RELU_FWD] * self.relu
         # What one operation hands to the next never is in memory.
         between = operands[written]._replace(dtype="float32")
         results = [
@@ -155,13 +153,8 @@ class Convolution:
     ) -> Descriptor:
         """An operation on x, what was computed last: with the bias."""
         a = Attribute
-        kind: dict[Attribute, Any] = {
-            a.POINTWISE_MODE: mode,
-            a.POINTWISE_MATH_PREC: DataType.FLOAT,
-        }
-        if mode is not PointwiseMode.ADD and self.relu:
-            kind[a.POINTWISE_RELU_LOWER_CLIP_SLOPE] = Double(self.relu)
-        operands = {
+        kind = {a.POINTWISE_MODE: mode, a.POINTWISE_MATH_PREC: DataType.FLOAT}
+        operands: dict[Attribute, Any] = {
             a.OPERATION_POINTWISE_PW_DESCRIPTOR: build(DescriptorType.POINTWISE, kind),
             a.OPERATION_POINTWISE_XDESC: x,
             a.OPERATION_POINTWISE_YDESC: y,

@@ -12,8 +12,6 @@ import functools
 import math
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ...tensor import Run
 from .. import tuned
 from ..call import Context, Kernels, Provider
@@ -99,8 +97,6 @@ def _step(problem: Problem, dtype: str, config: Config, ctx: Context) -> Run:
     images, outputs, height, width = y.shape
     tiles = images * -(-height // ROWS) * -(-width // config.columns)
     most = device.current().sm_count * _blocks(problem, dtype, config)
-    arguments = [
-        x, w, b, y, np.int32(tiles), *map(np.int64, strides(x)), np.float32(slope),
-    ]  # fmt: skip
+    arguments = [x, w, b, y, tiles, *strides(x), slope]
     grid = min(tiles, most), outputs // config.own
     return launch(function, grid, arguments, block=ROWS * 32)

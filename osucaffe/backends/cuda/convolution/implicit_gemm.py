@@ -15,8 +15,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from ...primitives.products import ConvolutionBackwardData
 from ...tensor import Run, sequence
 from .. import tuned
@@ -282,11 +280,11 @@ class ImplicitGemm(Problem):
         images, filters = self.images(config).of(x), self.filters(config).of(w)
         sums = ctx.call.sums if self.sums else None
         arguments = [images, filters, b, addend, relu_output, y, sums]
-        arguments += map(np.int32, (self.x[0], tiles))
+        arguments += [self.x[0], tiles]
         steps.append(
             launch(
                 self.function("convolve", config, relu=slope != 1), blocks,
-                [*arguments, np.float32(slope)],
+                [*arguments, slope],
                 block=config.threads, shared=self.shared(config),
             )
         )  # fmt: skip

@@ -137,7 +137,7 @@ def _fused(ctx: Context, plain: Convolution) -> Convolution | None:
     relu, biased = ctx.call.relu, ctx.call.b is not None
     if relu or (relu is None and not biased):  # nothing fuses a slope
         return None
-    return replace(plain, bias="float32" if biased else None, relu=relu)
+    return replace(plain, bias="float32" if biased else None, relu=relu is not None)
 
 
 def _gemms(ctx: Context, problem: Problem) -> list[Gemm]:

@@ -16,8 +16,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ...primitives.products import ConvolutionBackwardFilter
 from ...tensor import Run, Tensor, sequence
 from .. import tuned
@@ -184,7 +182,7 @@ class Small(Problem):
             macros["WVEC"] = math.gcd(*own, 4)
         else:
             macros["WVEC"] = math.gcd(*(n * self.columns for n in own), most)
-        return config.launch("correlate", macros, [x, w, b, relu_output, y, np.float32(slope)])
+        return config.launch("correlate", macros, [x, w, b, relu_output, y, slope])
 
 
 def even_blocks(device: Device) -> int:
@@ -307,6 +305,6 @@ def _gradients(small: Small, config: TileConfig, ctx: Context) -> Run:
     assert a.dw is not None
     add_w, add_b = (name in a.accumulates for name in ("dw", "db"))
     return sequence([
-        config.launch("gradient", macros, [images, maps, partial, np.int32(units)]),
+        config.launch("gradient", macros, [images, maps, partial, units]),
         sum_parts(partial, a.dw, accumulate=add_w, more=a.db, accumulate_more=add_b),
     ])  # fmt: skip

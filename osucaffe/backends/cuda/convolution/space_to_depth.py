@@ -13,8 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ...tensor import Run, Tensor, sequence
 from .. import tuned
 from ..call import Context, Kernels, Provider
@@ -66,22 +64,21 @@ class SpaceToDepth:
     def fold_images(self, x: Tensor, folded: Tensor) -> Run:
         """A step that brings x into this form, in whatever layout it lies."""
         pixels = folded.size // folded.shape[1]
-        arguments = [x, folded, np.int64(pixels), *map(np.int32, x.shape[2:])]
-        arguments += map(np.int64, strides(x))
+        arguments = [x, folded, pixels, *x.shape[2:], *strides(x)]
         function = self._kernel("fold_images", dtype_of(x), self.dtype)
         return launch(function, blocks_for(pixels), arguments)
 
     def fold_filters(self, w: Tensor, folded: Tensor) -> Run:
         """A step that brings the filters into this form."""
-        arguments = [w, folded, np.int32(w.shape[0]), *map(np.int64, strides(w))]
+        arguments = [w, folded, w.shape[0], *strides(w)]
         function = self._kernel("fold_filters", dtype_of(w), self.dtype)
         return launch(function, blocks_for(folded.size), arguments)
 
     def unfold_filters(self, folded: Tensor, dw: Tensor, *, accumulate: bool) -> Run:
         """A step that brings folded gradients back."""
-        arguments = [folded, dw, np.int32(dw.shape[0]), *map(np.int64, strides(dw))]
+        arguments = [folded, dw, dw.shape[0], *strides(dw)]
         function = self._kernel("unfold_filters", self.dtype, "float32")
-        return launch(function, blocks_for(dw.size), [*arguments, np.int32(accumulate)])
+        return launch(function, blocks_for(dw.size), [*arguments, accumulate])
 
     def around(self, provider: Kernels | Cudnn) -> Provider:
         """A provider for the folded convolution as one for this: its steps bring the operands into

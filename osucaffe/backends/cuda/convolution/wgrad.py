@@ -16,8 +16,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
-
 from ...tensor import Run, Shape, sequence
 from .. import tuned
 from ..call import Context, Kernels
@@ -212,7 +210,7 @@ class FilterGradient(Problem, ABC):
         partial = ctx.temporary((shares, self.y[1] * self.columns))
         rows = shares * self.turns(config.tile)
         partial_bias = None if db is None else ctx.temporary((rows, self.y[1]))
-        add = [np.int32(name in a.accumulates) for name in ("dw", "db")]
+        add = [name in a.accumulates for name in ("dw", "db")]
         compiled = functools.partial(
             self.function, config=config, dw=dtype_of(dw), bias=db is not None
         )
@@ -226,7 +224,7 @@ class FilterGradient(Problem, ABC):
             ),
             launch(
                 compiled("add_shares"), grid,
-                [partial, partial_bias, dw, db, np.int32(shares), *add], block=block,
+                [partial, partial_bias, dw, db, shares, *add], block=block,
             ),
         ])  # fmt: skip
 

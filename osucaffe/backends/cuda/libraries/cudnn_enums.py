@@ -34,7 +34,6 @@ class Attribute(IntEnum):
 
     POINTWISE_MODE = 0
     POINTWISE_MATH_PREC = 1
-    POINTWISE_RELU_LOWER_CLIP_SLOPE = 5
     CONVOLUTION_COMP_TYPE = 100
     CONVOLUTION_CONV_MODE = 101
     CONVOLUTION_DILATIONS = 102
@@ -104,7 +103,6 @@ class Type(IntEnum):
     BOOLEAN = 2
     INT64 = 3
     FLOAT = 4
-    DOUBLE = 5
     VOID_PTR = 6
     CONVOLUTION_MODE = 7
     HEUR_MODE = 8
@@ -167,10 +165,6 @@ class BehaviorNote(IntEnum):
 
 class Knob(int):
     """A cudnnBackendKnobType_t: by its number alone, as it is remembered."""
-
-
-class Double(float):
-    """A number that cuDNN takes as a double."""
 
 
 class Address(int):

@@ -68,7 +68,7 @@ class PlansOnCpu(FakeCudnn):
         tensors[target] = Output(arrays[written].shape)
         if found.operation == "forward":
             tensors["b"] = np.array(arrays["b"].ravel(), np.float64) if found.bias else None
-            window |= {"relu": found.relu} if found.relu is not None else {}
+            window |= {"relu": 0.0} if found.relu else {}
         elif found.operation == "filter":
             tensors["db"] = None
         result = run_call(Cpu(), PRIMITIVES[found.operation], tensors, {**window, "group": 1})
