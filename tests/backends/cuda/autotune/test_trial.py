@@ -20,7 +20,7 @@ from osucaffe.backends.cuda.autotune.trial import (
 )
 from osucaffe.backends.cuda.call import Candidate, Context
 from osucaffe.backends.cuda.layout import Layout
-from osucaffe.backends.primitives.recording import Gradient, Primitive, Read, Write
+from osucaffe.backends.primitives.recording import Primitive, Read, Write, WriteOrAdd
 from osucaffe.backends.tensor import Tensor
 
 from ..simulated import compile_ptx, simulate
@@ -46,7 +46,7 @@ class Work(Primitive, abstract=True):
     w: Read | None
     b: Read | None
     y: Write | None
-    dw: Gradient | None
+    dw: WriteOrAdd | None
 
 
 def writing(backend: Any, y: Tensor) -> Context:
