@@ -17,13 +17,13 @@ import numpy as np
 from osucaffe.comm.tuning import table
 from osucaffe.comm.tuning.table import CHUNK, Choice, Selection
 from osucaffe.parallel.batch import divide_batches, readers
-from osucaffe.predict.cluster import read_cluster
-from osucaffe.predict.iteration import DESIGNS, Prediction, Simulation
-from osucaffe.predict.network import Network
-from osucaffe.predict.plan import Planner
-from osucaffe.predict.sketch import Sketch
-from osucaffe.predict.times import estimate_times
 from osucaffe.proto import NetParameter, parse_text, read_net
+from osucaffe.study.cluster import read_cluster
+from osucaffe.study.iteration import DESIGNS, Prediction, Simulation
+from osucaffe.study.network import Network
+from osucaffe.study.plan import Planner
+from osucaffe.study.sketch import Sketch
+from osucaffe.study.times import estimate_times
 
 from . import results
 from .prediction.bench_predict_cases import config_of

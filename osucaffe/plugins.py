@@ -24,6 +24,8 @@ COMPRESSION = "osucaffe.compression"
 """What --compression names: classes derived from `parallel/hook.py: GradientHook`."""
 LAYERS = "osucaffe.layers"
 """Layer types: modules whose classes register themselves by `layers.base.register`."""
+STUDY = "osucaffe.study"
+"""What commands of the core leave to osucaffe/study."""
 RECORDS = "osucaffe.records"
 """Forms of a database's records: functions of one that give its Datum and labels, or None."""
 
@@ -68,6 +70,13 @@ def find(group: str, name: str) -> Any:
         return _load(value)
     except Exception as error:
         raise UserError(f"{name} = {value}, an entry point of {group}: {error}") from error
+
+
+def need(group: str, name: str) -> Any:
+    """What has this name. UserError if nothing has."""
+    if (found := find(group, name)) is None:
+        raise UserError(f"{name} of {group} is missing: install all of osucaffe")
+    return found
 
 
 def provided(table: dict[str, Any], kind: Any, module: str) -> Any:

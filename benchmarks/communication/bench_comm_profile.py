@@ -24,9 +24,9 @@ from osucaffe.comm.job.topology import Topology, discover
 from osucaffe.parallel.config import ParallelConfig
 from osucaffe.parallel.data_parallel import DataParallel
 from osucaffe.parallel.profile import MOST, WARM_UP, Profiled
-from osucaffe.predict.sketch import Sketch
 from osucaffe.proto import caffe_pb2, read_net
 from osucaffe.solvers import Solver
+from osucaffe.study.sketch import Sketch
 from tests.comm.ranks import mpiexec
 
 from .. import results

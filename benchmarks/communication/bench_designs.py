@@ -22,12 +22,12 @@ from typing import Any
 
 from osucaffe.cli import plots
 from osucaffe.comm.tuning.table import Selection
-from osucaffe.predict.cluster import read_cluster
-from osucaffe.predict.iteration import DESIGNS as PREDICTABLE
-from osucaffe.predict.iteration import Simulation
-from osucaffe.predict.sketch import Sketch
-from osucaffe.predict.times import estimate_times
 from osucaffe.proto import read_net
+from osucaffe.study.cluster import read_cluster
+from osucaffe.study.iteration import DESIGNS as PREDICTABLE
+from osucaffe.study.iteration import Simulation
+from osucaffe.study.sketch import Sketch
+from osucaffe.study.times import estimate_times
 from tests.comm.hosts import hosts
 from tests.comm.ranks import mpiexec
 

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from osucaffe.comm.tuning.table import Selection
-from osucaffe.predict.cluster import Cluster, Device, Link
-from osucaffe.predict.network import Network
-from osucaffe.predict.plan import Planner
-from osucaffe.predict.sketch import Sketch
 from osucaffe.proto import read_net
+from osucaffe.study.cluster import Cluster, Device, Link
+from osucaffe.study.network import Network
+from osucaffe.study.plan import Planner
+from osucaffe.study.sketch import Sketch
 from tests.comm.hosts import hosts
 from tests.comm.ranks import mpiexec
 

@@ -30,12 +30,12 @@ from osucaffe.parallel.exchange import Hooks, add_hook
 from osucaffe.parallel.profile import Profiled, Records, summarize
 from osucaffe.parallel.servers.shards import Consistency
 from osucaffe.parallel.servers.training import Served, assign_roles
-from osucaffe.predict.cluster import Cluster
-from osucaffe.predict.iteration import DESIGNS, SERVED, Simulation
-from osucaffe.predict.sketch import Sketch
-from osucaffe.predict.times import Seconds, sizes_of
 from osucaffe.proto import caffe_pb2, parse_text, read_net, read_solver
 from osucaffe.solvers import Solver
+from osucaffe.study.cluster import Cluster
+from osucaffe.study.iteration import DESIGNS, SERVED, Simulation
+from osucaffe.study.sketch import Sketch
+from osucaffe.study.times import Seconds, sizes_of
 
 from .bench_predict_cases import BUCKET, TRAINED, config_of
 from .bench_predict_links import links

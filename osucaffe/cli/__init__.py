@@ -31,6 +31,7 @@ _TITLES = {
     "reports": "logs and reports",
     "scripts": "scripts",
     "machine": "this machine",
+    "study": "this machine",
 }
 """Those of folders, in the list of commands."""
 
@@ -137,7 +138,7 @@ class _Grouped(argparse.RawDescriptionHelpFormatter):
         listed = {sub.dest: sub for sub in action._get_subactions()}
         parts = []
         for name in listed:
-            title = _TITLES[COMMANDS[name].split(".")[2]]
+            title = _TITLES[COMMANDS[name].partition(":")[0].split(".")[-2]]
             if f"\n{title}:\n" not in parts:
                 parts.append(f"\n{title}:\n")
             parts.append(super()._format_action(listed[name]))

@@ -23,8 +23,8 @@ from benchmarks.training.bench_gpu import (
 from benchmarks.training.recurrent import lstm_net, torch_loss
 from osucaffe.backends.cpu import Cpu
 from osucaffe.net import Net
-from osucaffe.predict.sketch import Sketch
 from osucaffe.proto import read_net, read_solver
+from osucaffe.study.sketch import Sketch
 
 PAGE = Path(__file__).parents[2] / "docs" / "speed.md"
 

@@ -20,8 +20,8 @@ from osucaffe.net import Net
 from osucaffe.parallel.buckets import Bucket, align, find_buckets
 from osucaffe.parallel.config import ParallelConfig, choose_propagation
 from osucaffe.parallel.exchange import UNDIVIDED, Collectives, add_hook, sums_of
-from osucaffe.predict.sketch import Sketch
 from osucaffe.proto import read_net
+from osucaffe.study.sketch import Sketch
 from tests.comm.ranks import all_say, needs_mpi
 from tests.layers.nets import build as build_net
 

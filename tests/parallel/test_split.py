@@ -20,9 +20,9 @@ from osucaffe.errors import UserError
 from osucaffe.net import Net
 from osucaffe.parallel.config import ParallelConfig
 from osucaffe.parallel.split import SplitInnerProducts
-from osucaffe.predict.script import Compute, Notebook, Post, Update, record
-from osucaffe.predict.sketch import Sketch
 from osucaffe.proto import NetParameter, parse_text
+from osucaffe.study.script import Compute, Notebook, Post, Update, record
+from osucaffe.study.sketch import Sketch
 from tests.comm.ranks import mpiexec, needs_mpi
 
 from .equivalence import SPLIT

@@ -24,8 +24,8 @@ from osucaffe.parallel.tuning import (
     designs,
     render_designs,
 )
-from osucaffe.predict.sketch import Sketch
 from osucaffe.proto import read_net
+from osucaffe.study.sketch import Sketch
 from tests.comm.ranks import all_say, mpiexec, needs_mpi
 
 from .program import write_run

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-import re
+import importlib
+import sys
 from pathlib import Path
 
+from osucaffe.layers.base import registered
+
 PACKAGE = Path(__file__).parent.parent.parent / "osucaffe"
-REGISTERED = re.compile(r'^@register\("(\w+)"\)\n(?:@.*\n)*class (\w+)', re.MULTILINE)
-FUNCTION = re.compile(r'^_function\((?:  #.*)?\s*"(\w+)"', re.MULTILINE)
 HEAD = "[osucaffe.layers]\n"
+WITHOUT_LAYERS = ("cuda", "onnx")
+"""Modules that may need libraries which are not there."""
 
 
-def expected(folder: Path) -> str:
-    """The file of a folder: its layer types as its modules register them, the rest as it is."""
+def expected(folder: str) -> str:
+    """The file of a folder: the layer types that its modules register, the rest as it is."""
+    for path in (PACKAGE / folder).glob("*/*.py"):
+        if path.stem not in WITHOUT_LAYERS:
+            importlib.import_module(f"osucaffe.{folder}.{path.parent.name}.{path.stem}")
     lines = []
-    for path in folder.rglob("*.py"):
-        module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
-        text = path.read_text()
-        lines += [f"{a} = {module}:{b}\n" for a, b in REGISTERED.findall(text)]
-        lines += [f"{name} = {module}\n" for name in FUNCTION.findall(text)]
-    file = folder / "entry_points.txt"
-    others = file.read_text().partition(HEAD)[0] if file.exists() else ""
-    return others + HEAD + "".join(sorted(lines)) if lines else others
+    for name, layer in registered.items():
+        module, own = layer.__module__, layer.__name__
+        if module.startswith(f"osucaffe.{folder}."):
+            there = getattr(sys.modules[module], own, None) is layer
+            lines.append(f"{name} = {module}{f':{own}' * there}\n")
+    others = (PACKAGE / folder / "entry_points.txt").read_text().partition(HEAD)[0]
+    return others + HEAD + "".join(sorted(lines))
 
 
 def files() -> dict[Path, str]:
     """Each file, with what it should hold."""
-    folders = [path for path in PACKAGE.iterdir() if path.is_dir()]
-    return {path / "entry_points.txt": text for path in folders if (text := expected(path))}
+    return {PACKAGE / each / "entry_points.txt": expected(each) for each in ("layers", "forks")}
 
 
 if __name__ == "__main__":

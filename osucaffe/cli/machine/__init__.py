@@ -1,1 +1,1 @@
-"""Owns the commands about this machine: its devices, predictions, communication speed."""
+"""Owns the commands about this machine: its devices, communication speed."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import platform
 import statistics
 import sys
 import time
@@ -12,16 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ... import log
-from ...backends.cores import computing_threads
+from ... import log, plugins
 from ...backends.primitives.movement import is_feed
-from ...errors import UserError
 from ...graph.flops import by_layer, bytes_moved, flops
 from ...net import Net
-from ...parallel.batch import readers
-from ...predict.measured_device import write_device
-from ...predict.times import find_half_batch
-from ...proto import caffe_pb2, read_net
 from .. import loading, output
 from ..nets.summary import memory_of, report_memory
 from ..output import scaled, table
@@ -34,7 +27,7 @@ def run(options: Time) -> None:
     log.start(options.log_dir)
 
     if options.cluster:
-        _write_device(options, options.cluster)
+        plugins.need(plugins.STUDY, "measure_device")(options, options.cluster)
         return
     # On a separate backend: it caches nothing.
     rates = None if options.passes else measure_rates(loading.make_backend(options.device))
@@ -103,55 +96,6 @@ def measure_whole(net: Net, iterations: int) -> float:
         net.backend.synchronize()
         times.append((time.perf_counter() - start) * 1e3 / iterations)
     return statistics.median(times)
-
-
-_PART = 8
-"""The parts of a batch of which one is timed, too, to tell what is fixed."""
-_TURNS = 3
-
-
-def _write_device(options: Time, file: str) -> None:
-    """Measure this device, with whole batches and an eighth of them in turn, and write what was
-    found into a cluster file."""
-    param = read_net(options.model)
-    batches = {message.batch_size for _, message in readers(param)}
-    if len(batches) != 1 or options.phase != "TRAIN" or (batch := batches.pop()) < 2:
-        raise UserError(
-            f"--cluster: {options.model} must read batches of one size, of two images or more, in "
-            "its TRAIN phase"
-        )
-    small = max(1, batch // _PART)
-    little = caffe_pb2.NetParameter()
-    little.CopyFrom(param)
-    for _, message in readers(little):
-        message.batch_size = small
-    rates = measure_rates(loading.make_backend(options.device))
-    nets = [
-        loading.load_net(options, reads=False, param=each, phase="TRAIN", gradients=True)
-        for each in (param, little)
-    ]
-    turns = [[measure_whole(net, options.iterations) for net in nets] for _ in range(_TURNS)]
-    whole, part = map(min, zip(*turns, strict=True))
-    fields = {
-        "tflops": rates.flops / 1e12,
-        "memory_gb_s": rates.nbytes / 1e9,
-        "half_batch": find_half_batch(batch, whole, small, part),
-    }
-    if not fields["half_batch"]:
-        logging.getLogger("osucaffe").warning(
-            "%d images take no less than %d in proportion, so nothing seems to be fixed: if other "
-            "programs run here, measure again",
-            *(batch, small),
-        )
-    gpu, threads = options.device.gpu, options.device.threads
-    device = f"--gpu {gpu}" if gpu else f"--threads {threads or computing_threads()}"
-    how = f"osucaffe time on {platform.node()}, {device}"
-    write_device(file, fields, nets[0].name, 1e3 * batch / whole, batch, how)
-    print(
-        f"{batch} images take {whole:.3f} ms, {small} take {part:.3f} ms: half_batch = "
-        f"{fields['half_batch']:g}\nwrote {file}: device.{', '.join(fields)}, and "
-        f"{1e3 * batch / whole:.4g} images/s of {nets[0].name}"
-    )
 
 
 def _count(net: Net, layers: list[Layer]) -> None:

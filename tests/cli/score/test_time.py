@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from osucaffe.predict.cluster import read_cluster
+from osucaffe.study.cluster import read_cluster
+from tests.study.test_study import CLUSTER
 
 from ..conftest import Cli
-from ..machine.test_study import CLUSTER
 
 
 def test_without_a_log_there_is_a_table(cli: Cli) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from osucaffe.errors import UserError
-from osucaffe.predict.cluster import read_cluster
-from osucaffe.predict.measured_device import write_device
-from osucaffe.predict.times import find_half_batch
+from osucaffe.study.cluster import read_cluster
+from osucaffe.study.measured_device import write_device
+from osucaffe.study.times import find_half_batch
 
 BEFORE = """\
 ranks_per_host = 2  # cores

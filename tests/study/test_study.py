@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from osucaffe.cli.machine.local_runs import LocalRuns, flags
 from osucaffe.errors import UserError
-from osucaffe.predict.iteration import DESIGNS, Prediction
+from osucaffe.study.iteration import DESIGNS, Prediction
+from osucaffe.study.local_runs import LocalRuns, flags
+from tests.cli.conftest import Cli
+from tests.cli.reports.test_report import check_alone
 from tests.comm.ranks import needs_mpi
-
-from ..conftest import Cli
-from ..reports.test_report import check_alone
 
 CLUSTER = """
 ranks_per_host = 2

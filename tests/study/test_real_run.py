@@ -12,11 +12,11 @@ from typing import Any
 from benchmarks.prediction.bench_predict_cases import BUCKET, config_of
 from benchmarks.prediction.bench_predict_training import net_param
 from osucaffe.comm.tuning.table import Selection
-from osucaffe.predict.cluster import Cluster, Device, Link
-from osucaffe.predict.iteration import DESIGNS
-from osucaffe.predict.plan import Planner
-from osucaffe.predict.script import Compute, Post, Script, Wait, record
-from osucaffe.predict.sketch import Sketch
+from osucaffe.study.cluster import Cluster, Device, Link
+from osucaffe.study.iteration import DESIGNS
+from osucaffe.study.plan import Planner
+from osucaffe.study.script import Compute, Post, Script, Wait, record
+from osucaffe.study.sketch import Sketch
 from tests.comm.ranks import mpiexec, needs_mpi
 
 from .noting import CASES
@@ -53,7 +53,7 @@ def messages_of(planner: Planner, post: Post) -> list[list[list[list[int]]]]:
 
 @needs_mpi
 def test_four_ranks_do_what_is_simulated() -> None:
-    run = mpiexec(SIZE, "-m", "tests.predict.noting")
+    run = mpiexec(SIZE, "-m", "tests.study.noting")
     assert run.returncode == 0, run.stderr
     noted = json.loads(run.stdout)
     link = Link(1.0, 1.0)

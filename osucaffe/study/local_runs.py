@@ -18,16 +18,16 @@ from pathlib import Path
 
 import numpy as np
 
-from ...backends.cores import computing_threads
-from ...backends.cpu import Cpu
-from ...errors import UserError
-from ...parallel.profile import MOST, WARM_UP
-from ...parallel.tuning import ROUNDS, quieten
-from ...predict.iteration import DESIGNS, SERVED, Prediction
-from ...proto import SolverParameter, format_text
-from ...solvers.solver import Solver
-from .. import output
-from ..launch.ranks_per_gpu import reason
+from ..backends.cores import computing_threads
+from ..backends.cpu import Cpu
+from ..cli import output
+from ..cli.launch.ranks_per_gpu import reason
+from ..errors import UserError
+from ..parallel.profile import MOST, WARM_UP
+from ..parallel.tuning import ROUNDS, quieten
+from ..proto import SolverParameter, format_text
+from ..solvers.solver import Solver
+from .iteration import DESIGNS, SERVED, Prediction
 from .predict import ALONE, Case, row
 
 logger = logging.getLogger("osucaffe")

@@ -8,16 +8,16 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ... import __version__, log
-from ...api.curves import Points, panel
-from ...backends.cores import usable_cores
-from ...errors import UserError
-from ...files import write_bytes
-from ...options.kinds import names
-from ...parallel.buckets import ITEM
-from ...parallel.config import TUNED
-from ...predict.iteration import DESIGNS, SERVED, SPLIT, Prediction
-from ..reports.report_page import facts, page, table
+from .. import __version__, log
+from ..api.curves import Points, panel
+from ..backends.cores import usable_cores
+from ..cli.reports.report_page import facts, page, table
+from ..errors import UserError
+from ..files import write_bytes
+from ..options.kinds import names
+from ..parallel.buckets import ITEM
+from ..parallel.config import TUNED
+from .iteration import DESIGNS, SERVED, SPLIT, Prediction
 from .local_runs import LocalRuns, flags
 from .options import Study
 from .predict import HEADING, Case, comma_separated, curves, fastest, values

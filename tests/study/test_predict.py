@@ -17,19 +17,19 @@ import pytest
 
 from benchmarks.papers import collective
 from osucaffe.cli import main
-from osucaffe.cli.machine.predict import parse_ranks
 from osucaffe.comm.algorithms import ALGORITHMS
 from osucaffe.comm.tuning.table import Selection
 from osucaffe.errors import UserError
 from osucaffe.parallel.config import ParallelConfig
-from osucaffe.predict.cluster import Cluster, Device, Link, Reading, read_cluster
-from osucaffe.predict.iteration import DESIGNS, Run, Simulation, Span
-from osucaffe.predict.network import Network
-from osucaffe.predict.plan import Planner, waves
-from osucaffe.predict.script import Compute, Post, Pull, Push, Update, Wait, record, record_served
-from osucaffe.predict.sketch import Sketch
-from osucaffe.predict.times import Times, read_times
 from osucaffe.proto import NetParameter, parse_text
+from osucaffe.study.cluster import Cluster, Device, Link, Reading, read_cluster
+from osucaffe.study.iteration import DESIGNS, Run, Simulation, Span
+from osucaffe.study.network import Network
+from osucaffe.study.plan import Planner, waves
+from osucaffe.study.predict import parse_ranks
+from osucaffe.study.script import Compute, Post, Pull, Push, Update, Wait, record, record_served
+from osucaffe.study.sketch import Sketch
+from osucaffe.study.times import Times, read_times
 
 ROOT = Path(__file__).parents[2]
 NET = """
@@ -359,7 +359,7 @@ def test_the_command(
     assert [each["ranks"] for each in first] == [1, *[2] * 4, *[16] * 4]
     assert out.with_suffix(".png").stat().st_size > 10_000
     assert "wins" in capsys.readouterr().out
-    monkeypatch.setattr("osucaffe.cli.machine.predict._draw", lambda *given: None)  # once is enough
+    monkeypatch.setattr("osucaffe.study.predict._draw", lambda *given: None)  # once is enough
     assert main([*common, "--times", str(times)]) == 0
     assert json.loads(out.read_text())["predictions"] == first
     assert main([*common, "--times", str(times), "--scal", "strong", "--batch", "64"]) == 0

@@ -21,10 +21,10 @@ from osucaffe.comm.job.topology import discover
 from osucaffe.comm.profile import composed
 from osucaffe.parallel.data_parallel import DataParallel
 from osucaffe.parallel.exchange import Hooks, add_hook
-from osucaffe.predict.iteration import DESIGNS
-from osucaffe.predict.times import sizes_of
 from osucaffe.proto import caffe_pb2
 from osucaffe.solvers import Solver
+from osucaffe.study.iteration import DESIGNS
+from osucaffe.study.times import sizes_of
 
 CASES = {
     "SC-OBR": CommConfig("mpi"),

@@ -9,24 +9,30 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-from ...backends.cores import computing_threads
-from ...backends.cpu import Cpu
-from ...comm.tuning.table import Selection
-from ...errors import UserError
-from ...files import write_bytes
-from ...layers.base import Splitter
-from ...net import Net
-from ...options.kinds import names
-from ...parallel.batch import divide_batches, readers
-from ...parallel.config import TUNED, ParallelConfig
-from ...parallel.split import SplitInnerProducts
-from ...parallel.tuning import candidates, choose_size
-from ...predict.cluster import Cluster, read_cluster
-from ...predict.iteration import DESIGNS, SERVED, SHARDED, SPLIT, Prediction, Simulation
-from ...predict.plan import Planner
-from ...predict.script import Notebook
-from ...predict.sketch import Sketch
-from ...predict.times import (
+from ..backends.cores import computing_threads
+from ..backends.cpu import Cpu
+from ..cli import output, plots
+from ..cli.score.time import Layer, measure
+from ..comm.tuning.table import Selection
+from ..errors import UserError
+from ..files import write_bytes
+from ..layers.base import Splitter
+from ..net import Net
+from ..options.kinds import names
+from ..parallel.batch import divide_batches, readers
+from ..parallel.config import TUNED, ParallelConfig
+from ..parallel.split import SplitInnerProducts
+from ..parallel.tuning import candidates, choose_size
+from ..proto import caffe_pb2, read_net, read_solver
+from ..solvers.nets import Choice, training_net
+from ..solvers.update.rules import update_of
+from .cluster import Cluster, read_cluster
+from .iteration import DESIGNS, SERVED, SHARDED, SPLIT, Prediction, Simulation
+from .options import Predict, Question
+from .plan import Planner
+from .script import Notebook
+from .sketch import Sketch
+from .times import (
     Seconds,
     Times,
     describe_times,
@@ -36,12 +42,6 @@ from ...predict.times import (
     sizes_of,
     times_from,
 )
-from ...proto import caffe_pb2, read_net, read_solver
-from ...solvers.nets import Choice, training_net
-from ...solvers.update.rules import update_of
-from .. import output, plots
-from ..score.time import Layer, measure
-from .options import Predict, Question
 
 
 def run(args: Predict) -> None:

@@ -22,8 +22,8 @@ from benchmarks.prediction.bench_predict_training import (
 )
 from benchmarks.rows import rows_of
 from osucaffe.parallel.profile import Pass, Records
-from osucaffe.predict.cluster import Cluster, Device, Link
-from osucaffe.predict.sketch import Sketch
+from osucaffe.study.cluster import Cluster, Device, Link
+from osucaffe.study.sketch import Sketch
 from tests.comm.hosts import hosts
 from tests.comm.ranks import needs_mpi
 
