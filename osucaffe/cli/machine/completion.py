@@ -38,7 +38,7 @@ _ZSH = "autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bash
 
 def run(options: Completion) -> None:
     """Print the script."""
-    root = import_module("..", __package__)._parser()
+    root = import_module("..", __package__).make_parser(whole=True)
     commands = list(_walk("", root))
     if options.shell == "fish":
         print("\n".join(_fish(commands)))
