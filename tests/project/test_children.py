@@ -38,7 +38,7 @@ STARTED = {
     "cli/launch/mps.py": ["subprocess.run: CONTROL", "subprocess.run: CONTROL '-d'"],
     "cli/launch/restarts.py": ["subprocess.Popen: command"],  # of start.py's _command
     "cli/machine/device_query.py": ["subprocess.run: 'nvidia-smi' 'topo' '-m'"],
-    "cli/machine/local_runs.py": [
+    "study/local_runs.py": [
         "subprocess.run: sys.executable '-P' '-m' 'osucaffe' 'train' '--quiet'"
     ],
     "cli/train/fit.py": ["subprocess.Popen: sys.executable '-P' '-m' 'osucaffe' *words"],
