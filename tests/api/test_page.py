@@ -1,12 +1,16 @@
-"""The examples of docs/api.md, which run as they are there."""
+"""The examples of docs/api.md, which run as they are there; the lines of docs/side-by-side.md."""
 
 from __future__ import annotations
 
+import ast
 import doctest
+import re
 import shutil
 from pathlib import Path
 
 import pytest
+
+import osucaffe as oc
 
 
 def test_the_examples_run(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,3 +23,23 @@ def test_the_examples_run(root: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     )
     assert found.attempted > 10
     assert not found.failed
+
+
+def test_side_by_side_none_takes_more_lines_here(root: Path) -> None:
+    page = (root / "docs" / "side-by-side.md").read_text()
+    table = [re.findall(r"\| (\d+)(?= )", line) for line in page.splitlines() if "](#" in line]
+    tasks = page.split("\n## ")[1:]
+    assert len(tasks) == len(table) == 6
+    for task, shown in zip(tasks, table, strict=True):
+        programs = re.findall(r"```python\n(.*?)```", task, re.DOTALL)
+        lines = [len(program.splitlines()) for program in programs]
+        assert [*map(str, lines)] == shown
+        assert lines[0] == min(lines)
+        for program in programs:
+            ast.parse(program)
+
+
+def test_what_side_by_side_calls_is_there(root: Path) -> None:
+    page = (root / "docs" / "side-by-side.md").read_text()
+    for name in set(re.findall(r"\boc\.(\w+)", page)):
+        assert name in oc.__all__
