@@ -59,10 +59,14 @@ def declare(parser: argparse.ArgumentParser, options: type) -> None:
 
 
 def _flags(options: type) -> Iterator[tuple[Field[Any], Flag, Group | None]]:
-    """The flags of a dataclass with their headings, its own first."""
-    for field in fields(options):
-        if "flag" in field.metadata:
-            yield field, field.metadata["flag"], None
+    """The flags of a dataclass with their headings, its own first. Arguments are in the order in
+    which it states them, also those that take the place of a flag of a base."""
+    own = [field for field in fields(options) if "flag" in field.metadata]
+    order = {name: at for at, name in enumerate(options.__annotations__)}
+    arguments = [field for field in own if field.metadata["flag"].name == "-"]
+    arguments.sort(key=lambda field: order.get(field.name, -1))
+    for field in [*arguments, *(field for field in own if field not in arguments)]:
+        yield field, field.metadata["flag"], None
     for field in fields(options):
         if group := field.metadata.get("group"):
             for inner, flag, _ in _flags(group.options):

@@ -182,6 +182,7 @@ class Stream(Feed):
 
     def cached(self, source: Any, parts: list[tuple[Shape, str]], **options: Any) -> CachedBatches:
         """A stream of records of these parts that stay where the backend has its tensors."""
+        from ...data.resident.cache import CachedBatches
 
         title = self.stream_title
         self._pipeline = made = CachedBatches(self.backend, source, parts, title=title, **options)
