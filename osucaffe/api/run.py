@@ -76,13 +76,16 @@ def fit(
     photos: str | Path,
     out: str | Path,
     *,
+    weights: str | Path | None = None,
     gpu: int | str | None = None,
     progress: bool | None = None,
     **options: Any,
 ) -> Model:
     """Make a classifier of photographs as `osucaffe fit` does: a folder for each class. The run,
-    with its report, is in the folder `out`; options are those of the command."""
-    command("fit", photos, out=out, gpu=gpu, progress=progress, **options)
+    with its report, is in the folder `out`. weights: a model to fine-tune (the command's --from);
+    options are the command's others."""
+    options |= {"out": out, "from": weights, "gpu": gpu}
+    command("fit", photos, progress=progress, **options)
     return load(out)
 
 

@@ -71,7 +71,11 @@ def test_options_are_those_of_the_command(monkeypatch: pytest.MonkeyPatch) -> No
     given: list[tuple[str, dict[str, object]]] = []
     note = lambda name, *_, **options: given.append((name, options))  # noqa: E731
     monkeypatch.setattr(module, "command", note)
+    monkeypatch.setattr(module, "load", Path)
     oc.train("a/solver.prototxt", ranks=4, gpu="all", best="accuracy")
+    assert oc.fit("photos", "runs/a", weights="x.caffemodel", epochs=3) == Path("runs/a")
+    fitted = {"out": "runs/a", "from": "x.caffemodel", "epochs": 3, "gpu": None, "progress": None}
+    assert given.pop() == ("fit", fitted)
     assert given == [
         (
             "train",
