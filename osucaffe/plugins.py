@@ -88,6 +88,13 @@ def provided(table: dict[str, Any], kind: Any, module: str) -> Any:
     return table.get(kind.name)
 
 
+def runner(options: Any, name: str) -> Any:
+    """The function that runs a command: `run` of the module of its name, in the folder that the
+    dataclass of its options is in."""
+    folder = type(options).__module__.rpartition(".")[0]
+    return importlib.import_module(f"{folder}.{name}").run
+
+
 def _load(value: str) -> Any:
     """A module, or an object in it: "package.module:object"."""
     module, _, name = value.partition("  #")[0].partition(":")

@@ -19,7 +19,11 @@ import sys
 MODULES = (
     *("osucaffe.cli", "osucaffe.solvers.solver", "osucaffe.solvers.signals", "osucaffe.parallel"),
     *("osucaffe.comm.create", "osucaffe.backends.cpu.onednn", "matplotlib"),
-    *("osucaffe.cli.train.training", "osucaffe.cli.score.classify", "osucaffe.cli.data.data"),
+    *(
+        "osucaffe.cli.train.training",
+        "osucaffe.apps.photographs.classify",
+        "osucaffe.cli.data.data",
+    ),
     "osucaffe.parallel.data_parallel",
 )
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)

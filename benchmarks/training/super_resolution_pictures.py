@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from osucaffe.cli.score.upscale_files import read
-from osucaffe.cli.score.upscale_score import busiest
+from osucaffe.apps.super_resolution.quality import psnr
+from osucaffe.apps.super_resolution.upscale_files import read
+from osucaffe.apps.super_resolution.upscale_score import busiest
 from osucaffe.data.pictures.bicubic import enlarge, shrink
-from osucaffe.data.sets.quality import psnr
 from osucaffe.proto import caffe_pb2
 
 from .super_resolution_sides import SCALE, enlarger

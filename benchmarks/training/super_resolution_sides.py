@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 import osucaffe
-from osucaffe.cli.score.tiling import Enlarger
+from osucaffe.apps.super_resolution.quality import psnr, ssim
+from osucaffe.apps.super_resolution.tiling import Enlarger
 from osucaffe.data.databases.database import open_database
 from osucaffe.data.databases.datum import parse_datum, pixels
 from osucaffe.data.pictures.bicubic import enlarge, shrink
 from osucaffe.data.pictures.preprocessing import find_preprocessing
-from osucaffe.data.sets.quality import psnr, ssim
 from osucaffe.graph.prototxt.filter import filter_layers, net_state
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2

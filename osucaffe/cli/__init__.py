@@ -20,7 +20,7 @@ from . import gflags
 from .early_exit import report_early_exit
 from .parser import Parser
 
-COMMANDS = plugins.own()[plugins.COMMANDS]
+COMMANDS = {name: at for name, at in plugins.own()[plugins.COMMANDS].items() if " " not in name}
 """Where the options of each command are. It runs as `run(options)` of the module of its name in the
 same folder, which may return an exit code. Other packages may have commands, too."""
 _TITLES = {
@@ -33,7 +33,7 @@ _TITLES = {
     "machine": "this machine",
     "study": "this machine",
 }
-"""Those of folders, in the list of commands."""
+"""Those of folders, in the list of commands. Other parts' folders are named as they are to be."""
 
 _EPILOG = """\
 Options are Caffe's; one dash or two, "-" or "_" are alike: -log_dir D, --log-dir=D.
@@ -96,9 +96,7 @@ def _run(arguments: Sequence[str] | None) -> int | Callable[[], None]:
         with report_early_exit():
             if hasattr(options, "starts"):  # before all that they import, too
                 importlib.import_module(".launch.start", __name__).launch(*options.starts)
-            folder = type(options).__module__.rpartition(".")[0]
-            command = importlib.import_module(f"{folder}.{name}")
-            code: int | Callable[[], None] = command.run(options) or 0
+            code: int | Callable[[], None] = plugins.runner(options, name)(options) or 0
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
         if messages.debugging() or messages.is_users(error):
@@ -129,6 +127,12 @@ def _code(error: BaseException) -> int:
     return 141 if isinstance(error, BrokenPipeError) else 1
 
 
+def _title(command: str) -> str:
+    """The heading of a command in the list of all."""
+    folder = COMMANDS[command].partition(":")[0].split(".")[-2]
+    return _TITLES.get(folder, folder.replace("_", "-"))
+
+
 class _Grouped(argparse.RawDescriptionHelpFormatter):
     """Lists the commands by groups."""
 
@@ -138,7 +142,7 @@ class _Grouped(argparse.RawDescriptionHelpFormatter):
         listed = {sub.dest: sub for sub in action._get_subactions()}
         parts = []
         for name in listed:
-            title = _TITLES[COMMANDS[name].partition(":")[0].split(".")[-2]]
+            title = _title(name)
             if f"\n{title}:\n" not in parts:
                 parts.append(f"\n{title}:\n")
             parts.append(super()._format_action(listed[name]))
@@ -151,7 +155,7 @@ def parse(arguments: Sequence[str]) -> tuple[str, Any]:
     words = gflags.as_command(gflags.normalize(given), COMMANDS)
     words = gflags.action_first(words, COMMANDS, flags_by_name)
     name = words[0] if words else "--help"
-    known = name in COMMANDS or (name[0] != "-" and name in plugins.names(plugins.COMMANDS))
+    known = name in COMMANDS or (name.isidentifier() and name in plugins.names(plugins.COMMANDS))
     args = make_parser(name if known else None).parse_args(words or [name])
     from dataclasses import replace
 
@@ -192,7 +196,9 @@ def make_parser(only: str | None = None, *, whole: bool = False) -> argparse.Arg
     commands = parser.add_subparsers(
         title=next(iter(_TITLES.values())), metavar="COMMAND", required=True
     )
-    for name in (only,) if only else COMMANDS:
+    titles = [*dict.fromkeys(_TITLES.values())]
+    ours = sorted(COMMANDS, key=lambda name: (*titles, _title(name)).index(_title(name)))
+    for name in (only,) if only else ours:
         summary = COMMANDS.get(name, "").partition("  # ")[2]
         command = commands.add_parser(
             name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter

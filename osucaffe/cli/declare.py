@@ -53,7 +53,7 @@ def declare(parser: argparse.ArgumentParser, options: type) -> None:
             parsers = parser.add_subparsers(
                 dest="subcommand", metavar="WHAT", required=several.required
             )
-            for name, each in several.options.items():
+            for name, each in several.all().items():
                 text = each.__doc__.rstrip(".")
                 declare(parsers.add_parser(name, help=text[0].lower() + text[1:]), each)
 
@@ -113,5 +113,5 @@ def build(options: type, values: Mapping[str, Any]) -> Any:
         elif (group := field.metadata.get("group")) is not None:
             made[field.name] = build(group.options, values)
         elif (several := field.metadata.get("commands")) is not None and values["subcommand"]:
-            made[field.name] = build(several.options[values["subcommand"]], values)
+            made[field.name] = build(several.all()[values["subcommand"]], values)
     return options(**made)

@@ -30,6 +30,7 @@ PAGE = flag("the page to write", "FILE", REQUIRED)
 VAL_SHARE = flag("the share held out for validation", Kind("X", share), 0.2)
 FROM = flag("a .caffemodel to fine-tune", "FILE", name="--from")
 LABELS = flag("names of the classes, one per line", "FILE")
+ENCODE_TYPE = flag("compress the records: jpg or png", "TYPE", "")
 BACKEND = flag("the kind of database", ("lmdb",), "lmdb")
 ITERATIONS = flag("number of passes", COUNT, 50)
 NO_PYTHON_LAYERS = flag(
@@ -108,8 +109,8 @@ class Ranks:
 class NetOptions:
     """A net with its weights, and where it runs."""
 
+    weights: list[str] = like(WEIGHTS)  # before the model, as arguments of extract_features
     model: str = like(MODEL)
-    weights: list[str] = like(WEIGHTS)
     strict: bool = like(STRICT)
     no_python_layers: bool = like(NO_PYTHON_LAYERS)
     state: State = group(State)

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from .. import plugins
 from .kinds import Kind
 
 REQUIRED = dataclasses.MISSING
@@ -63,10 +64,20 @@ class Group(NamedTuple):
 
 
 class Commands(NamedTuple):
-    """A field that is the chosen subcommand's options. Their docstrings are their help."""
+    """A field that is the chosen subcommand's options. Their docstrings are their help. Others are
+    found by their names: "data folder" is a subcommand of `data`."""
 
     options: dict[str, type]
     required: bool
+    prefix: str
+
+    def all(self) -> dict[str, type]:
+        """All of them, imported."""
+        found = (name for name in plugins.own()[plugins.COMMANDS] if name.startswith(self.prefix))
+        others = {
+            name.removeprefix(self.prefix): plugins.find(plugins.COMMANDS, name) for name in found
+        }
+        return self.options | (others if self.prefix else {})
 
 
 _SETTINGS = frozenset(Flag._fields) - {"help", "kind", "default", "more"}
@@ -124,9 +135,11 @@ def group(options: type, title: str | None = None, description: str | None = Non
     return dataclasses.field(default_factory=options, metadata=metadata)
 
 
-def commands(options: dict[str, type], *, required: bool = True) -> Any:
-    """A field that is the chosen subcommand's options (None: none is)."""
-    return dataclasses.field(default=None, metadata={"commands": Commands(options, required)})
+def commands(options: dict[str, type], *, required: bool = True, prefix: str = "") -> Any:
+    """A field that is the chosen subcommand's options (None: none is). prefix: of the names of
+    further ones."""
+    metadata = {"commands": Commands(options, required, prefix)}
+    return dataclasses.field(default=None, metadata=metadata)
 
 
 def name_of(field: dataclasses.Field[Any]) -> str:

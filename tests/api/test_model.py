@@ -14,7 +14,7 @@ from PIL import Image
 
 import osucaffe as oc
 from osucaffe.cli import main
-from tests.cli.photos import make_photos
+from tests.apps.photographs.photos import make_photos
 
 NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 Classify = Callable[..., list[dict[str, object]]]

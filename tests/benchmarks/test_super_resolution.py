@@ -8,10 +8,10 @@ import pytest
 from benchmarks.training import super_resolution
 from benchmarks.training import super_resolution_pictures as pictures
 from benchmarks.training import super_resolution_sides as sides
+from osucaffe.apps.super_resolution.quality import psnr, ssim
 from osucaffe.data.databases.database import record_key, write_database
 from osucaffe.data.databases.datum import make_datum
 from osucaffe.data.pictures.bicubic import enlarge, shrink
-from osucaffe.data.sets.quality import psnr, ssim
 from osucaffe.proto import caffe_pb2
 
 

@@ -141,6 +141,11 @@ def test_names_of_caffes_programs() -> None:
     assert (drawn.model, drawn.rankdir) == ("net", "TB")
     read = parse(["parse_log.py", "--verbose", "log", "--delimiter", ";", "out"])[1]
     assert (read.log, read.folder, read.delimiter) == ("log", "out", ";")
+    features = parse(["extract_features", "weights", "net", "fc7,prob", "a,b", "5", "lmdb", "GPU"])[
+        1
+    ]
+    assert (features.weights, features.model, features.batches) == ("weights", "net", 5)
+    assert features.device.gpu == "0"
     assert parse(["convert_mnist_data.bin", "i", "l", "db"])[1].output == "db"
 
 

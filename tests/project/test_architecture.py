@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGE = ROOT / "osucaffe"
 MOST_FILES = 18
 """In a folder."""
-PARTS = ("forks", "rpc", "study")
+PARTS = ("apps", "forks", "rpc", "study")
 """The folders that the core does without: what they have is found by name (`plugins.py`)."""
 FORKS = sorted(path.parent.name for path in (PACKAGE / "forks").glob("*/__init__.py"))
 """The families of forks of Caffe."""

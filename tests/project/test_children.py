@@ -41,7 +41,7 @@ STARTED = {
     "study/local_runs.py": [
         "subprocess.run: sys.executable '-P' '-m' 'osucaffe' 'train' '--quiet'"
     ],
-    "cli/train/fit.py": ["subprocess.Popen: sys.executable '-P' '-m' 'osucaffe' *words"],
+    "apps/photographs/fit.py": ["subprocess.Popen: sys.executable '-P' '-m' 'osucaffe' *words"],
     "data/ahead/processes.py": [
         "subprocess.Popen: sys.executable '-P' '-c' _START json.dumps(path) *what"
     ],

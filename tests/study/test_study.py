@@ -11,8 +11,8 @@ import pytest
 from osucaffe.errors import UserError
 from osucaffe.study.iteration import DESIGNS, Prediction
 from osucaffe.study.local_runs import LocalRuns, flags
+from tests.apps.photographs.test_report import check_alone
 from tests.cli.conftest import Cli
-from tests.cli.reports.test_report import check_alone
 from tests.comm.ranks import needs_mpi
 
 CLUSTER = """

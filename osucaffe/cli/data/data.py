@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from ... import plugins
 from ...backends.cores import usable_cores
 from ...data.databases.database import convert_database, open_database, write_database
 from ...data.sets import make_annotated as make
@@ -20,7 +21,6 @@ from ...files import write_bytes
 from ...proto import write_mean
 from ..images import save_image
 from ..output import progress, scaled, verify_all
-from . import data_folder
 from .contact_sheet import draw_contact_sheet
 from .options import (
     Annotated,
@@ -28,7 +28,6 @@ from .options import (
     Convert,
     Data,
     FashionMnist,
-    Folder,
     Inspect,
     Mnist,
     Verify,
@@ -55,10 +54,12 @@ def run(options: Data) -> None:
     """Run the subcommand."""
     commands: dict[type, Callable[[Any], None]] = {
         Mnist: _mnist, Cifar10: _cifar10, FashionMnist: _fashion_mnist,
-        Folder: data_folder.run, Annotated: _annotated, Convert: _convert,
+        Annotated: _annotated, Convert: _convert,
         Inspect: _inspect, Verify: _verify,
     }  # fmt: skip
-    commands[type(options.command)](options.command)
+    kind = type(options.command)
+    run = commands.get(kind) or plugins.runner(options.command, kind.__name__.lower())
+    run(options.command)
 
 
 def _mnist(options: Mnist) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...data.config import ON_BAD_RECORD, READERS
+from ...data.config import READERS
 from ...options.flags import REQUIRED, argument, commands, field_of, flag, group, like
 from ...options.kinds import COUNT, EXTENT, INTEGER
-from ..options import BACKEND, OUT, VAL_SHARE, Reading
+from ..options import BACKEND, ENCODE_TYPE, OUT, Reading
 
 _TO_WRITE = "the LMDB to write; an existing one is replaced"
-_ENCODE_TYPE = flag("compress the records: jpg or png", "TYPE", "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,24 +45,6 @@ class FashionMnist:
         REQUIRED,
     )
     out: str = like(field_of(Cifar10, "out"), default="data/fashion_mnist")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Folder:
-    """Make databases of photographs, a folder for each class."""
-
-    photos: str = argument("a folder that holds one folder of images per class", "PHOTOS")
-    out: str = like(OUT)
-    val_share: float = like(VAL_SHARE)
-    size: int = flag("width and height of the stored images", COUNT, 256)
-    fit: str = flag(
-        "how to make images square: keep the middle (crop, the default) or distort (squash)",
-        ("crop", "squash"),
-        "crop",
-    )
-    encode_type: str = like(_ENCODE_TYPE)
-    readers: int | None = like(READERS)
-    skip_bad: bool = like(ON_BAD_RECORD)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,13 +109,12 @@ class Data:
     Without --files, MNIST is downloaded from its public mirrors (and its checksums are verified);
     if that fails, a subset of 10,000 + 2,000 digits that comes with osucaffe is used."""
 
-    command: (
-        Mnist | Cifar10 | FashionMnist | Folder | Annotated | Convert | Inspect | Verify
-    ) = commands(
+    command: Mnist | Cifar10 | FashionMnist | Annotated | Convert | Inspect | Verify = commands(
         {
-            "mnist": Mnist, "cifar10": Cifar10, "fashion_mnist": FashionMnist, "folder": Folder,
+            "mnist": Mnist, "cifar10": Cifar10, "fashion_mnist": FashionMnist,
             "annotated": Annotated, "convert": Convert, "inspect": Inspect, "verify": Verify,
-        }
+        },
+        prefix="data ",
     )  # fmt: skip
 
 
@@ -156,7 +136,7 @@ class ConvertImageset:
     resize_height: int = like(resize_width)
     check_size: bool = flag("refuse images that differ in size")
     encoded: bool = flag("store the images compressed")
-    encode_type: str = like(_ENCODE_TYPE, "how to compress: jpg or png")
+    encode_type: str = like(ENCODE_TYPE, "how to compress: jpg or png")
     reading: Reading = group(Reading, "")
 
 

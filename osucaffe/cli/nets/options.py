@@ -6,63 +6,7 @@ from dataclasses import dataclass, field
 
 from ...options.flags import REQUIRED, argument, commands, field_of, flag, group, like
 from ...options.kinds import COUNT, EXTENT, Kind, shape
-from ..options import FROM, JSON, MODEL, NO_PYTHON_LAYERS, PHASE, Device, NetOptions, State
-
-
-@dataclass(frozen=True, kw_only=True)
-class New:
-    """
-      osucaffe new lenet                           a model's files, like osucaffe models copy
-      osucaffe new cifar10_quick --data data       the same net for the classes in data, the output
-                                                   of osucaffe data folder
-      osucaffe new finetune --data data --from bvlc_googlenet.caffemodel
-                                                   a pretrained net with a new last layer, for your
-                                                   classes, that learns ten times as fast
-
-    The files go to a folder of the same name, or to --out: train_val.prototxt, deploy.prototxt,
-    solver.prototxt, and what classify needs. Which net the weights of --from belong to is found by
-    the names of their layers, or from a train_val.prototxt or deploy.prototxt next to them;
-    otherwise --model has to say it."""
-
-    what: str = argument("a model of `osucaffe models`, or finetune", "WHAT")
-    data: str | None = flag("the output of osucaffe data folder", "DIR")
-    weights: str | None = like(FROM)
-    model: str | None = flag("the net of --from: a model's name, or a prototxt", "NET")
-    out: str | None = flag("the folder to write to (default: WHAT)", "DIR")
-    batch: int = flag("batch size", COUNT, 32)
-    augment: bool = flag(
-        "let photographs vary more than by crops and mirroring: augmentation_param in the net, "
-        "which other Caffes refuse"
-    )
-    epochs: int | None = flag(
-        "number of epochs (default: 60; finetune: 20, or those of 300 iterations if more)", COUNT
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Copy:
-    """Copy a model's files."""
-
-    name: str = argument("the model, by its name in the list", "MODEL")
-    folder: str | None = argument("the folder to copy to (default: models/MODEL)", "DIR", nargs="?")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Check:
-    """Tell which published file a .caffemodel is."""
-
-    file: str = argument("a .caffemodel", "FILE")
-
-
-@dataclass(frozen=True)
-class Models:
-    """
-    osucaffe models                       list the models, and published weights
-    osucaffe models copy lenet            copy its nets, solver and page to models/lenet
-    osucaffe models copy lenet DIR        copy to another folder, with paths adapted
-    osucaffe models check FILE            whether weights are a published file, and undamaged"""
-
-    command: Copy | Check | None = commands({"copy": Copy, "check": Check}, required=False)
+from ..options import JSON, MODEL, NO_PYTHON_LAYERS, PHASE, Device, NetOptions, State
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ...data.config import IGNORE_EXIF, ON_BAD_RECORD
-from ...options.flags import REQUIRED, argument, field_of, flag, group, like
-from ...options.kinds import COUNT, EXTENT, Kind, extents, integers, names, numbers, positive
+from ...options.flags import argument, field_of, flag, like
+from ...options.kinds import COUNT, Kind, names, positive
 from .. import options as common
-from ..options import Device, NetOptions, SharedOptions
+from ..options import NetOptions, SharedOptions
 
 _WEIGHTS = field_of(NetOptions, "weights")
 
@@ -78,137 +77,6 @@ class Time(NetOptions):
         "FILE",
     )
     log_dir: str | None = like(common.LOG_DIR)
-
-
-@dataclass(frozen=True)
-class Entry:
-    """How images enter the net."""
-
-    trained_with: str | None = flag(
-        "the prototxt that the net was trained with (default: the one in the weights file)", "FILE"
-    )
-    mean: str | None = flag("a .binaryproto or .npy file, or values: 104,117,123; 0: none", "M")
-    image_dims: list[int] | None = flag(
-        "scale images to this size, then crop", Kind("H,W", extents)
-    )
-    oversample: bool = flag("average over ten crops")
-    raw_scale: float | None = flag(
-        "the value of white, before the mean is subtracted (default: 255)", Kind("X", float)
-    )
-    input_scale: float | None = flag(
-        "factor applied after the mean is subtracted", Kind("X", float)
-    )
-    channel_swap: list[int] | None = flag(
-        "the order of red, green and blue (0,1,2) in the channels (default: 2,1,0)",
-        Kind("C", integers),
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Classify(SharedOptions):
-    """
-      osucaffe classify --model deploy.prototxt --weights trained.caffemodel \\
-          --mean imagenet_mean.binaryproto --labels synset_words.txt --picture cat.png cat.jpg
-
-    Images are preprocessed as in training: channels in the order blue, green, red, values 0..255,
-    minus the mean, times the scale, cropped to the middle. The transform_param of the data layer
-    says which mean, scale and crop: that of the prototxt given by --trained_with, or else of the
-    net stored in the weights file. Options override each of them (--raw_scale is applied before the
-    mean, --input_scale after it), and the log says what was done. Nets with one input channel get
-    grey images.
-
-    For models that `osucaffe new` wrote, the files next to the model (or in --data) say how
-    `osucaffe data folder` made the training records: photographs then get exactly the scores that
-    `osucaffe test` gives them, and labels their names.
-
-    For folders of thousands of images, --threads workers (by default one for each core) read and
-    scale images ahead of the net; more than 4 are processes. They set the pace: a GPU keeps up with
-    dozens of cores. --gpu all divides the images among all GPUs; --precision bf16 is faster than
-    the default.
-
-    Where images lie in folders with names of classes, a table at the end tells how many were
-    classified correctly."""
-
-    images: list[str] = argument("image files, or folders", "IMAGE", nargs="+")
-    model: str = flag("the net's prototxt", "FILE", REQUIRED)
-    weights: str = like(common.ONE_MODEL)
-    labels: str | None = like(
-        common.LABELS, "names of the classes, one per line (default: labels.txt next to the model)"
-    )
-    data: str | None = flag(
-        "the output of osucaffe data folder that the net was trained on (default: what the "
-        "files next to the model say)",
-        "DIR",
-    )
-    top: int = flag("how many labels to print", COUNT, 5)
-    picture: str | None = flag("draw the images with bars to a .png, .svg or .pdf file", "FILE")
-    explain: str | None = flag(
-        "write a picture for each image to DIR: red is what its best label hangs on, found by "
-        "covering each part in turn",
-        "DIR",
-    )
-    batch: int | None = flag(
-        "images (or crops of them) in a batch (default: the model's; for larger folders at "
-        "least 16, and 64 on a GPU)",
-        COUNT,
-    )
-    json: bool = like(common.JSON)
-    strict: bool = like(common.STRICT)
-    skip_bad: bool = like(ON_BAD_RECORD)
-    ignore_exif: bool = like(IGNORE_EXIF)
-    no_python_layers: bool = like(common.NO_PYTHON_LAYERS)
-    entry: Entry = group(
-        Entry, "how images enter the net", "By default as in training, as far as that is known."
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Upscale:
-    """
-      osucaffe upscale photo.jpg large.png --weights edsr_baseline.caffemodel
-      osucaffe upscale photos large --weights edsr_baseline.caffemodel
-      osucaffe upscale originals compared --weights edsr_baseline.caffemodel --score
-
-    IN is an image or a folder of images of any size; OUT is the file to write, or a folder that
-    gets files of the same names. JPEG, PNG and WebP can be written;
-    transparency is kept (enlarged by bicubic interpolation), grey images stay grey, and colour
-    profiles are kept. Images larger than --tile are enlarged tile by tile, with the same result.
-
-    With --score, IN are originals: each is shrunk like the net's training data (MATLAB's
-    antialiased bicubic), enlarged by the net, and compared with the original. The table has PSNR
-    and SSIM (of the luma, without a border as wide as the factor), next to those of bicubic
-    enlargement; OUT gets pictures side by side: small, bicubic, net, original.
-
-    The net is that of models/edsr_baseline, which doubles the size, unless --model names another
-    deploy net. The weights file says how images are preprocessed, unless --mean or --input_scale
-    does."""
-
-    input: str = argument("an image, or a folder of images", "IN")
-    output: str = argument("the file or folder to write", "OUT")
-    model: str | None = flag("the deploy prototxt (default: edsr_baseline's)", "FILE")
-    weights: str = like(common.ONE_MODEL)
-    scale: int | None = flag("stop if the net does not enlarge by this factor", COUNT)
-    mean: list[float] | None = flag(
-        "what is subtracted from bytes, 0 to 255, before they enter the net: one number, or three "
-        "for blue, green and red (default: as the weights file says)",
-        Kind("M", numbers),
-    )
-    input_scale: float | None = flag(
-        "factor applied after that, 0.00392157 for nets of 0 to 1 (default: as the weights file "
-        "says, or 1 with --mean)",
-        Kind("X", float),
-    )
-    tile: int = flag(
-        "width and height of the parts of the image that are enlarged at a time: smaller ones "
-        "need less memory (default: %(default)s; 0: all at once)",
-        EXTENT,
-        512,
-    )
-    score: bool = flag("IN are original images: shrink and enlarge them, and print PSNR and SSIM")
-    json: bool = like(common.JSON)
-    strict: bool = like(common.STRICT)
-    no_python_layers: bool = like(common.NO_PYTHON_LAYERS)
-    device: Device = group(Device)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...comm.config import CommConfig
-from ...data.config import ON_BAD_RECORD, DataConfig
-from ...options.flags import OneOf, argument, field_of, flag, group, like
+from ...data.config import DataConfig
+from ...options.flags import OneOf, field_of, flag, group, like
 from ...options.kinds import COUNT, Kind, auto_or, positive
 from ...parallel.config import ParallelConfig
 from ...parallel.servers.config import ServerConfig
@@ -17,30 +17,6 @@ _EFFECTS = ("stop", "snapshot", "none")
 _START = OneOf("start")
 _LONG_RUNS = ("--find_lr",)
 """What options of runs that are to last cannot be combined with."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fit:
-    """
-      osucaffe fit photos --out run
-      osucaffe fit photos --out run --from bvlc_googlenet.caffemodel       fine-tune
-
-    PHOTOS holds a folder of images for each class. Databases, net and solver, training with early
-    stopping, test and report are made by the commands data folder, new, train, test and report,
-    which are printed, and can be run again one by one. The net is a small one, with photographs
-    scaled to 48 to 64 pixels, or on a GPU with 20,000 photographs and more, ResNet-50."""
-
-    photos: str = argument("a folder that holds one folder of images per class", "PHOTOS")
-    out: str = like(common.OUT, kind="RUN")
-    model: str | None = flag("a model of `osucaffe models` to train, or the net of --from", "NET")
-    weights: str | None = like(common.FROM)
-    size: int | None = flag(
-        "width and height of the stored images (default: as it suits the net)", COUNT
-    )
-    val_share: float = like(common.VAL_SHARE)
-    epochs: int | None = flag("number of epochs (default: as of osucaffe new)", COUNT)
-    skip_bad: bool = like(ON_BAD_RECORD)
-    gpu: str | None = flag("the number of the GPU; several, or all (default: the CPU)", "ID")
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import simplejpeg
 
+from osucaffe.apps.photographs import classify_input
+from osucaffe.apps.photographs.classify_input import FileInput, ImageFiles
 from osucaffe.backends.cuda import Cuda
-from osucaffe.cli.score import classify_input
-from osucaffe.cli.score.classify_input import FileInput, ImageFiles
 from osucaffe.data.ahead.parallel_map import BadRecords
 from osucaffe.pycaffe.image_input import ImageInput
 
