@@ -12,6 +12,7 @@ import numpy as np
 
 from .. import net as engine
 from ..errors import UserError, listed, naming
+from ..files import write_bytes
 from ..graph.prototxt.filter import filter_layers, net_state
 from ..loading import Model, load_weights
 from ..proto import NetParameter, parse_text, read_net, read_weights, upgrade_net, write_weights
@@ -181,6 +182,14 @@ class Net:
         nodes = self.engine.nodes
         return [Layer(self, at) for at, node in enumerate(nodes) if node.layer.type != "Split"]
 
+    def draw(self, direction: str = "LR") -> Drawing:
+        """A picture of the net, which a notebook shows. direction: LR, TB, RL or BT. UserError
+        without pydot and Graphviz's dot."""
+        from ..pycaffe import draw
+
+        phase = ("TRAIN", "TEST").index(self.engine.phase)
+        return Drawing(draw.render(draw.get_pydot_graph(self.param, direction, phase=phase), "svg"))
+
     def summary(self) -> None:
         """Print the layers, the sizes of what they make, their parameters and operations."""
         print(self)
@@ -190,6 +199,20 @@ class Net:
 
     def _repr_html_(self) -> str:
         return summary.html(self.engine)
+
+
+class Drawing:
+    """A picture, as SVG."""
+
+    def __init__(self, svg: bytes) -> None:
+        self._svg = svg
+
+    def _repr_svg_(self) -> str:
+        return self._svg.decode()
+
+    def save(self, path: str | Path) -> None:
+        """Write it to a .svg file."""
+        write_bytes(path, self._svg)
 
 
 def read_description(net: Description) -> NetParameter:

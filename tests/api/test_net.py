@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import osucaffe as oc
 from osucaffe.backends.cpu import Cpu
 from osucaffe.net import Net as Engine
 from osucaffe.proto import NetParameter, parse_text, read_net
+from osucaffe.pycaffe import draw
 
 TEXT = """
 name: "small"
@@ -176,6 +178,21 @@ def test_what_is_seen_of_it(net: oc.Net) -> None:
     assert "4x3x3x3" in conv._repr_html_()
     assert [*net.blobs] == ["data", "conv", "norm", "pool", "fc", "prob"]
     assert (net.inputs, net.outputs) == (["data"], ["prob"])
+
+
+def test_it_is_drawn(net: oc.Net, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pydot")
+    drawn = []
+
+    def render(graph: Any, ext: str) -> bytes:  # Graphviz may not be there
+        drawn.append(graph.to_string())
+        return b"<svg/>"
+
+    monkeypatch.setattr(draw, "render", render)
+    net.draw().save(tmp_path / "net.svg")
+    assert (tmp_path / "net.svg").read_text() == net.draw("TB")._repr_svg_() == "<svg/>"
+    assert "(Convolution)" in drawn[0]
+    assert "rankdir=TB" in drawn[1]
 
 
 def test_what_is_wrong_is_a_user_error(net: oc.Net, tmp_path: Path) -> None:
