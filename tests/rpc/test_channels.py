@@ -3,7 +3,6 @@ whom it should."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,33 +19,7 @@ from osucaffe.rpc.direct import find_direct
 from osucaffe.rpc.grpc_stream import GrpcStream
 from osucaffe.rpc.peer import CHUNK, COPIED, EAGER
 from osucaffe.rpc.ucx import Ucx, is_available
-
-
-def on_ranks(size: int, work: Callable[[int, Callable[[Any], list[Any]]], Any]) -> list[Any]:
-    """What each rank's work returns; work gets its rank, and what gathers values."""
-    meet = threading.Barrier(size)
-    values: list[Any] = [None] * size
-    found: list[Any] = [None] * size
-
-    def run(rank: int) -> None:
-        def gather(value: Any) -> list[Any]:
-            values[rank] = value
-            meet.wait(60)
-            got = list(values)
-            meet.wait(60)
-            return got
-
-        try:
-            found[rank] = work(rank, gather)
-        except BaseException as error:
-            found[rank] = error
-
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(90)
-    return found
+from tests.comm.threads import on_ranks
 
 
 def make(kind: str) -> Iterator[tuple[Any, Any]]:

@@ -14,7 +14,7 @@ from osucaffe.comm.job import handshake
 from osucaffe.comm.job.handshake import connect_all
 from osucaffe.errors import UserError
 
-from ..channels.test_channels import on_ranks
+from ..threads import on_ranks
 
 Gather = Callable[[Any], list[Any]]
 

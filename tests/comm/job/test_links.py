@@ -16,7 +16,7 @@ from osucaffe.comm.job.job import Job
 from osucaffe.comm.job.topology import Location, Topology
 from osucaffe.errors import UserError
 
-from ..channels.test_channels import on_ranks
+from ..threads import on_ranks
 
 HOSTS = [0, 0, 2]
 """Of three ranks."""
