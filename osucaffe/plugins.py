@@ -16,6 +16,8 @@ from typing import Any
 
 from .errors import UserError
 
+ACTIONS = "osucaffe.actions"
+"""What commands of the core leave to other parts."""
 CHANNELS = "osucaffe.channels"
 """Channels between pairs of ranks: functions that `comm/channels/create.py` calls."""
 COMMANDS = "osucaffe.commands"
@@ -24,8 +26,6 @@ COMPRESSION = "osucaffe.compression"
 """What --compression names: classes derived from `parallel/hook.py: GradientHook`."""
 LAYERS = "osucaffe.layers"
 """Layer types: modules whose classes register themselves by `layers.base.register`."""
-STUDY = "osucaffe.study"
-"""What commands of the core leave to osucaffe/study."""
 RECORDS = "osucaffe.records"
 """Forms of a database's records: functions of one that give its Datum and labels, or None."""
 

@@ -10,11 +10,11 @@ import pytest
 from PIL import Image
 
 from osucaffe.cli import main
-from osucaffe.data.sets.make_annotated import read_coco
 from osucaffe.data.streams.image_list import read_list
 from osucaffe.data.streams.windows import read_windows
 from osucaffe.errors import UserError
 from osucaffe.files import read_bytes
+from osucaffe.forks.ssd.make_annotated import read_coco
 from osucaffe.parsing import as_float, as_int, as_name, from_json, lines_of
 
 NONE_WHOLE = (

@@ -16,8 +16,8 @@ import numpy as np
 
 from osucaffe.data.databases.database import record_key, write_database
 from osucaffe.data.pictures.image import resize
-from osucaffe.data.sets.make_annotated import annotated_record, write_label_map
 from osucaffe.data.sets.mnist import Digits, load
+from osucaffe.forks.ssd.make_annotated import annotated_record, write_label_map
 
 SIDE, MOST = 80, 4
 SMALLEST, LARGEST = 20, 48

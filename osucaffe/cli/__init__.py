@@ -32,6 +32,7 @@ _TITLES = {
     "scripts": "scripts",
     "machine": "this machine",
     "study": "this machine",
+    "ssd": "data",
 }
 """Those of folders, in the list of commands. Other parts' folders are named as they are to be."""
 

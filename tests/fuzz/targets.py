@@ -35,12 +35,6 @@ from osucaffe.data.databases.database import open_database
 from osucaffe.data.pictures.image import read_image
 from osucaffe.data.pictures.transform import Transform
 from osucaffe.data.sets.cifar import read_batch
-from osucaffe.data.sets.make_annotated import (
-    annotated_record,
-    read_coco,
-    read_voc,
-    write_label_map,
-)
 from osucaffe.data.streams.hdf5 import Hdf5Source
 from osucaffe.data.streams.image_list import ImageListSource, read_list
 from osucaffe.data.streams.source import DatumSource
@@ -48,6 +42,7 @@ from osucaffe.data.streams.windows import WindowSource, read_windows
 from osucaffe.errors import UserError
 from osucaffe.forks.cascade.object_lists import read_object_list
 from osucaffe.forks.segmentation.dense_images import read_labels, read_pairs
+from osucaffe.forks.ssd.make_annotated import annotated_record, read_coco, read_voc, write_label_map
 from osucaffe.forks.video.video_frames import read_videos
 from osucaffe.graph.flops import flops
 from osucaffe.net import Net

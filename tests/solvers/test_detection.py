@@ -100,8 +100,8 @@ def test_test_logs_all_definitions(
 
 @pytest.mark.parametrize("kind", ["VOC", "COCO"])
 def test_results_are_written(tmp_path: Path, kind: str) -> None:
-    from osucaffe.cli.score.detection_results import gather
-    from osucaffe.data.sets.make_annotated import write_label_map
+    from osucaffe.forks.ssd.detection_results import gather
+    from osucaffe.forks.ssd.make_annotated import write_label_map
 
     write_label_map(tmp_path / "map", [("7", 1), ("dog", 2)])
     (tmp_path / "sizes").write_text("11 100 200\n12 50 80\n13 50 80\n")

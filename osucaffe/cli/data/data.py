@@ -9,7 +9,6 @@ from typing import Any
 from ... import plugins
 from ...backends.cores import usable_cores
 from ...data.databases.database import convert_database, open_database, write_database
-from ...data.sets import make_annotated as make
 from ...data.sets import mnist
 from ...data.sets.cifar import convert_cifar
 from ...data.sets.mean import compute_mean
@@ -91,24 +90,7 @@ def _finish(name: str, folder: str, counts: dict[str, int]) -> None:
 
 
 def _annotated(options: Annotated) -> None:
-    if bool(options.voc) == bool(options.coco) or bool(options.coco) != bool(options.images):
-        raise UserError("give --voc DIR, or --coco FILE and --images DIR")
-    if options.coco:
-        entries, labels = make.read_coco(Path(options.images or ""), Path(options.coco))
-    else:
-        labels = [(name, number) for number, name in enumerate(make.VOC_CLASSES, 1)]
-        labels = make.read_label_map(options.labels) if options.labels else labels
-        entries = [
-            entry for folder in options.voc or ()
-            for entry in make.read_voc(Path(folder), options.split, dict(labels))
-        ]  # fmt: skip
-    with progress("Writing", len(entries)) as advance:
-        count = make.make_database(
-            entries, options.output, threads=options.readers or usable_cores(), advance=advance
-        )
-    names = f"{options.output.rstrip('/')}.labelmap.prototxt"
-    make.write_label_map(names, labels)
-    print(f"{options.output}: {count:,} images; {names}: {len(labels)} labels")
+    plugins.need(plugins.ACTIONS, "annotated")(options)
 
 
 def _convert(options: Convert) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ... import plugins
 from ...comm.job.job import Job
 from ...errors import UserError, listed, naming
 from ...graph.prototxt.filter import filter_layers, net_state
@@ -24,7 +25,6 @@ from ...solvers.detection import (
 from ...solvers.report import epochs_of, name_outputs
 from .. import loading, output
 from . import sharding
-from .detection_results import gather
 from .options import Test
 from .predictions import Prediction, Scoring, scored_blobs, write_predictions
 
@@ -57,7 +57,9 @@ def _test(options: Test, job: Job) -> None:
     if options.detection:
         check_detection(net, options.model)
     detections: dict[str, list[np.ndarray]] = {name: [] for name in detection_outputs(net)}
-    results = gather(net, options.results) if options.results else []
+    results = []
+    if options.results:
+        results = plugins.need(plugins.ACTIONS, "detections")(net, options.results)
     scoring = Scoring(net, blobs, options.labels) if blobs and blobs.fit(net) else None
     if options.predictions and not scoring:
         raise UserError(f"--predictions: {options.model} has no class for each record")

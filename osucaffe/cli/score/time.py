@@ -27,7 +27,7 @@ def run(options: Time) -> None:
     log.start(options.log_dir)
 
     if options.cluster:
-        plugins.need(plugins.STUDY, "measure_device")(options, options.cluster)
+        plugins.need(plugins.ACTIONS, "measure_device")(options, options.cluster)
         return
     # On a separate backend: it caches nothing.
     rates = None if options.passes else measure_rates(loading.make_backend(options.device))

@@ -11,9 +11,9 @@ import pytest
 from osucaffe.backends.cpu import Cpu
 from osucaffe.data.config import DataConfig
 from osucaffe.data.databases.database import write_database
-from osucaffe.data.sets.make_annotated import annotated_record
 from osucaffe.errors import UserError
 from osucaffe.forks.augment import satisfying
+from osucaffe.forks.ssd.make_annotated import annotated_record
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2, parse_text
 from tests.layers.nets import build

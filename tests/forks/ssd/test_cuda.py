@@ -10,7 +10,7 @@ import pytest
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.layout import dtype_of
 from osucaffe.data.databases.database import write_database
-from osucaffe.data.sets.make_annotated import annotated_record
+from osucaffe.forks.ssd.make_annotated import annotated_record
 from osucaffe.net import Net
 from osucaffe.proto import read_net
 from tests.backends.cuda.simulated import simulate, with_libraries

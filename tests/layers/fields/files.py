@@ -11,7 +11,7 @@ from PIL import Image
 
 from osucaffe.data.databases.database import record_key, write_database
 from osucaffe.data.databases.datum import make_datum
-from osucaffe.data.sets.make_annotated import annotated_record
+from osucaffe.forks.ssd.make_annotated import annotated_record
 from osucaffe.proto import array_to_blob, caffe_pb2
 from tests.forks.cascade.test_object_data import make_list
 from tests.forks.segmentation.test_dense_image_data import make_pairs

@@ -1,4 +1,4 @@
-"""Owns `osucaffe convert_annoset`: images and annotations of a list become an LMDB, as in SSD."""
+"""Owns `osucaffe convert_annoset` and `data annotated`: images and their boxes become an LMDB."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from ...backends.cores import usable_cores
+from ...cli import loading
+from ...cli.data.options import Annotated
+from ...cli.output import progress
 from ...data.pictures.image import decode_content, read_content, resize
-from ...data.sets import make_annotated as make
 from ...data.sets.convert import ENCODINGS, encode_image, has_encoding
 from ...errors import UserError
-from .. import loading
-from ..output import progress
+from . import make_annotated as make
 from .options import ConvertAnnoset
 
 
@@ -85,3 +86,25 @@ def _target(height: int, width: int, options: ConvertAnnoset) -> tuple[int, int]
     if options.max_dim and int(scale * long) > options.max_dim:
         scale = options.max_dim / long
     return max(round(height * scale), 1), max(round(width * scale), 1)
+
+
+def make_annotated(options: Annotated) -> None:
+    """Make the database and label map of `osucaffe data annotated`."""
+    if bool(options.voc) == bool(options.coco) or bool(options.coco) != bool(options.images):
+        raise UserError("give --voc DIR, or --coco FILE and --images DIR")
+    if options.coco:
+        entries, labels = make.read_coco(Path(options.images or ""), Path(options.coco))
+    else:
+        labels = [(name, number) for number, name in enumerate(make.VOC_CLASSES, 1)]
+        labels = make.read_label_map(options.labels) if options.labels else labels
+        entries = [
+            entry for folder in options.voc or ()
+            for entry in make.read_voc(Path(folder), options.split, dict(labels))
+        ]  # fmt: skip
+    with progress("Writing", len(entries)) as advance:
+        count = make.make_database(
+            entries, options.output, threads=options.readers or usable_cores(), advance=advance
+        )
+    names = f"{options.output.rstrip('/')}.labelmap.prototxt"
+    make.write_label_map(names, labels)
+    print(f"{options.output}: {count:,} images; {names}: {len(labels)} labels")

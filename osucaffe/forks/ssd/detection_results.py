@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ...data.sets.make_annotated import read_label_map
 from ...errors import UserError
 from ...files import read_lines, write_bytes
 from ...layers.base import Layer
 from ...net import Net
 from ...parsing import as_int
+from .make_annotated import read_label_map
 
 
 class Results:

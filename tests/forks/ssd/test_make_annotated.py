@@ -12,9 +12,9 @@ import simplejpeg
 from osucaffe.cli import main
 from osucaffe.data.databases.database import open_database
 from osucaffe.data.databases.datum import pixels
-from osucaffe.data.sets.make_annotated import read_label_map
 from osucaffe.errors import UserError
 from osucaffe.forks.ssd.annotated import parse_annotated
+from osucaffe.forks.ssd.make_annotated import read_label_map
 from osucaffe.proto import caffe_pb2
 
 OBJECT = (
@@ -83,7 +83,7 @@ def test_coco(tmp_path: Path) -> None:
 
 
 def test_bad_files_are_named(tmp_path: Path) -> None:
-    from osucaffe.data.sets.make_annotated import read_coco, read_voc
+    from osucaffe.forks.ssd.make_annotated import read_coco, read_voc
 
     with pytest.raises(UserError, match=r"val\.txt"):
         read_voc(tmp_path, "val", {})
@@ -136,7 +136,7 @@ def test_odd_boxes_are_told_as_ssd_tells_them(
     size: str, box: tuple[int, ...], told: list[str], expected: tuple[int, ...], tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    from osucaffe.data.sets.make_annotated import make_database, read_voc
+    from osucaffe.forks.ssd.make_annotated import make_database, read_voc
 
     folder = voc(tmp_path / "v", ["dog"])
     sides = "".join(

@@ -13,15 +13,15 @@ from xml.etree import ElementTree
 import numpy as np
 
 from ...backends.tensor import Shape
+from ...data.ahead.parallel_map import BadRecords, map_usable
+from ...data.databases.database import record_key, write_database
+from ...data.pictures.image import decode_content, read_content
+from ...data.pictures.transform import shape_text
+from ...data.streams.image_list import read_entries, read_list
 from ...errors import UserError, listed, reason
 from ...files import read_bytes, read_file
 from ...parsing import as_float, as_int, as_name, from_json, lines_of
 from ...proto import caffe_pb2, read_text, write_text
-from ..ahead.parallel_map import BadRecords, map_usable
-from ..databases.database import record_key, write_database
-from ..pictures.image import decode_content, read_content
-from ..pictures.transform import shape_text
-from ..streams.image_list import read_entries, read_list
 
 VOC_CLASSES = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow",
