@@ -99,6 +99,7 @@ def test_an_explanation_is_a_picture(folder: Path) -> None:
     assert model.explain(str(folder / "00.png")).tobytes() == picture.tobytes()
 
 
+@pytest.mark.long
 def test_models_are_exported_with_their_labels(folder: Path, tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     model = oc.load(folder, threads=1)

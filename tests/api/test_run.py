@@ -34,6 +34,7 @@ def solver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: Path) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_a_run_has_its_history_and_its_model(solver: Path) -> None:
     run = oc.train(solver)
     rows = run.history
@@ -54,8 +55,6 @@ def test_a_run_has_its_history_and_its_model(solver: Path) -> None:
 def test_the_message_of_a_failed_command_is_that_of_the_error(
     solver: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    with pytest.raises(oc.UserError, match="unrecognized arguments: --max_itr"):
-        oc.train(solver, max_itr=30)
     with pytest.raises(oc.UserError, match=r"none\.prototxt: cannot read it"):
         oc.train("none.prototxt", progress=True)
     assert "\rnone" in capsys.readouterr().err.replace("osucaffe: ", "")
