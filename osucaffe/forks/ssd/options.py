@@ -23,6 +23,7 @@ class ConvertAnnoset(ConvertImageset):
         field_of(ConvertImageset, "list"),
         "a text file with lines IMAGE ANNOTATION (classification: IMAGE LABEL)",
     )
+    output: str = like(field_of(ConvertImageset, "output"))
     anno_type: str = flag(
         "what the list has besides images", ("classification", "detection"), "classification"
     )
