@@ -198,6 +198,14 @@ class Backend(Protocol):
         they lie in it as these do."""
         return None
 
+    def renew_exact(
+        self, arena: Tensor, parts: Iterable[tuple[Tensor, int, int]], *, copies: bool
+    ) -> Run:
+        """A step for those of these parameters that steps read themselves: they become what lies in
+        `low_precision_arena` for them, as it has come from elsewhere; or this what they are
+        (copies). parts: parameters, and elements first .. last - 1 of the arena of each."""
+        return sequence([])
+
     # -- steps -----------------------------------------------------------------------------------
 
     @abstractmethod

@@ -136,8 +136,9 @@ class Collectives(Exchange):
 
     Gradients are summed bucket by bucket: on every rank, on rank 0, or each rank's part on that
     rank. Weights that another rank has updated come by a broadcast from rank 0, or from all ranks.
-    Where forward reads 16-bit copies, only these are sent in each iteration, and the weights
-    when `synchronize` is called.
+    Where forward reads 16-bit copies, only these are sent in each iteration (and parameters that it
+    reads themselves, such as biases, become what their copies are), and the weights when
+    `synchronize` is called.
     """
 
     def __init__(
@@ -201,10 +202,34 @@ class Collectives(Exchange):
             nbytes = config.bucket if config.propagation == "overlapped" else all_bytes
             travelling, self._propagate = find_buckets(net, nbytes, frozen=True), comm.broadcast
         self._weights, self._copies = arena.data, net.backend.low_precision_arena(arena.data)
+        self._renewals = {bucket: self._renewal(net, comm, bucket) for bucket in travelling}
+        """Of each bucket what goes before the sending of its copies, and after it."""
         # Forward needs them in the order of the layers: the arena is in backward order.
         self._travelling = travelling[::-1]
-        self._coming: deque[tuple[int, Handle]] = deque()
+        self._coming: deque[tuple[int, Handle, Run]] = deque()
         self._weights_differ = self._history_differs = False
+
+    def _renewal(self, net: NetLayout, comm: Communicator, bucket: Bucket) -> tuple[Run, Run]:
+        """Steps by which the parameters of a bucket that forward reads in 32 bits travel with the
+        16-bit copies of the others: those that this rank updates become copies, and copies become
+        those of other ranks."""
+        start, stop, _ = bucket
+        if self._propagate == comm.broadcast:
+            own = (start, stop) if comm.rank == 0 else (start, start)
+        else:
+            first, last = comm.part(stop - start)
+            own = start + first, start + last
+
+        def renew(*ranges: tuple[int, int], copies: bool) -> Run:
+            parts = [
+                (parameter.blob.data, max(begin, first), min(end, last))
+                for begin, end, parameter in net.arena.segments
+                for first, last in ranges
+                if begin < net.arena.learned and max(begin, first) < min(end, last)
+            ]
+            return self._backend.renew_exact(self._weights, parts, copies=copies)
+
+        return renew(own, copies=True), renew((start, own[0]), (own[1], stop), copies=False)
 
     def hooks(self, *, accumulate: bool, update: bool) -> tuple[Hooks, Hooks]:
         before: Hooks = {}
@@ -273,12 +298,17 @@ class Collectives(Exchange):
         """Send what forward reads, or another tensor of the same layout, and `_wait`."""
         array = (tensor or self._copies or self._weights).array
         stream = self._backend.current
+        nothing = sequence([])
         for bucket in self._travelling:
+            before, after = self._renewals[bucket] if tensor is None else (nothing, nothing)
+            before()
             handle = self._propagate(array[bucket.start : bucket.stop], stream=stream)
-            self._coming.append((bucket.layer, handle))
+            self._coming.append((bucket.layer, handle, after))
         self._wait(layer)
 
     def _wait(self, layer: int | None) -> None:
         """Wait for the weights of the layers up to this one (None: of all)."""
         while self._coming and (layer is None or self._coming[0][0] <= layer):
-            self._coming.popleft()[1].wait(self._backend.current)
+            _, handle, after = self._coming.popleft()
+            handle.wait(self._backend.current)
+            after()

@@ -14,7 +14,7 @@ import numpy as np
 from ...errors import UserError
 from ..backend import Backend
 from ..random import RandomState, call_key
-from ..tensor import Tensor
+from ..tensor import Run, Tensor, sequence
 from .convolution.cudnn_search import CudnnPlans
 from .layout import ITEM_BYTES, Layout, dtype_of, from_bfloat16, in_dtype, to_bfloat16
 from .libraries.cublaslt import Products
@@ -230,6 +230,25 @@ class Gpu(Backend):
             self._place_copy(copy, parameter, arena, low)
             self._refresh(parameter, copy)
         return low
+
+    def renew_exact(
+        self, arena: Tensor, parts: Iterable[tuple[Tensor, int, int]], *, copies: bool
+    ) -> Run:
+        # Convolutions read biases themselves, though products read copies of theirs.
+        low, ranges, steps = self.low_precision_arena(arena), list[list[int]](), list[Run]()
+        for parameter, first, last in parts:
+            if low is not None and (parameter not in self._copies or len(parameter.shape) < 2):
+                if ranges and ranges[-1][1] == first:
+                    ranges[-1][1] = last
+                else:
+                    ranges.append([first, last])
+        for first, last in ranges:
+            exact = arena.view((last - first,), first)
+            copy = in_dtype(exact, self.dtype)
+            assert low is not None
+            self.place(copy, low.array.reshape(-1).view(np.uint8), 2 * first)
+            steps.append(convert(exact, copy) if copies else convert(copy, exact))
+        return sequence(steps)
 
     def _place_copy(self, copy: Tensor, parameter: Tensor, arena: Tensor, low: Tensor) -> None:
         """Let the copy of a parameter lie in that of the arena."""
