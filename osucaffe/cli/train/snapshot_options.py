@@ -20,7 +20,7 @@ logger = logging.getLogger("osucaffe")
 
 
 def check(options: Keep) -> None:
-    """UserError for options that do not go together."""
+    """UserError for options that cannot be combined."""
     if options.patience and not options.best:
         raise UserError("--patience counts tests without a better value: give --best OUTPUT")
 
