@@ -78,7 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = Parser(prog="python -m benchmarks.rpc.bench_rpc", description=Options.__doc__)
     declare(parser, Options)
     try:
-        run(build(Options, vars(parser.parse_args(arguments))))
+        words = sys.argv[1:] if arguments is None else arguments
+        run(build(Options, vars(parser.parse_args(words))))
     except UserError as error:
         sys.exit(f"bench_rpc: {error}")
 
