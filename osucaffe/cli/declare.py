@@ -63,10 +63,11 @@ def _flags(options: type) -> Iterator[tuple[Field[Any], Flag, Group | None]]:
     which it states them, also those that take the place of a flag of a base."""
     own = [field for field in fields(options) if "flag" in field.metadata]
     order = {name: at for at, name in enumerate(options.__annotations__)}
-    arguments = [field for field in own if field.metadata["flag"].name == "-"]
+    flags = {field: field.metadata["flag"] for field in own}
+    arguments = [field for field, flag in flags.items() if flag.positional or flag.name == "-"]
     arguments.sort(key=lambda field: order.get(field.name, -1))
     for field in [*arguments, *(field for field in own if field not in arguments)]:
-        yield field, field.metadata["flag"], None
+        yield field, flags[field], None
     for field in fields(options):
         if group := field.metadata.get("group"):
             for inner, flag, _ in _flags(group.options):
