@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from .nets import FUSED, write
 
 @pytest.fixture(autouse=True)
 def seed() -> Iterator[None]:
-    """Every test begins with the same seed and leaves none behind."""
+    """Every test begins with the same seed and leaves none behind; a first net that finds a handler
+    starts no log, which would take the lines away from pytest."""
+    logging.getLogger("osucaffe").addHandler(logging.NullHandler())
     caffe.set_mode_cpu()
     caffe.set_random_seed(5)
     yield
