@@ -23,7 +23,7 @@ def soak(faults: list[str], *arguments: str) -> None:
     assert done.stdout.count("nothing") == len(faults)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_is_struck() -> None:
     soak([fault for fault in FAULTS if ranks_of(fault) == 1], "--iterations=300")
 

@@ -123,7 +123,7 @@ def _record_candidates(monkeypatch: pytest.MonkeyPatch, found: Recorded) -> None
 
 @pytest.mark.parametrize(
     "gpu",
-    [pytest.param(gpu, marks=() if gpu in ("T4", "A100") else pytest.mark.long) for gpu in DEVICES],
+    [pytest.param(gpu, marks=() if gpu == "A100" else pytest.mark.long) for gpu in DEVICES],
 )
 def test_every_call_has_a_candidate_and_kernels_fit(
     gpu: str, record: Callable[[str, str, str, int], Recorded]

@@ -137,7 +137,10 @@ COMPILED: list[tuple[str, int, tuple[str, ...], list[str], tuple[str, ...]]] = [
 @pytest.mark.parametrize(
     ("provider", "tried", "operations", "name", "precision"),
     [
-        (provider, tried, operations, name, precision)
+        pytest.param(
+            *(provider, tried, operations, name, precision),
+            marks=pytest.mark.long if provider == "implicit_gemm" else (),
+        )
         for provider, tried, operations, names, precisions in COMPILED
         for name, precision in itertools.product(names, precisions)
     ],
