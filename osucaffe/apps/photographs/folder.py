@@ -87,20 +87,21 @@ def _split(parts: Mapping[str, list[Entry]], options: Folder) -> dict[str, list[
                 "%s: one picture is in two classes: %s, %s", options.photos, copy.name, first.name
             )
             break
-    parts = dict(parts)
+    found = dict(parts)
     if "val" not in parts:
         own = first_copies[: len(parts["train"])]
-        parts["train"], val = split(parts["train"], options.val_share, own)
-        parts = {"train": parts.pop("train"), "val": val, **parts}
-    trained = {picture[entry.name] for entry in parts["train"]}
-    for name in parts.keys() - {"train"}:
-        if leaks := sum(picture[entry.name] in trained for entry in parts[name]):
+        train, val = split(parts["train"], options.val_share, own)
+        found = {"train": train, "val": val} | {n: p for n, p in parts.items() if n != "train"}
+    trained = {picture[entry.name] for entry in found["train"]}
+    for name, part in found.items():
+        leaks = sum(picture[entry.name] in trained for entry in part)
+        if leaks and name != "train":
             _log.warning(
                 "%s: %s of the %s photographs for %s have copies among those for training: their "
                 "share that is right will be too good; remove one of each",
-                *(options.photos, f"{leaks:,}", f"{len(parts[name]):,}", _TITLES[name]),
+                *(options.photos, f"{leaks:,}", f"{len(part):,}", _TITLES[name]),
             )
-    return parts
+    return found
 
 
 def _convert(
