@@ -127,7 +127,7 @@ def few_threads() -> None:
         from tests.backends.cuda.compiler import compile_here
 
         compile_here()
-        background.MOST_THREADS = 2
+        background.MAX_THREADS = 2
 
 
 @pytest.fixture(params=["threads", "processes"])
@@ -136,7 +136,7 @@ def readers_are(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     from osucaffe.data.ahead import processes
 
     most = 0 if request.param == "processes" else 1 << 10
-    monkeypatch.setattr(processes, "ENOUGH_THREADS", most)
+    monkeypatch.setattr(processes, "MAX_READER_THREADS", most)
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from osucaffe.cli.launch import mps
-from osucaffe.cli.launch.ranks_per_gpu import MOST, Trial, attempt, find
+from osucaffe.cli.launch.ranks_per_gpu import MAX_RANKS, Trial, attempt, find
 from osucaffe.cli.launch.start import find_mpiexec
 from osucaffe.proto import caffe_pb2, parse_text
 
@@ -139,7 +139,7 @@ def main() -> None:
     parser.add_argument("nets", nargs="*", default=list(BATCHES), help=f"of {list(BATCHES)}")
     parser.add_argument("--gpu", default="0")
     parser.add_argument("--precision", default="bf16")
-    parser.add_argument("--most", type=int, default=MOST, help="ranks to try")
+    parser.add_argument("--most", type=int, default=MAX_RANKS, help="ranks to try")
     args = parser.parse_args()
     on_gpu = args.gpu != "none"
     flags = ["--gpu", args.gpu, "--precision", args.precision] if on_gpu else []

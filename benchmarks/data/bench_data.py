@@ -17,7 +17,7 @@ from typing import Any
 import simplejpeg
 
 import osucaffe
-from osucaffe.data.ahead.processes import ENOUGH_THREADS
+from osucaffe.data.ahead.processes import MAX_READER_THREADS
 
 from .. import results
 from . import bench_data_training
@@ -113,7 +113,7 @@ Written by `make bench-data` on {record["date"]}.
 - LMDBs of {record["records"]["raw"]:,} raw and {record["records"]["JPEG"]:,} JPEG records of
   {SIDE}x{SIDE}x3, in the page cache; batches of {BATCH}; random crops of {CROP}, half of them
   mirrored, less the mean colour. Workers are threads here, of JPEGs processes if they are more
-  than {ENOUGH_THREADS}; in the DataLoader always processes.
+  than {MAX_READER_THREADS}; in the DataLoader always processes.
 - bytes: what a GPU is given, which crops, mirrors, subtracts and converts; the DataLoader's workers
   crop and mirror. floats: the workers do all of it, with the same decoder{record["pinned"]}.
 - The limit: of JPEGs, that many threads that only decode them; of raw records, that many threads

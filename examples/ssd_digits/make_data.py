@@ -19,7 +19,7 @@ from osucaffe.data.pictures.image import resize
 from osucaffe.data.sets.mnist import Digits, load
 from osucaffe.forks.ssd.make_annotated import annotated_record, write_label_map
 
-SIDE, MOST = 80, 4
+SIDE, MAX_OBJECTS = 80, 4
 SMALLEST, LARGEST = 20, 48
 """Of a digit's 28 pixels, of which about 20 are ink."""
 
@@ -31,7 +31,7 @@ def canvas(
     image = generator.integers(0, 48, (SIDE, SIDE)).astype(np.uint8)
     labels: list[int] = []
     boxes: list[np.ndarray] = []
-    for _ in range(generator.integers(1, MOST + 1)):
+    for _ in range(generator.integers(1, MAX_OBJECTS + 1)):
         index, size = generator.integers(len(digits.images)), generator.integers(SMALLEST, LARGEST)
         ink = resize(digits.images[index][:, :, None], int(size), int(size))[:, :, 0]
         rows, columns = (np.flatnonzero(ink.max(axis=axis) > 64) for axis in (1, 0))

@@ -22,7 +22,7 @@ from osucaffe.net import Net
 from osucaffe.proto import read_net, read_weights
 
 FOLDER, DATA = "examples/ssd_digits", "data/ssd_digits"
-ZOOM, LEAST = 4, 0.4
+ZOOM, MIN_SCORE = 4, 0.4
 GREEN, RED, YELLOW = (90, 230, 110), (255, 90, 90), (255, 220, 60)
 
 
@@ -83,7 +83,7 @@ def main() -> None:
         net.write("data", image[None].astype(np.float32) / 256)
         net.forward()
         rows = net.read("detections")[0, 0]
-        rows = rows[rows[:, 2] >= LEAST]
+        rows = rows[rows[:, 2] >= MIN_SCORE]
         pictures.append(draw(image, rows, truth.labels[:, 0], truth.boxes))
     sheet(pictures).save(args.sheet)
     print(args.sheet)

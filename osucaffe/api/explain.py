@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _STEPS, _COVERED = 12, 0.25
 """Places along each side, and the share of it that is covered."""
-_SURE, _LEAST = 1e-7, 0.1
+_EPSILON, _MIN_FALL = 1e-7, 0.1
 """What is added to probabilities, and the least fall that is shown in full red."""
 _SHOWN = 224
 """Height and width of each of the two pictures."""
@@ -49,13 +49,13 @@ class Explainer:
         best = int(scores[0].argmax())
         values = scores[:, best].astype(np.float64)
         if 0 <= scores.min() <= scores.max() <= 1:  # of probabilities the logarithms of the odds
-            values = np.log(values + _SURE) - np.log(1 - values + _SURE)
+            values = np.log(values + _EPSILON) - np.log(1 - values + _EPSILON)
         fall, count = np.zeros(image.shape[1:]), np.zeros(image.shape[1:])
         for value, part in zip(values[1:], parts, strict=True):
             fall[part] += values[0] - value
             count[part] += 1
         heat = (fall / np.maximum(count, 1)).clip(0, None)
-        heat /= max(heat.max(), _LEAST)
+        heat /= max(heat.max(), _MIN_FALL)
         low, high = image.min(), image.max()
         shown = (image - low) / max(high - low, 1e-9) * 255
         shown = np.repeat(shown, 3, axis=0) if len(shown) == 1 else shown

@@ -14,7 +14,7 @@ from ..data.config import DataConfig
 from ..errors import UserError
 from ..labels import Classes, Labels
 from ..proto import caffe_pb2
-from ..proto.blobs import MOST_VALUES
+from ..proto.blobs import MAX_VALUES
 from ..proto.titles import label, title
 
 if TYPE_CHECKING:
@@ -342,9 +342,9 @@ class Layer:
         if any(extent < least for extent in shape):
             wrong = f"{what} would have shape {tuple(shape)}"
             self.fail(field, f"{wrong}: each extent must be at least {least}")
-        if math.prod(map(int, shape)) > MOST_VALUES:
+        if math.prod(map(int, shape)) > MAX_VALUES:
             self.fail(
-                field, f"{what} would have shape {tuple(shape)}: more than {MOST_VALUES} elements"
+                field, f"{what} would have shape {tuple(shape)}: more than {MAX_VALUES} elements"
             )
 
     def fail(self, field: str, text: str) -> NoReturn:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..errors import UserError
 from .caffe_pb2 import DOUBLE, FLOAT, FLOAT16, BlobProto, BlobShape
 
-MOST_VALUES = 2**31 - 1
+MAX_VALUES = 2**31 - 1
 """Of a blob: as in Caffe, they are counted by an int."""
 _LEGACY_EXTENTS = ("num", "channels", "height", "width")
 _FIELDS = {
@@ -81,7 +81,7 @@ def check_blob(blob: BlobProto) -> None:
     found = len(blob.double_data) or len(blob.data)
     shape = blob_shape(blob)
     told = "x".join(map(str, shape)) or "()"
-    if not all(0 <= extent <= MOST_VALUES for extent in shape):
+    if not all(0 <= extent <= MAX_VALUES for extent in shape):
         raise UserError(f"a blob has shape {told}: the file is damaged")
     if found != math.prod(shape):
         raise UserError(

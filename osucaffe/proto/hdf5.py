@@ -26,7 +26,7 @@ from numpy.typing import DTypeLike
 
 from ..errors import UserError
 from ..files import open_file, unreadable, write_bytes
-from .blobs import MOST_VALUES
+from .blobs import MAX_VALUES
 from .checksum import check_hdf5, foot
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class _Library:
         self._memory = io.FileIO(os.memfd_create("osucaffe-hdf5"), "r+")
         number = self._memory.fileno()
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(_PROGRAM), str(number), str(MOST_VALUES)],
+            [sys.executable, "-P", str(_PROGRAM), str(number), str(MAX_VALUES)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -158,7 +158,7 @@ class _File(NamedTuple):
 
 
 _idle: list[_Library] = []
-_MOST_IDLE = 4
+_MAX_IDLE = 4
 """Threads that read at the same time have one each."""
 
 
@@ -187,7 +187,7 @@ def open_hdf5(path: str | Path) -> Iterator[Group]:
         finally:
             with suppress(ValueError):
                 library.ask("close")
-            if library.runs and len(_idle) < _MOST_IDLE:
+            if library.runs and len(_idle) < _MAX_IDLE:
                 _idle.append(library)
             else:  # Popen keeps what is dropped while it runs
                 library.close()

@@ -1,6 +1,6 @@
 """Owns what the HDF5 library reads of files, in a process of its own: a damaged file may end it.
 
-    python hdf5_process.py MEMORY_FILE_NUMBER MOST_VALUES
+    python hdf5_process.py MEMORY_FILE_NUMBER MAX_VALUES
 
 It answers each line of standard input by a line, both JSON, until the input ends. A string says
 what is wrong. It imports nothing of the package, to start quickly.
@@ -25,12 +25,12 @@ from typing import Any
 import h5py
 import numpy as np
 
-_MOST_SECONDS = 5
+_MAX_SECONDS = 5
 """Of computing, until it is known how much is to be read."""
-_MOST_MEMORY = 1 << 30
+_MAX_MEMORY = 1 << 30
 _BYTES_A_SECOND = 10_000_000
 """At least so quick is the library: some filters are slow."""
-_MOST_LINKS = 8
+_MAX_LINKS = 8
 """One after the other."""
 _BEST_GZIP = 1040
 """Times as many bytes become of some, at most."""
@@ -102,7 +102,7 @@ class _File:
             raise ValueError("its values lie behind the end of the file")
         return offset
 
-    def _follow(self, group: h5py.Group, path: str, most: int = _MOST_LINKS) -> Any:
+    def _follow(self, group: h5py.Group, path: str, most: int = _MAX_LINKS) -> Any:
         """What a path leads to, if that is in this file."""
         found = self._file["/"] if path.startswith("/") else group
         for part in filter(None, path.split("/")):
@@ -120,7 +120,7 @@ class _File:
         dataset = self._follow(self._file, name)
         dtype = self._type(dataset)
         size = math.prod(dataset.shape) * max(dataset.dtype.itemsize, 8)
-        _limit(_MOST_SECONDS + size // _BYTES_A_SECOND, _MOST_MEMORY + 4 * size)
+        _limit(_MAX_SECONDS + size // _BYTES_A_SECOND, _MAX_MEMORY + 4 * size)
         values = np.asarray(dataset[()], dtype, "C")
         values.tofile(memory)
         return values.shape, values.dtype.str
@@ -142,7 +142,7 @@ def main() -> None:
     memory = io.FileIO(number, "r+")
     file: _File | None = None
     for line in sys.stdin:
-        _limit(_MOST_SECONDS, _MOST_MEMORY)
+        _limit(_MAX_SECONDS, _MAX_MEMORY)
         question, *arguments = json.loads(line)
         answer = None
         try:

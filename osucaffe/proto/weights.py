@@ -28,7 +28,7 @@ _READERS = "osucaffe"
 """The data set of our own HDF5 files that holds the layers that read images, as a message."""
 
 _WHAT = "model file (.caffemodel or .caffemodel.h5)"
-_MOST_BLOBS = 1000
+_MAX_BLOBS = 1000
 """Of a layer: more in a file are a fault of the file."""
 AnyWeights = NetWeights | NetParameter
 """What has layers with names and blobs."""
@@ -163,7 +163,7 @@ def _read_group(data: Group, diff: Group | None, name: str, net: NetWeights) -> 
     if name and not known and (len(groups) < len(data) or not groups):
         layer = net.layer.add(name=name)
         with_blobs = (key for key in data if key not in groups)
-        indices = sorted(as_int(key, 0, _MOST_BLOBS - 1) for key in with_blobs)
+        indices = sorted(as_int(key, 0, _MAX_BLOBS - 1) for key in with_blobs)
         for index in range(indices[-1] + 1 if indices else 0):
             blob = layer.blobs.add()
             if str(index) in data:

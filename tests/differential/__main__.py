@@ -44,7 +44,7 @@ LIMITS = Limits(120.0, 120.0)
 """Seconds after which a net hangs."""
 BATCH, GPU_BATCH = 20, 100
 """Nets that one child checks."""
-MOST_PRINTED = 20
+MAX_PRINTED = 20
 """Failures of different sorts that are made smaller."""
 
 
@@ -164,7 +164,7 @@ class Search:
 
     def show(self) -> None:
         """Print what failed first of each sort, made smaller."""
-        for sort, numbers in list(self.failed.items())[:MOST_PRINTED]:
+        for sort, numbers in list(self.failed.items())[:MAX_PRINTED]:
             print(f"\n## {sort} ({len(numbers)} nets, the first is {numbers[0]})", flush=True)
             folder = Path("build/differential")
             folder.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ from .targets import ASKS_FOR_MEMORY, TARGETS
 
 MEMORY = 4 << 30
 """Bytes of addresses that a child may have."""
-MOST_MEMORY = 3 << 30
+MAX_MEMORY = 3 << 30
 """Bytes that an input may take which has no reason to ask for many, whatever becomes of it."""
 GOOD, REFUSED, BIG = "good", "refused", "big"
 
@@ -55,7 +55,7 @@ def run_here(kind: str, content: bytes, folder: Path) -> Outcome:
     """Run one input in this process."""
     before = _peak()
     outcome = _run_here(kind, content, folder)
-    if kind not in ASKS_FOR_MEMORY and _peak() - before > MOST_MEMORY and not outcome.failed:
+    if kind not in ASKS_FOR_MEMORY and _peak() - before > MAX_MEMORY and not outcome.failed:
         return Outcome("memory")
     return outcome
 

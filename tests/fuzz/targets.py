@@ -66,7 +66,7 @@ from osucaffe.solvers import Solver
 
 from .inputs import SOLVER_NET
 
-_MOST_WORK = 1 << 26
+_MAX_WORK = 1 << 26
 """Operations, and elements of blobs: nets that ask for more are built, but not run."""
 
 
@@ -145,7 +145,7 @@ def _net(path: Path) -> None:
     for phase in "TRAIN", "TEST":
         net = Net(param, phase=phase, backend=_backend(), seed=1, gradients=True)
         work = sum(flops(call) for program in net.programs for call in program)
-        if work + sum(blob.data.size for blob in net.blobs.values()) <= _MOST_WORK:
+        if work + sum(blob.data.size for blob in net.blobs.values()) <= _MAX_WORK:
             net.forward()
             net.backward()
             net.loss()
@@ -285,7 +285,7 @@ def _opened(content: bytes, folder: Path) -> None:
 
 def _fill(source: Any, shapes: Any = None) -> None:
     shapes = shapes or source.shapes
-    if sum(map(np.prod, shapes)) < _MOST_WORK:
+    if sum(map(np.prod, shapes)) < _MAX_WORK:
         source.fill(0, [np.empty((2, *shape), np.float32) for shape in shapes])
 
 
@@ -371,7 +371,7 @@ def _list(path: Path) -> None:
 def _rows(path: Path) -> None:
     (path.parent / "rows.txt").write_text(f"{path}\n")
     source = Hdf5Source(str(path.parent / "rows.txt"), ["data", "label"])
-    if sum(map(np.prod, source.shapes)) < _MOST_WORK:
+    if sum(map(np.prod, source.shapes)) < _MAX_WORK:
         source.fill(0, [np.empty((4, *shape), np.float32) for shape in source.shapes])
 
 

@@ -47,7 +47,7 @@ STARTED = {
     ],
     "data/ahead/reader_process.py": ["os.fork: "],
     "proto/hdf5.py": [
-        "subprocess.Popen: sys.executable '-P' str(_PROGRAM) str(number) str(MOST_VALUES)"
+        "subprocess.Popen: sys.executable '-P' str(_PROGRAM) str(number) str(MAX_VALUES)"
     ],
     "pycaffe/draw.py": ["subprocess.run: 'dot' f'-T{ext}'"],
 }

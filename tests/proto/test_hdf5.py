@@ -147,7 +147,7 @@ def test_a_process_that_ends_is_told_and_replaced(
         with open_hdf5(tmp_path / "x.h5") as file:
             assert file.array("x", np.float32).sum() == 6
     assert len(hdf5._idle) == 1
-    monkeypatch.setattr(hdf5, "_MOST_IDLE", 2)
+    monkeypatch.setattr(hdf5, "_MAX_IDLE", 2)
     for _ in range(2):
         with contextlib.ExitStack() as stack:
             groups = [stack.enter_context(open_hdf5(tmp_path / "x.h5")) for _ in range(3)]
@@ -165,8 +165,8 @@ def test_a_file_that_keeps_the_library_busy(
     it may in earnest."""
     impatient = tmp_path / "hdf5_process.py"
     text = hdf5._PROGRAM.read_text()
-    assert "_MOST_SECONDS = 5" in text
-    impatient.write_text(text.replace("_MOST_SECONDS = 5", "_MOST_SECONDS = 1"))
+    assert "_MAX_SECONDS = 5" in text
+    impatient.write_text(text.replace("_MAX_SECONDS = 5", "_MAX_SECONDS = 1"))
     monkeypatch.setattr(hdf5, "_PROGRAM", impatient)
     monkeypatch.setattr(hdf5, "_idle", [])
     with h5py.File(tmp_path / "x.h5", "w") as file:

@@ -15,7 +15,7 @@ from .quality import psnr, ssim
 from .tiling import Enlarger
 from .upscale_files import read
 
-_LEAST = 11
+_MIN_SIDE = 11
 """Pixels to a side, without the border, that SSIM's window needs."""
 _GAP = 8
 _PART = 320
@@ -59,10 +59,10 @@ def score(jobs: list[tuple[Path, Path]], enlarger: Enlarger, options: Upscale) -
 def _crop_to_multiple(image: np.ndarray, scale: int, path: Path) -> np.ndarray:
     """An image cropped to a multiple of the scale."""
     height, width = (extent // scale * scale for extent in image.shape[1:])
-    if min(height, width) < _LEAST + 2 * scale:
+    if min(height, width) < _MIN_SIDE + 2 * scale:
         raise UserError(
             f"{path}: {image.shape[2]}x{image.shape[1]} is too small for --score: it takes "
-            f"{_LEAST + 2 * scale} pixels to each side"
+            f"{_MIN_SIDE + 2 * scale} pixels to each side"
         )
     return image[:, :height, :width]
 

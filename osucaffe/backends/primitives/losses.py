@@ -10,7 +10,7 @@ from .recording import Primitive, Read, Reads, Write
 
 FLT_MIN = 2.0**-126
 """Of C: the logarithm of a smaller probability is taken of this one, as in Caffe."""
-MOST_LOSS = 126 * math.log(2)
+MAX_LOSS = 126 * math.log(2)
 """Of one label, by that: 87.33."""
 
 
@@ -37,7 +37,7 @@ class ClassLoss(Primitive, abstract=True, kw_only=True):
 
 class SoftmaxLoss(ClassLoss):
     """loss (scalar) = -sum of log softmax(x)[label] / normalizer; x (N, .., C, ..) on axis.
-    Of each label at most MOST_LOSS, whose gradient does not know of this bound.
+    Of each label at most MAX_LOSS, whose gradient does not know of this bound.
 
     label: floats that hold whole numbers, (N, ..) without the axis. ignore: label to skip.
     normalization: FULL (all positions), VALID (those not ignored), BATCH_SIZE (extents before

@@ -31,7 +31,7 @@ TRIAL = "OSUCAFFE_TRIAL"
 _STARTED = "OSUCAFFE_RANKS_PER_GPU"
 """The environment variable with the line for the ranks' log."""
 AUTO = "auto"
-MOST = 16
+MAX_RANKS = 16
 WORTH = 1.03
 """The least speed-up for which more ranks are used."""
 
@@ -105,7 +105,9 @@ def run(options: Train, gpus: int, command: Command) -> int:
     return _finish(options, command(gpus), line, {})
 
 
-def find(trial: Callable[[int], Trial], service: mps.Service, most: int = MOST) -> tuple[int, str]:
+def find(
+    trial: Callable[[int], Trial], service: mps.Service, most: int = MAX_RANKS
+) -> tuple[int, str]:
     """The number of ranks that trains fastest, the smallest of about equal ones; and a line that
     reports it. One, two and four are tried, and doubles of these as long as they gain."""
     trials = [trial(1)]

@@ -12,7 +12,7 @@ from ...files import read_bytes, write_bytes
 from .. import output, plots
 from .options import ParseLog
 
-_MOST_OUTPUTS = 1000
+_MAX_OUTPUTS = 1000
 """Columns of a table: a row has a cell for each."""
 
 
@@ -51,7 +51,7 @@ def _write(options: ParseLog, log: Log, path: Path, folder: Path) -> None:
 def write_table(path: Path, rows: Sequence[Row], delimiter: str = ",") -> None:
     """Write a table; columns are all that some row has."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    if len(columns) > _MOST_OUTPUTS:
+    if len(columns) > _MAX_OUTPUTS:
         raise UserError(f"{path}: the log has {len(columns):,} outputs, too many for a table")
     lines = ([f"{row[key]:.10g}" if key in row else "" for key in columns] for row in rows)
     write_bytes(path, output.csv_text([columns, *lines], delimiter).encode())

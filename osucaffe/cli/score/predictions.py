@@ -28,7 +28,7 @@ TOP = 5
 """Among so many of the most likely classes the right one counts, too."""
 _SCORED = ("SoftmaxWithLoss", "Accuracy")
 """The layers that identify the blobs of scores and labels, preferred ones first."""
-_MOST = 25
+_MAX_CLASSES = 25
 """Classes that a table has; of more, it has those that are recognized least."""
 _log = logging.getLogger("osucaffe")
 
@@ -116,8 +116,8 @@ class Predictions:
         rows = [("class", what, "precision", "recall", "taken for")]
         figures = self.by_class
         order = [label for label in range(len(names)) if figures[label][0]]
-        if many := len(order) > _MOST:
-            order = sorted(order, key=lambda label: figures[label][2])[:_MOST]
+        if many := len(order) > _MAX_CLASSES:
+            order = sorted(order, key=lambda label: figures[label][2])[:_MAX_CLASSES]
         for label in order:
             count, precision, recall = figures[label]
             wrong = [(n, names[at]) for at, n in enumerate(self.confusion[label]) if at != label]
@@ -126,7 +126,7 @@ class Predictions:
             shares = ("–" if np.isnan(precision) else f"{precision:.1%}", f"{recall:.1%}")
             rows.append((short(names[label], 16), f"{count:,}", *shares, taken))
         lines = table("<>>><", *rows)
-        lines += [f"({_MOST} of {len(names)} classes: those that are recognized least)"] * many
+        lines += [f"({_MAX_CLASSES} of {len(names)} classes: the least recognized)"] * many
         among = f"; {self.among_top / max(1, self.total):.2%} among the {TOP} most likely"
         return "\n".join(lines) + (
             f"\n{self.accuracy:.2%} right: {self.right:,} of {self.total:,} {what} "

@@ -25,7 +25,7 @@ from .. import loading
 from ..reports.report_page import page
 from .options import Train
 
-_LEAST, _MOST = 1e-7, 10.0
+_MIN_RATE, _MAX_RATE = 1e-7, 10.0
 _PER_DECADE = 25
 """Rates that are tried, one an iteration, and how many of them while the rate grows tenfold."""
 _BELOW = 1e-4
@@ -58,8 +58,8 @@ def run(options: Train, file: str, param: SolverParameter) -> None:
     handler = log.start()
     log.quieten()
     base = max(param.base_lr, *param.stagelr, 0.0)
-    least = min(_LEAST, base * _BELOW) if base > 0 else _LEAST
-    count = options.max_iter or round(_PER_DECADE * math.log10(_MOST / least))
+    least = min(_MIN_RATE, base * _BELOW) if base > 0 else _MIN_RATE
+    count = options.max_iter or round(_PER_DECADE * math.log10(_MAX_RATE / least))
     with contextlib.ExitStack() as stack:
         sweep = _Sweep(stack.enter_context(Signals()))
         solver = Solver(
@@ -161,6 +161,6 @@ def _growing(param: SolverParameter, least: float, count: int) -> SolverParamete
     for field in ("warmup_iter", "rampup_interval", "min_lr"):
         growing.ClearField(field)
     growing.base_lr, growing.lr_policy, growing.max_iter = least, "exp", count
-    growing.gamma = (_MOST / least) ** (1 / max(count - 1, 1))
+    growing.gamma = (_MAX_RATE / least) ** (1 / max(count - 1, 1))
     growing.display = growing.average_loss = 1
     return growing

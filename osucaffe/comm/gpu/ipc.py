@@ -17,7 +17,7 @@ from .kernels import kernel, launch
 from .on_stream import OnStream
 from .peers import Peers
 
-MOST_RANKS = 16
+MAX_RANKS = 16
 PACKET_BYTES, DATA_BYTES = 16, 12
 SLOT = 1 << 20
 """Packets that a rank can hold for one call; larger arrays take several calls."""
@@ -63,9 +63,9 @@ class Ipc(OnStream):
 
     def __init__(self, comm: Any) -> None:
         super().__init__(comm.rank, comm.size)
-        if comm.size > MOST_RANKS:
+        if comm.size > MAX_RANKS:
             raise UserError(
-                f"--comm ipc and copy take at most {MOST_RANKS} ranks of a host, not {comm.size}: "
+                f"--comm ipc and copy take at most {MAX_RANKS} ranks of a host, not {comm.size}: "
                 "use --comm nccl or mpi"
             )
         runtime = self._cupy.cuda.runtime

@@ -28,7 +28,7 @@ from ...errors import UserError, reason
 from .pipeline import Arrays, Fill
 from .reader_process import BAD_INPUT, ENDED, LOGGED, MADE, REPLY, SKIPPED, TASK, Ring
 
-ENOUGH_THREADS = 4
+MAX_READER_THREADS = 4
 """Readers up to which threads are as fast: where 4 decode 3,800 JPEGs/s either way, 8 threads
 decode 7,300 and 8 processes 9,100; 16 threads 11,700 and 16 processes 16,300."""
 _START = (
@@ -51,7 +51,7 @@ _log = logging.getLogger("osucaffe")
 
 def worth_processes(readers: int, depth: int) -> bool:
     """Whether so many readers of a source that runs Python for each record should be processes."""
-    return can_be_processes() and readers > ENOUGH_THREADS and depth > 0
+    return can_be_processes() and readers > MAX_READER_THREADS and depth > 0
 
 
 def can_be_processes() -> bool:

@@ -43,8 +43,8 @@ def decode_image(
     if bytes(data[:3]) != _JPEG:
         return _decode_other(data, colour, red_first)
     height, width, space, _ = simplejpeg.decode_jpeg_header(data)
-    if height * width > _MOST_PIXELS:
-        raise ValueError(f"its image has {width} x {height} pixels: more than {_MOST_PIXELS}")
+    if height * width > _MAX_PIXELS:
+        raise ValueError(f"its image has {width} x {height} pixels: more than {_MAX_PIXELS}")
     if space in ("CMYK", "YCCK"):
         return _decode_other(data, colour, red_first)
     if colour is None:
@@ -69,7 +69,7 @@ def decode_thumbnail(data: memoryview, extent: int) -> np.ndarray:
     decoder gives at least `extent` pixels to each side; of another kind, in its own."""
     if bytes(data[:3]) == _JPEG:
         height, width, space, _ = simplejpeg.decode_jpeg_header(data)
-        if height * width <= _MOST_PIXELS and space not in ("CMYK", "YCCK"):
+        if height * width <= _MAX_PIXELS and space not in ("CMYK", "YCCK"):
             scaled = {"min_height": extent, "min_width": extent, "strict": False}
             grey = simplejpeg.decode_jpeg(data, colorspace="GRAY", **scaled)
             return _upright(grey, jpeg_orientation(data))
@@ -100,7 +100,7 @@ def _upright(image: np.ndarray, orientation: int) -> np.ndarray:
     return np.ascontiguousarray(_UPRIGHT[orientation](image)) if orientation in _UPRIGHT else image
 
 
-_MOST_PIXELS = 178_956_970
+_MAX_PIXELS = 178_956_970
 """Of an image: Pillow's limit, as a few bytes can claim 12 GB."""
 warnings.filterwarnings("ignore", "Image size .* exceeds limit")  # Pillow's, from half of it on
 _LARGE, _PIXELS_A_BYTE = 1 << 24, 10_000

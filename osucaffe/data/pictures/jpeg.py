@@ -14,7 +14,7 @@ _PASSED = {0xDD, 0xFE, *range(0xE0, 0xF0)}
 """Segments before the pixels that are not looked at: comments, applications', restarts."""
 _SAMPLINGS = {(0x11, 0x11, 0x11), (0x21, 0x11, 0x11), (0x22, 0x11, 0x11), (0x12, 0x11, 0x11)}
 """Of the three components."""
-_MOST_PIXELS = 1 << 24
+_MAX_PIXELS = 1 << 24
 """A limit that lets a batch of such images fit on a GPU."""
 
 
@@ -56,7 +56,7 @@ def plain_shape(data: memoryview, colour: bool | None) -> Shape | None:
         names, samplings = tuple(frame[6::3]), tuple(frame[7::3])
     except IndexError:
         return None
-    if frame[0] != 8 or not 0 < height * width <= _MOST_PIXELS or len(frame) != 6 + 3 * count:
+    if frame[0] != 8 or not 0 < height * width <= _MAX_PIXELS or len(frame) != 6 + 3 * count:
         return None
     if len(segment) != 4 + 2 * count or segment[0] != count or tuple(segment[1:-3:2]) != names:
         return None

@@ -15,7 +15,7 @@ from ...proto import caffe_pb2, read_mean
 from .variation import vary
 
 Fail = Callable[[str, str], NoReturn]
-_MOST = {"rotation": 180, "zoom": 10, "colour": 1, "erasing": 1}
+_MAX = {"rotation": 180, "zoom": 10, "colour": 1, "erasing": 1}
 """The largest values of augmentation_param."""
 
 
@@ -44,7 +44,7 @@ class Transform:
         if parameter.force_color and parameter.force_gray:
             fail("transform_param", "force_color and force_gray exclude each other: set one")
         if self.augmentation is not None:
-            for field, most in _MOST.items():
+            for field, most in _MAX.items():
                 if not 0 <= (value := getattr(self.augmentation, field)) <= most:
                     fail(f"transform_param.augmentation_param.{field}", f"{value:g}: 0 to {most}")
         if parameter.mean_file and parameter.mean_value:

@@ -124,12 +124,12 @@ class Proposal(HostRows):
         return best(boxes, chances * large, *limits)
 
 
-_LEAST = {"rng_seed": 0} | dict.fromkeys(
+_MIN = {"rng_seed": 0} | dict.fromkeys(
     ("base_size", "feat_stride", "num_classes", "rpn_batchsize"), 1
 )
-_MOST = {"num_classes": 1 << 16}
+_MAX = {"num_classes": 1 << 16}
 _POSITIVE = ("ratios", "scales")
-_MOST_SHAPES = 100
+_MAX_SHAPES = 100
 """Ratios, and scales, of anchors."""
 
 
@@ -138,7 +138,7 @@ def _like(default: Any, given: Any, name: str) -> Any:
     try:
         if isinstance(default, list):
             numbers = [as_float(each) for each in given] if isinstance(given, list | tuple) else []
-            if name in _POSITIVE and numbers and min(numbers) > 0 and len(numbers) <= _MOST_SHAPES:
+            if name in _POSITIVE and numbers and min(numbers) > 0 and len(numbers) <= _MAX_SHAPES:
                 return numbers
             if name in _POSITIVE or len(numbers) != len(default):
                 raise ValueError(f"{given!r} is no list of such numbers")
@@ -146,7 +146,7 @@ def _like(default: Any, given: Any, name: str) -> Any:
         if isinstance(default, bool):
             return bool(as_int(int(given) if isinstance(given, bool) else given, 0, 1))
         if isinstance(default, int):
-            return as_int(given, _LEAST.get(name, INT32[0]), _MOST.get(name, INT32[1]))
+            return as_int(given, _MIN.get(name, INT32[0]), _MAX.get(name, INT32[1]))
         return as_float(given)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None

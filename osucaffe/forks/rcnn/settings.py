@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-MOST_LETTERS, DEEPEST = 1 << 16, 20
+MAX_LETTERS, MAX_DEPTH = 1 << 16, 20
 
 _TOKEN = re.compile(
     r"""[ \t\r]+ | (?P<line>\n) | \#[^\n]* | ---(?=\s)
@@ -40,8 +40,8 @@ class _Token(NamedTuple):
 def read_settings(text: str) -> Any:
     """The value of a param_str, of dictionaries, lists, text, numbers, booleans, None. ValueError
     for what is not of this form."""
-    if len(text) > MOST_LETTERS:
-        raise ValueError(f"has {len(text)} letters, more than {MOST_LETTERS}")
+    if len(text) > MAX_LETTERS:
+        raise ValueError(f"has {len(text)} letters, more than {MAX_LETTERS}")
     reader = _Reader(text)
     value = reader.node(0, 0)
     if reader.token is not None:
@@ -93,8 +93,8 @@ class _Reader:
         token = self.token
         if token is None or (token.begins_line and token.column < column):
             return None
-        if depth > DEEPEST:
-            raise ValueError(f"is more than {DEEPEST} levels deep")
+        if depth > MAX_DEPTH:
+            raise ValueError(f"is more than {MAX_DEPTH} levels deep")
         if self._is("-"):
             return self._list(token.column, depth + 1)
         value = self._flow(depth)
@@ -131,8 +131,8 @@ class _Reader:
         """A value in brackets, or a plain one."""
         if not self._is(*_CLOSING):
             return self._scalar()
-        if depth > DEEPEST:
-            raise ValueError(f"is more than {DEEPEST} levels deep")
+        if depth > MAX_DEPTH:
+            raise ValueError(f"is more than {MAX_DEPTH} levels deep")
         opening = self._take(*_CLOSING)
         closing = _CLOSING[opening]
         pairs: dict[Any, Any] = {}

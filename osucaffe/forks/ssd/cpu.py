@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...backends.cpu.registry import Context, direct
-from ...backends.primitives.losses import MOST_LOSS
+from ...backends.primitives.losses import MAX_LOSS
 from ..boxes import SMALL, areas, decode, encode, judge, overlaps, thin, without_warnings
 from . import primitives as ops
 
@@ -76,7 +76,7 @@ def decode_boxes(ctx: Context, a: ops.DecodeBoxes) -> None:
     a.boxes.array[...] = decoded(a.location.array, a.priors.array, a.coding, a.scaled)
 
 
-LEAST_OVERLAP = 1e-6
+MIN_OVERLAP = 1e-6
 """Boxes that overlap less do not meet."""
 
 
@@ -89,7 +89,7 @@ def _match(
         return np.full(len(boxes), -2), np.zeros(len(boxes), boxes.dtype)
     found = np.full(len(boxes), -1)
     shared = overlaps(boxes[:, None], truth)
-    shared[shared <= LEAST_OVERLAP] = 0
+    shared[shared <= MIN_OVERLAP] = 0
     if inside:
         beyond = ((boxes < 0) | (boxes > 1)).any(axis=1)
         found[beyond], shared[beyond] = -2, 0
@@ -194,7 +194,7 @@ def multibox_losses(ctx: Context, a: ops.MultiboxLosses) -> None:
     if a.softmax:
         top = x.max(axis=2)
         total = top + np.log(np.exp(x - top[..., None]).sum(axis=2))
-        a.confidence_loss.array[...] = np.clip(total - (x * targets).sum(axis=2), 0, MOST_LOSS)
+        a.confidence_loss.array[...] = np.clip(total - (x * targets).sum(axis=2), 0, MAX_LOSS)
     else:
         each = np.maximum(x, 0) - x * targets + np.log1p(np.exp(-np.abs(x)))
         a.confidence_loss.array[...] = each.sum(axis=2)

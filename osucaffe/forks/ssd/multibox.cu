@@ -3,7 +3,7 @@
 // Sums are made in one order and ties fall to the first, so that each run has the same bits.
 #include "boxes.cuh"
 
-#define LEAST_OVERLAP 1e-6f
+#define MIN_OVERLAP 1e-6f
 
 // What a thread has found best: the greatest value, and of equals the first.
 struct Best { float value; int at; };
@@ -68,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(1024) match_boxes(
         for (int p = threadIdx.x; p < count; p += blockDim.x) {
             if (match[p] != -1) continue;
             float shared = overlap_of(box_at(p), goal);
-            if (shared > LEAST_OVERLAP) best = better(best, {shared, p});
+            if (shared > MIN_OVERLAP) best = better(best, {shared, p});
         }
         best = block_best(best);
         if (threadIdx.x == 0) best_value[t] = best.value, best_at[t] = best.at;
@@ -100,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(1024) match_boxes(
         if (match[p] == -1)
             for (int t = 0; t < mine; ++t) {
                 float shared = overlap_of(box_at(p), load_box(truth + 8 * rows[t] + 3));
-                if (shared > LEAST_OVERLAP && shared > best.value) best = {shared, t};
+                if (shared > MIN_OVERLAP && shared > best.value) best = {shared, t};
             }
         overlap[p] = best.value;
         if (best.at >= 0 && threshold >= 0 && best.value >= threshold) match[p] = rows[best.at];

@@ -11,7 +11,7 @@ from ...layers.base import Arrays, Blobs, Layer, Program, Shapes, register
 from ..rows import Rows, put_rows
 from . import grids
 
-LEAST_SCORE = 0.005
+MIN_SCORE = 0.005
 
 
 @register("EvalDetection")
@@ -81,7 +81,7 @@ class EvalDetection(Layer):
         scores = {param.OBJ: objects, param.PROB: best}.get(param.score_type, objects * best)
         order = np.argsort(-scores, kind="stable")
         selected = order[grids.thin(boxes[order], param.nms)]
-        selected = selected[scores[selected] >= LEAST_SCORE]
+        selected = selected[scores[selected] >= MIN_SCORE]
         selected = selected[np.argsort(kinds[selected], kind="stable")]
         return kinds[selected], scores[selected], boxes[selected]
 

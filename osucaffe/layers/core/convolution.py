@@ -9,7 +9,7 @@ from typing import Any
 
 from ..base import Blobs, Flags, Layer, Program, Shape, Shapes, Tensor, register
 
-MOST = 2**30
+MAX_FIELD = 2**30
 """Of any of these numbers: what is computed with them is within an int."""
 
 
@@ -44,15 +44,15 @@ class Window:
         return tuple((x - 1) * stride + reach - 2 * pad for x, reach, stride, pad in axes)
 
 
-_MOST_TAPS = 1 << 20
+_MAX_TAPS = 1 << 20
 """Of a kernel: an image bounds that of a convolution, but nothing that of its transpose."""
 
 
 def read_window(layer: Layer, field: str, axes: int) -> Window:
     """Read `kernel_size`, `stride`, `pad`, `dilation` (or `kernel_h`, ...) of layer.param.field."""
     kernel = _by_axis(layer, field, "kernel_size", axes, None, least=1)
-    if math.prod(kernel) > _MOST_TAPS:
-        text = f"is {' x '.join(map(str, kernel))}: more than {_MOST_TAPS:,} elements"
+    if math.prod(kernel) > _MAX_TAPS:
+        text = f"is {' x '.join(map(str, kernel))}: more than {_MAX_TAPS:,} elements"
         layer.fail(f"{field}.kernel_size", text)
     return Window(
         kernel=kernel,
@@ -97,8 +97,8 @@ def _by_axis(
     for number in given:
         if number < least:
             layer.fail(where, f"is {number}: it must be at least {least}")
-        if number > MOST:
-            layer.fail(where, f"is {number}: it must be at most {MOST}")
+        if number > MAX_FIELD:
+            layer.fail(where, f"is {number}: it must be at most {MAX_FIELD}")
     return tuple(given) if len(given) == axes else tuple(given) * axes
 
 

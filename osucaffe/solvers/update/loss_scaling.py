@@ -20,7 +20,7 @@ logger = logging.getLogger("osucaffe")
 
 START = 4096.0
 """The initial dynamic factor. Factors are powers of two: they change no digits."""
-MOST = 2.0**24
+MAX_SCALE = 2.0**24
 INTERVAL = 1000
 """Good iterations in a row before a dynamic factor is doubled."""
 
@@ -66,7 +66,7 @@ class LossScale:
                 "interval": INTERVAL,
                 "growth": 2.0 if self.dynamic else 1.0,
                 "least": min(1.0, self._start),
-                "most": max(MOST, self._start),
+                "most": max(MAX_SCALE, self._start),
             },
         )
         return program.calls[0]

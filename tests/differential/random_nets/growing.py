@@ -17,7 +17,7 @@ from osucaffe.proto import caffe_pb2
 Shape = tuple[int, ...]
 LayerParameter = caffe_pb2.LayerParameter
 
-MOST_ELEMENTS = 4000
+MAX_ELEMENTS = 4000
 """Of a blob: a net takes milliseconds."""
 BATCHES = (1, 1, 2, 2, 3, 4, 5, 7)
 CHANNELS = (1, 1, 2, 3, 4, 4, 5, 6, 7, 8, 8, 11, 12, 16, 17, 24, 32)
@@ -93,7 +93,7 @@ class Growing:
 
     def __init__(self, random: Random, *, wide: bool = False) -> None:
         self.random, self.wide = random, wide
-        self.most_elements = (4 if wide else 1) * MOST_ELEMENTS
+        self.most_elements = (4 if wide else 1) * MAX_ELEMENTS
         self.net = caffe_pb2.NetParameter(name="random")
         self.inputs: list[LayerParameter] = []
         self.tops: list[Top] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from osucaffe.forks.rcnn.settings import DEEPEST, MOST_LETTERS, read_settings
+from osucaffe.forks.rcnn.settings import MAX_DEPTH, MAX_LETTERS, read_settings
 
 EXPECTED = {"feat_stride": 16, "scales": [4, 8.5]}
 
@@ -53,9 +53,9 @@ def test_values() -> None:
         ("a: ,", "',' stands where a value should"),
         ("[" * 10_000, "levels deep"),
         ("- " * 10_000, "levels deep"),
-        ("{a: " * (DEEPEST + 2), "levels deep"),
-        ("\n".join(" " * depth + "a:" for depth in range(DEEPEST + 2)), "levels deep"),
-        ("a" * (MOST_LETTERS + 1), "letters, more than"),
+        ("{a: " * (MAX_DEPTH + 2), "levels deep"),
+        ("\n".join(" " * depth + "a:" for depth in range(MAX_DEPTH + 2)), "levels deep"),
+        ("a" * (MAX_LETTERS + 1), "letters, more than"),
     ],
 )
 def test_what_is_no_settings(text: str, complaint: str) -> None:

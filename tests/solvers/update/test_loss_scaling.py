@@ -74,9 +74,9 @@ def test_a_dynamic_scale_grows_after_good_iterations(monkeypatch: pytest.MonkeyP
     assert run.loss_scale.read() == [2 * loss_scaling.START, 0, 0]
     run.step(4)
     assert run.loss_scale.read() == [4 * loss_scaling.START, 1, 0]
-    run.loss_scale.write([loss_scaling.MOST, 2, 0])
+    run.loss_scale.write([loss_scaling.MAX_SCALE, 2, 0])
     run.step(1)
-    assert run.loss_scale.read() == [loss_scaling.MOST, 0, 0]
+    assert run.loss_scale.read() == [loss_scaling.MAX_SCALE, 0, 0]
 
 
 def test_it_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from .preparation import Operand, Preparation, padding_behind
 _WEIGHTS = [1]
 """Where the weights, which are small, stand among the formats that are chosen."""
 
-MOST_PADDED = 1.25
+MAX_PADDED = 1.25
 """Above this share of channels with padding to channels, channels-last code is faster."""
 
 
@@ -120,7 +120,7 @@ def _image_form(p: Preparation, x: Operand) -> Descriptor:
 def _output_form(p: Preparation, y: Operand) -> Descriptor:
     """The format to write y in: channels last where blocks of 16 channels waste too much."""
     channels = y.tensor.shape[1]
-    if y.tensor.is_open and -(-channels // 16) * 16 > MOST_PADDED * channels:
+    if y.tensor.is_open and -(-channels // 16) * 16 > MAX_PADDED * channels:
         return p.channels_last(y.tensor.shape)
     return y.form
 

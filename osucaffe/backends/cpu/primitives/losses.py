@@ -81,7 +81,7 @@ def softmax_loss(ctx: Context, a: ops.SoftmaxLoss) -> Run:
         np.log(total.array, out=total.array)
         score.array -= largest.array[:, 0]
         score.array -= total.array[:, 0]
-        np.maximum(score.array, -ops.MOST_LOSS, out=score.array)
+        np.maximum(score.array, -ops.MAX_LOSS, out=score.array)
         score.array *= labels.counted.array
         divisor = labels.normalizer()
         labels.weigh(score.array)

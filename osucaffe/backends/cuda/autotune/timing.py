@@ -15,7 +15,7 @@ TRIALS = 3
 """Times that a graph of runs is on the clock, if the first leaves it a chance to be the best."""
 BEHIND = 1.05
 """What is so many times as slow as the best has none."""
-GRAPHED, FEWEST, MOST = 0.25, 2, 16
+GRAPHED, MIN_RUNS, MAX_RUNS = 0.25, 2, 16
 """Milliseconds that such a graph should take, and how many runs may be in it."""
 BRIEF = 0.5
 """Milliseconds: what takes no longer is timed as a graph: launched one by one, even kernels of
@@ -33,7 +33,7 @@ def time_of(backend: Gpu, run: Callable[[], None], first: float, best: float) ->
     """Milliseconds of one run among many. first: what one has just taken; best: of others."""
     if first > BRIEF:
         return min(first, *_elapsed(backend, [run] * SINGLE))
-    times = max(FEWEST, min(MOST, math.ceil(GRAPHED / max(first, 1e-3))))
+    times = max(MIN_RUNS, min(MAX_RUNS, math.ceil(GRAPHED / max(first, 1e-3))))
     graph = captured(backend.stream, sequence([run] * times))
     graph.launch(backend.stream)  # keeps the device busy while the host comes to the next
     launch = functools.partial(graph.launch, backend.stream)

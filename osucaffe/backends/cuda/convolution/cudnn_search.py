@@ -28,7 +28,7 @@ from ..runtime.cache import cache_folder, cached, keep
 from ..runtime.out_of_memory import is_out_of_memory
 from .cudnn_graph import Convolution
 
-MOST_WORKSPACE = 1 << 30
+MAX_WORKSPACE = 1 << 30
 PLAIN_ENGINE = 0
 """The engine that computes anything, at up to a thousand times the least time."""
 INEXACT = ("filter", 17)
@@ -111,7 +111,7 @@ def _built(
             if is_out_of_memory(error):
                 raise
             continue
-        if plan.workspace <= MOST_WORKSPACE:
+        if plan.workspace <= MAX_WORKSPACE:
             plans.append(BuiltPlan(name, plan, compiled))
     return plans
 

@@ -23,8 +23,8 @@ from .operands import Operands
 from .problem import Problem
 from .tensor_cores import can_use_mma, mma_macros
 
-MOST_CHANNELS = 4
-MOST_STEPS = 7
+MAX_CHANNELS = 4
+MAX_STEPS = 7
 """Of a product: its filters lie in registers."""
 ROWS = 8
 
@@ -43,7 +43,7 @@ def _pair(dtype: str) -> int:
 
 def _steps(problem: Problem, dtype: str) -> int:
     """Instructions that sum over all of a filter."""
-    return -(-math.prod(problem.kernel) * MOST_CHANNELS // _pair(dtype) // 8)
+    return -(-math.prod(problem.kernel) * MAX_CHANNELS // _pair(dtype) // 8)
 
 
 def _least_own(dtype: str) -> int:
@@ -55,10 +55,10 @@ def is_worth_trying(gpu: device.Device, precision: str, dtype: str, problem: Pro
     """Whether the kernel computes this, and is worth trying."""
     *_, dilation = problem.window
     return (
-        len(problem.x) == 4 and problem.x[1] <= MOST_CHANNELS and problem.group == 1
+        len(problem.x) == 4 and problem.x[1] <= MAX_CHANNELS and problem.group == 1
         and {*dilation} == {1} and can_use_mma(gpu, precision)
         and problem.y[1] % _least_own(dtype) == 0 and problem.work >= tuned.FEW_CHANNELS_MIN_WORK
-        and _steps(problem, dtype) <= MOST_STEPS
+        and _steps(problem, dtype) <= MAX_STEPS
     )  # fmt: skip
 
 

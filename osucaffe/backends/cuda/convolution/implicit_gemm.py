@@ -23,7 +23,7 @@ from ..gpu import PRECISIONS, Gpu
 from ..layout import C_TYPES, ITEM_BYTES
 from ..runtime.compile import Kernel, kernel
 from ..runtime.device import Device
-from ..runtime.driver import MOST_RUN, Box, Pixels
+from ..runtime.driver import MAX_RUN, Box, Pixels
 from ..runtime.launch import blocks_for, launch
 from .operands import Operands
 from .problem import Problem
@@ -31,7 +31,7 @@ from .tensor_cores import can_use_wgmma, wgmma
 
 REGISTERS = 1 << 16
 """Of a multiprocessor of sm_90, the one architecture that these kernels are for."""
-MOST_PIXELS = 2**31 - 2**24
+MAX_PIXELS = 2**31 - 2**24
 """Numbers of pixels, and of vectors of filters, are of 32 bits."""
 PLANES = (4, 2)
 """Vectors of 16 bytes that a part of the image has of each pixel: the first that wastes least."""
@@ -40,13 +40,13 @@ WIDTH = 32
 LOADING, SPARE = 24, 26
 """Registers of a thread that loads, and of one that multiplies, besides its sums. ptxas asks for
 these besides the sums of one product, too, where threads have even shares."""
-MOST_OUTPUTS = 192
+MAX_OUTPUTS = 192
 """Of a tile: more sums do not fit."""
 SHAPES = ((3, 1), (4, 1), (2, 2), (3, 2))
 """Groups of four warps in a block, and how often each has 64 pixels."""
 BUFFERS = (3, 2)
-LEAST_STAGES, ENOUGH_STAGES, MOST_STAGES = 4, 8, 32
-"""From ENOUGH_STAGES on, memory is better spent on a third part of the image."""
+MIN_STAGES, PREFERRED_STAGES, MAX_STAGES = 4, 8, 32
+"""From PREFERRED_STAGES on, memory is better spent on a third part of the image."""
 TRIED = 3
 """Tile configs that are timed."""
 SUMMING, SUMMED_OUTPUTS = 26, (128, 64, 32)
@@ -152,7 +152,7 @@ class ImplicitGemm(Problem):
         return (
             self.channels % self.vector == 0 and self.outputs % self.vector == 0 and rows
             and all(0 <= pad < extent for pad, extent in between)
-            and self.pixels < MOST_PIXELS
+            and self.pixels < MAX_PIXELS
             and (self.adds or self.sums > 0 or self.group > 1 or max(self.kernel) > 1)
         )  # fmt: skip
 
@@ -191,7 +191,7 @@ class ImplicitGemm(Problem):
 
     def configs(self, device: Device) -> list[TileConfig]:
         """The most promising tile configs."""
-        least = -(-self.outputs // MOST_OUTPUTS)
+        least = -(-self.outputs // MAX_OUTPUTS)
         wide = [-(-self.outputs // (parts * 8)) * 8 for parts in range(least, least + 3)]
         if self.sums or self.is_product:  # of products, these were the fastest
             wide = [outputs for outputs in SUMMED_OUTPUTS if self.outputs % outputs == 0] or wide
@@ -213,11 +213,11 @@ class ImplicitGemm(Problem):
         for buffers in BUFFERS:
             bare = TileConfig(groups, deep, outputs, taps, 0, buffers)
             room = (device.shared_memory - self.shared(bare)) // self._stage(bare)
-            fitting.append(replace(bare, stages=min(room, MOST_STAGES)))
-        best = next((each for each in fitting if each.stages >= ENOUGH_STAGES), fitting[-1])
+            fitting.append(replace(bare, stages=min(room, MAX_STAGES)))
+        best = next((each for each in fitting if each.stages >= PREFERRED_STAGES), fitting[-1])
         fits = best.fits(SPARE + SUMMING if self.sums else SPARE)
-        fits = fits and self._reach(best.pixels) <= MOST_RUN
-        return best if best.stages >= LEAST_STAGES and fits else None
+        fits = fits and self._reach(best.pixels) <= MAX_RUN
+        return best if best.stages >= MIN_STAGES and fits else None
 
     def milliseconds(self, device: Device, config: TileConfig) -> float:
         """An estimate of the time it takes."""

@@ -34,7 +34,7 @@ WARPS = 16
 """Of a block, at most."""
 TRIED = 4
 """Tile configs that are timed."""
-MOST_PARTIAL = 2**22
+MAX_PARTIAL = 2**22
 """Numbers that blocks leave of the gradient of filters, to be summed."""
 PRODUCT_OUTPUTS = (8, 16, 32, 64)
 """Of a block, where a matrix product is the convolution of one image."""
@@ -282,7 +282,7 @@ def _config(device: Device, small: Small, kernel_rows: int) -> TileConfig | None
     a_block = max(1, -(-units * parts // (2 * blocks)))
     words = max(size(rows), shares * high * 16 * (groups * wide * 8 + 2))
     splits = -(-units // a_block)
-    if words * 4 > device.shared_memory or splits * outputs * small.columns > MOST_PARTIAL:
+    if words * 4 > device.shared_memory or splits * outputs * small.columns > MAX_PARTIAL:
         return None
     macros = {
         "ROWS": rows, "PITCH": pitch, "OPITCH": maps_pitch, "UNITS": a_block,

@@ -23,14 +23,14 @@ from .cudnn import Cudnn
 from .operands import operation, temporary
 from .problem import Problem
 
-MOST_CHANNELS = 4
+MAX_CHANNELS = 4
 
 
 def pays(problem: Problem) -> bool:
     """Whether a convolution is to be computed so: images have few channels, and its stride divides
     the work, or there is much of it."""
     x, (stride, _, dilation) = problem.x, problem.window
-    few = len(x) == 4 and x[1] <= MOST_CHANNELS and max(dilation) == 1 and problem.group == 1
+    few = len(x) == 4 and x[1] <= MAX_CHANNELS and max(dilation) == 1 and problem.group == 1
     return few and (min(stride) > 1 or problem.work >= tuned.SPACE_TO_DEPTH_MIN_WORK)
 
 

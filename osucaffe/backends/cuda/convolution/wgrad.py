@@ -23,14 +23,14 @@ from ..gpu import PRECISIONS
 from ..layout import C_TYPES, dtype_of, is_nhwc
 from ..runtime.compile import Kernel, kernel
 from ..runtime.device import Device
-from ..runtime.driver import MOST_EXTENT, Box
+from ..runtime.driver import MAX_EXTENT, Box
 from ..runtime.launch import THREADS, blocks_for, launch
 from .implicit_gemm import REGISTERS
 from .operands import channels_last_blob
 from .problem import Problem
 from .tensor_cores import ONES, can_use_wgmma, wgmma
 
-LEAST_STEPS = 3
+MIN_STEPS = 3
 """Products of a stage in one row, at least."""
 CONSUMERS = (3, 2)
 """Groups of four warps that multiply."""
@@ -123,7 +123,7 @@ class FilterGradient(Problem, ABC):
     def stages(self) -> Iterator[Stage]:
         """Ways to cut an image's output into stages: parts of a row, or several rows."""
         high, wide = self.y[2:]
-        for steps in range(LEAST_STEPS, self.most_steps + 1):
+        for steps in range(MIN_STEPS, self.most_steps + 1):
             across = steps * self.step_pixels
             yield Stage(1, across, across + self.kernel[1] - 1, across, steps, steps)
         pitch = max(self.x[3] + self.pad[1], wide)  # zeros after a row are those before the next
@@ -148,7 +148,7 @@ class FilterGradient(Problem, ABC):
 
     def config(self, device: Device, stage: Stage, tile: Tile) -> tuple[float, TileConfig] | None:
         """The best tile config of these, if they are possible, with an estimate of its cycles."""
-        if max(stage.rows + tile.rows - 1, stage.pitch, tile.part // 8) > MOST_EXTENT:
+        if max(stage.rows + tile.rows - 1, stage.pitch, tile.part // 8) > MAX_EXTENT:
             return None
         least, most = self.slots
         slots = min(most, (device.shared_memory - RESERVED) // self.slot(stage, tile))
@@ -310,11 +310,11 @@ class WgradTf32(FilterGradient):
 STEP = 16
 WIDTHS, WIDTH = (16, 32, 64), 64
 """Channels of a row of x in shared memory; outputs of a row of dy, and of a product."""
-MOST_COLUMNS = 256
+MAX_COLUMNS = 256
 """Of a product."""
 LOADING, SPARE = 24, 36
 """Registers of a thread that has boxes copied, and of one that multiplies, besides its sums."""
-MOST_PART = 192
+MAX_PART = 192
 """Channels of a block: with more, the sums of one product take too many registers."""
 
 
@@ -331,7 +331,7 @@ class Wgrad16Bit(FilterGradient):
         rows = [rows for rows in range(1, self.kernel[0] + 1) if self.kernel[0] % rows == 0]
         parts = {-(-self.channels // (count * 8)) * 8 for count in range(1, 5)}
         for outputs, part, some, consumers in itertools.product(
-            range(64, 257, 64), sorted(each for each in parts if each <= MOST_PART), rows, CONSUMERS
+            range(64, 257, 64), sorted(each for each in parts if each <= MAX_PART), rows, CONSUMERS
         ):
             tile = Tile(outputs, part, some, consumers)
             if outputs < self.outputs + 64 and self.sums(tile) + SPARE <= self.registers(tile):
@@ -340,7 +340,7 @@ class Wgrad16Bit(FilterGradient):
     def _merged(self, tile: Tile) -> int:
         """Taps of a product: those of a row of the kernel, if it can have them."""
         taps = self.kernel[1]
-        return taps if tile.part in WIDTHS and taps * tile.part <= MOST_COLUMNS else 1
+        return taps if tile.part in WIDTHS and taps * tile.part <= MAX_COLUMNS else 1
 
     def _columns(self, tile: Tile) -> int:
         """Of a product."""

@@ -13,7 +13,7 @@ from ..runtime.background import Task, begin
 from ..runtime.startup import load_cublas, missing
 
 WORKSPACE = 32 << 20
-MOST_PROPOSED = 12
+MAX_PROPOSED = 12
 ALIGNMENT = 16
 """Bytes: all operands begin at multiples of this."""
 
@@ -100,10 +100,10 @@ class Products:
             limits[attribute] = c_uint32(ALIGNMENT)
         for attribute, value in limits.items():
             set_attribute("MatmulPreference", preference, attribute, value)
-        found, count = (_Heuristic * MOST_PROPOSED)(), c_int()
+        found, count = (_Heuristic * MAX_PROPOSED)(), c_int()
         status = _load().cublasLtMatmulAlgoGetHeuristic(
             self._handle, described.description, described.b, described.a, described.c,
-            described.c, preference, MOST_PROPOSED, found, byref(count),
+            described.c, preference, MAX_PROPOSED, found, byref(count),
         )  # fmt: skip
         call("MatmulPreferenceDestroy", preference)
         return [

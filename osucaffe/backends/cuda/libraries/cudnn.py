@@ -29,7 +29,7 @@ from .wheel import open_library
 
 FIRST, END = 91300, 100000
 """The versions that are accepted: from 9.13 on, before 10 (major * 10000 + minor * 100 + patch)."""
-FEW_KNOBS, MOST_KNOBS = 12, 48
+MIN_KNOBS, MAX_KNOBS = 12, 48
 """Knobs of an engine at most: nearly always, and always."""
 
 
@@ -263,7 +263,7 @@ def _read(found: Descriptor) -> tuple[Configuration, Descriptor]:
     [engine] = found.descriptors(Attribute.ENGINECFG_ENGINE, kinds.ENGINE, 1)
     [number] = engine.integers(Attribute.ENGINE_GLOBAL_INDEX, most=1)
     choices: list[Descriptor] = []
-    for room in FEW_KNOBS, MOST_KNOBS:  # of knobs, cuDNN tells no number before it lists them
+    for room in MIN_KNOBS, MAX_KNOBS:  # of knobs, cuDNN tells no number before it lists them
         choices = found.descriptors(Attribute.ENGINECFG_KNOB_CHOICES, kinds.KNOB_CHOICE, room)
         if len(choices) < room:
             break

@@ -12,7 +12,7 @@ from ..runtime.compile import kernel
 from ..runtime.launch import launch
 
 THREADS = 256
-LEAST_ROWS = 16
+MIN_ROWS = 16
 """What a thread sums at least before work is cut into more parts."""
 
 
@@ -23,7 +23,7 @@ def sum_rows(ctx: Context, x: Tensor, y: Tensor, rows: int, *, accumulate: bool)
     groups = min(columns // vector, 32)
     lanes = THREADS // groups
     across = -(-columns // (vector * groups))
-    parts = max(1, min(-(-device.current().enough_blocks // across), rows // (lanes * LEAST_ROWS)))
+    parts = max(1, min(-(-device.current().enough_blocks // across), rows // (lanes * MIN_ROWS)))
     share = -(-rows // parts)
     parts = -(-rows // share)
     function = kernel(

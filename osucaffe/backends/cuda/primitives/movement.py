@@ -15,7 +15,7 @@ from ..registry import Context, primitive
 from ..runtime.compile import kernel
 from ..runtime.launch import blocks_for, launch
 
-MOST_PARTS = 16
+MAX_PARTS = 16
 """Parts of a tensor that one launch copies: each comes with its numbers."""
 
 
@@ -45,7 +45,7 @@ def _runs(parts: Sequence[Tensor | None]) -> list[list[int]]:
     """The numbers of parts that one launch copies: they follow one another."""
     runs: list[list[int]] = [[]]
     for number, part in enumerate(parts):
-        if part is None or len(runs[-1]) == MOST_PARTS:
+        if part is None or len(runs[-1]) == MAX_PARTS:
             runs.append([])
         if part is not None:
             runs[-1].append(number)

@@ -104,7 +104,7 @@ def softmax_backward(ctx: Context, a: ops.SoftmaxBackward) -> Run:
     return rows.launch("softmax_backward", [y, dy, dx], X_T=y, Y_T=dy, DX_T=dx)
 
 
-MOST_GROUPS = 32
+MAX_GROUPS = 32
 AT_ONCE = 4
 """Rows that a thread treats at once, as in batch_norm.cu."""
 
@@ -134,7 +134,7 @@ class _Matrix:
             self.rows = x.shape[0] * math.prod(-(-extent // step) for extent, step in extents)
         vector = math.gcd(self.channels, 16 // ITEM_BYTES[self.dtype])
         vectors = self.channels // vector
-        across = -(-vectors // MOST_GROUPS)
+        across = -(-vectors // MAX_GROUPS)
         groups = -(-vectors // across)
         lanes = THREADS // groups
         self.macros: dict[str, Any] = places | {

@@ -30,7 +30,7 @@ def _images(ctx: Context, large: Tensor, small: Tensor) -> bool:
 Windowed = ops.PoolingWindow | ops.StochasticPooling | ops.Unfolding
 
 
-MOST_TILED = 5
+MAX_TILED = 5
 """Extent of a window up to which threads have several pixels each."""
 
 
@@ -55,7 +55,7 @@ def over_images(
         for each in (large, small, *others, normalized[0])
     )
     maximum = not isinstance(a, ops.AveragePooling | ops.AveragePoolingBackward)
-    tiled = maximum and max(a.stride) <= 2 and max(a.kernel) <= MOST_TILED
+    tiled = maximum and max(a.stride) <= 2 and max(a.kernel) <= MAX_TILED
     # What windows share is read once for four pixels; or for two, as windows side by side may share
     # little, and four take many registers, unless a thread has two channels only.
     is_normalized = normalized is not _PLAIN

@@ -64,7 +64,7 @@ def convolution_backward_filter(ctx: Context, a: ops.ConvolutionBackwardFilter) 
 
 SHAPES = (4, 16), (8, 8), (4, 4)
 """Of blocks of the kernel for gradients: rows, and warps that share their sums."""
-TILE, MOST_WARPS, MOST_ROWS = 4, 8, 2**17
+TILE, MAX_WARPS, MAX_ROWS = 4, 8, 2**17
 
 Size = tuple[int, int, int]
 
@@ -124,7 +124,7 @@ def _tune(
     work, rows = product.m * product.n * product.k, product.m
     forward = isinstance(a, ops.InnerProduct)
     most = tuned.INNER_PRODUCT_MAX_WORK if forward else tuned.INNER_PRODUCT_MAX_GRADIENT_WORK
-    own = [] if a.transpose else [*([small] if work <= most and rows <= MOST_ROWS else []), *more]
+    own = [] if a.transpose else [*([small] if work <= most and rows <= MAX_ROWS else []), *more]
     return ctx.tune([Gemm(ctx.backend, product, bind), *own])
 
 
@@ -188,7 +188,7 @@ class _SmallProduct(Provider):
         a: ops.InnerProduct = _operands(ctx, self.nhwc)
         m, n, k = self.size
         vector = math.gcd(k, 16 // ITEM_BYTES[dtype_of(a.x)])
-        warps = min(MOST_WARPS, -(-k // (32 * vector)))
+        warps = min(MAX_WARPS, -(-k // (32 * vector)))
         function = kernel("inner_product", "product", T=a.x, VEC=vector, WARPS=warps)
         arguments = [a.x, a.w, a.b, a.y, *self.size, 1.0 if a.relu is None else a.relu]
         return launch(function, (-(-n // TILE), -(-m // TILE)), arguments, block=(32, warps))

@@ -24,7 +24,7 @@ from ..runtime.launch import blocks_for, launch
 from .products import low_precision_weights
 
 WARPS = 8
-MOST_ROWS = 64
+MAX_ROWS = 64
 """Items of a block."""
 COLUMNS = (8, 16, 32)
 """How many sums a block may compute for an item."""
@@ -86,7 +86,7 @@ class Cell:
             return lambda arguments: launch(
                 function, blocks_for(self.items * self.units), arguments
             )
-        blocks = -(-self.items // MOST_ROWS)
+        blocks = -(-self.items // MAX_ROWS)
         rows = -(-self.items // (blocks * 16)) * 16
         function = self.kernel(
             self.direction,

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-MOST_THREADS = 16
+MAX_THREADS = 16
 """Each compiles one file at a time, which takes some 100 MB."""
 SWITCH_SECONDS = 2e-4
 """In place of Python's 5 ms: a thread that comes back from a library waits so long for the
@@ -64,5 +64,5 @@ def begin(work: Callable[[], T]) -> Task[T]:
 @functools.cache
 def _pool() -> ThreadPoolExecutor:
     """A thread for each core that this process may use, but for one."""
-    threads = max(1, min(len(os.sched_getaffinity(0)) - 1, MOST_THREADS))
+    threads = max(1, min(len(os.sched_getaffinity(0)) - 1, MAX_THREADS))
     return ThreadPoolExecutor(threads, thread_name_prefix="build")

@@ -8,7 +8,7 @@ from typing import Any
 
 from ....errors import UserError
 
-LEAST_CAPABILITY = 75
+MIN_CAPABILITY = 75
 """Turing. CUDA 13 compiles for nothing older."""
 NEEDS = {"fp32": 75, "fp16": 75, "tf32": 80, "bf16": 80}
 """The compute capability from which on there are tensor cores for a precision."""
@@ -75,7 +75,7 @@ class Device:
         """UserError where nets cannot run on it, or not in this precision."""
         found = self.compute_capability
         what = f"GPU {self.number} ({self.name}, compute capability {found / 10:.1f})"
-        if found < LEAST_CAPABILITY:
+        if found < MIN_CAPABILITY:
             raise UserError(
                 f"{what} is too old: osucaffe runs on Turing (7.5) and later; leave out --gpu"
             )

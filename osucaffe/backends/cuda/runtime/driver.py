@@ -18,7 +18,7 @@ import numpy as np
 from ...tensor import Shape, Tensor
 from .device import Device
 
-MOST_EXTENT, MOST_RUN = 256, 1024
+MAX_EXTENT, MAX_RUN = 256, 1024
 """Of a box; of a run."""
 BYTES, ALIGNMENT = 128, 64
 """Of a description."""

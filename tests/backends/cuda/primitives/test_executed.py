@@ -89,7 +89,7 @@ def test_parts_are_copied_together_and_masked(
     """Row-major or with the channels last, in one launch or in several."""
     simulate(monkeypatch)
     execute(monkeypatch)
-    monkeypatch.setattr(movement, "MOST_PARTS", most)
+    monkeypatch.setattr(movement, "MAX_PARTS", most)
     monkeypatch.setattr(convert, "blocks_for", lambda count: 1)
     draw = np.random.default_rng(1)
     x, *masks = (

@@ -58,10 +58,10 @@ __device__ constexpr int at_once(int count) {
 }
 
 // The block loads what `load` gives for 0 ... count - 1, and stores it. Behind the last comes the last
-// again. MOST: of what count may be: if no thread comes twice, what is loaded next need not wait.
-template <int MOST, typename Load, typename Store>
+// again. MAX_COUNT: of what count may be: if no thread comes twice, what is loaded next need not wait.
+template <int MAX_COUNT, typename Load, typename Store>
 __device__ __forceinline__ void copy(int count, Load load, Store store) {
-    constexpr int BATCH = at_once(MOST);
+    constexpr int BATCH = at_once(MAX_COUNT);
     auto batch = [&](int begin) {
         decltype(load(0)) v[BATCH];
 #pragma unroll
@@ -69,7 +69,7 @@ __device__ __forceinline__ void copy(int count, Load load, Store store) {
 #pragma unroll
         for (int i = 0; i < BATCH; ++i) store(min(begin + i * THREADS, count - 1), v[i]);
     };
-    if constexpr (MOST <= BATCH * THREADS) {
+    if constexpr (MAX_COUNT <= BATCH * THREADS) {
         batch(threadIdx.x);
     } else {
 #pragma unroll 1

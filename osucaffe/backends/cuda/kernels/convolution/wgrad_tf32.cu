@@ -30,7 +30,7 @@
 #define TAPS (KROWS * KW)
 #define SLABS (TAPS * PART / 16)  // of 16 columns, those of a warp
 #define TILES ((SLABS + 3) / 4)
-#define MOST_TILES ((TILES + CONSUMERS - 1) / CONSUMERS)
+#define MAX_TILES ((TILES + CONSUMERS - 1) / CONSUMERS)
 
 // Bytes in shared memory.
 #define WHOLE(bytes) (((bytes) + 127) / 128 * 128)
@@ -246,11 +246,11 @@ filter_products(const __grid_constant__ TensorMap x_map, const __grid_constant__
         transpose(w, x_map, maps_map, xs, maps, transposed, barriers, partial_bias);
     } else {
         setmaxnreg_inc<REGISTERS>();
-        constexpr int FULL = TILES - CONSUMERS * (MOST_TILES - 1);  // warp groups with most tiles
+        constexpr int FULL = TILES - CONSUMERS * (MAX_TILES - 1);  // warp groups with most tiles
         if (FULL == CONSUMERS || consumer < FULL)
-            multiply<MOST_TILES>(w, consumer * MOST_TILES, xs, transposed, barriers, partial);
+            multiply<MAX_TILES>(w, consumer * MAX_TILES, xs, transposed, barriers, partial);
         else
-            multiply<MAX(MOST_TILES - 1, 1)>(w, FULL + consumer * (MOST_TILES - 1), xs, transposed,
+            multiply<MAX(MAX_TILES - 1, 1)>(w, FULL + consumer * (MAX_TILES - 1), xs, transposed,
                                              barriers, partial);
     }
 }
