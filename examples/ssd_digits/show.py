@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw, ImageFont
 from osucaffe.backends.cpu import Cpu
 from osucaffe.data.databases.database import open_database
 from osucaffe.data.databases.datum import pixels
-from osucaffe.forks.boxes import overlaps
+from osucaffe.forks.boxes import iou
 from osucaffe.forks.ssd.annotated import parse_annotated
 from osucaffe.net import Net
 from osucaffe.proto import read_net, read_weights
@@ -47,7 +47,7 @@ def draw(
                  stroke_fill=(0, 0, 0))  # fmt: skip
 
     for _, label, score, *box in found:
-        shared = np.where(labels == label, overlaps(boxes, np.array(box)), 0)
+        shared = np.where(labels == label, iou(boxes, np.array(box)), 0)
         hit = shared.max(initial=0) >= 0.5
         missing -= {int(shared.argmax())} if hit else set()
         mark(np.array(box), GREEN if hit else RED, f"{int(label) - 1} {score:.0%}")

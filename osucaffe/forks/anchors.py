@@ -33,10 +33,10 @@ def by_anchor(maps: np.ndarray, numbers: int) -> np.ndarray:
     return maps.transpose(0, 2, 3, 1).reshape(-1, numbers)
 
 
-def encode(boxes: np.ndarray, truths: np.ndarray) -> np.ndarray:
+def encode(boxes: np.ndarray, ground_truths: np.ndarray) -> np.ndarray:
     """What turns boxes into truths: shifts in proportion to the size, logarithms of growth."""
-    size, target = (np.maximum(rows[:, 2:] - rows[:, :2] + 1, 1) for rows in (boxes, truths))
-    shift = truths[:, :2] + target / 2 - boxes[:, :2] - size / 2
+    size, target = (np.maximum(rows[:, 2:] - rows[:, :2] + 1, 1) for rows in (boxes, ground_truths))
+    shift = ground_truths[:, :2] + target / 2 - boxes[:, :2] - size / 2
     return np.concatenate([shift / size, np.log(target / size)], axis=1)
 
 
@@ -60,7 +60,7 @@ def areas(boxes: np.ndarray) -> np.ndarray:
     return size[:, 0] * size[:, 1]
 
 
-def overlaps(
+def iou(
     boxes: np.ndarray, others: np.ndarray, of: str = "IOU", *, strict: bool = False
 ) -> np.ndarray:
     """Intersection over union of each of the boxes with each of the others.
@@ -72,7 +72,7 @@ def overlaps(
     return _shares(first, areas(boxes)[:, None], second, areas(others), of, strict)
 
 
-def pair_overlaps(boxes: np.ndarray, others: np.ndarray, *, strict: bool = False) -> np.ndarray:
+def paired_iou(boxes: np.ndarray, others: np.ndarray, *, strict: bool = False) -> np.ndarray:
     """Intersection over union of each box with the other one of its row."""
     return _shares(boxes.T, areas(boxes), others.T, areas(others), "IOU", strict)
 
@@ -80,7 +80,7 @@ def pair_overlaps(boxes: np.ndarray, others: np.ndarray, *, strict: bool = False
 def _shares(
     a: np.ndarray, area_a: np.ndarray, b: np.ndarray, area_b: np.ndarray, of: str, strict: bool
 ) -> np.ndarray:
-    """`overlaps` of boxes as x1, y1, x2, y2, with their areas: of those that are broadcast."""
+    """`iou` of boxes as x1, y1, x2, y2, with their areas: of those that are broadcast."""
     width = np.minimum(a[2], b[2]) - np.maximum(a[0], b[0]) + 1
     height = np.minimum(a[3], b[3]) - np.maximum(a[1], b[1]) + 1
     common: np.ndarray = np.maximum(width, 0) * np.maximum(height, 0)
@@ -91,12 +91,12 @@ def _shares(
     return common / (np.minimum(area_a, area_b) if of == "IOMU" else area_a)
 
 
-def suppress(
+def nms(
     boxes: np.ndarray, threshold: float, most: int = 0, of: str = "IOU", *, strict: bool = False
 ) -> np.ndarray:
     """Non-maximum suppression: which of the boxes, best first, to keep (at most; 0: any number).
 
-    A box goes where one that is kept overlaps it by more than the threshold (see `overlaps`).
+    A box goes where one that is kept overlaps it by more than the threshold (see `iou`).
     """
     remaining, selected = np.arange(len(boxes)), list[int]()
     columns, sizes = np.ascontiguousarray(boxes.T), areas(boxes)

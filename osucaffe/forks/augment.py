@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .annotations import Annotations, coverage, cut, overlap, shared
-from .boxes import areas, overlaps
+from .boxes import areas, iou
 
 _HUE_CIRCLE = 180
 """OpenCV's hue of bytes: half degrees."""
@@ -91,7 +91,7 @@ def satisfying(constraint: Any, objects: np.ndarray, boxes: np.ndarray) -> np.nd
     looks at the others only where that one holds)."""
     pairs = objects, boxes[:, None]
     measures = (
-        ("min_jaccard_overlap", "max_jaccard_overlap", lambda: overlaps(*pairs)),
+        ("min_jaccard_overlap", "max_jaccard_overlap", lambda: iou(*pairs)),
         (
             "min_sample_coverage", "max_sample_coverage",
             lambda: shared(*pairs) / np.maximum(areas(pairs[1]), 1e-12),

@@ -22,7 +22,7 @@ def areas(boxes: np.ndarray) -> np.ndarray:
     return area
 
 
-def overlaps(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def iou(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Intersection over union of (..., 4) boxes, broadcast against each other."""
     width = np.minimum(a[..., 2], b[..., 2]) - np.maximum(a[..., 0], b[..., 0])
     height = np.minimum(a[..., 3], b[..., 3]) - np.maximum(a[..., 1], b[..., 1])
@@ -60,7 +60,7 @@ def decode(codes: np.ndarray, priors: np.ndarray, coding: str) -> np.ndarray:
     return np.concatenate([middle - half, middle + half], axis=-1)
 
 
-def thin(
+def nms(
     boxes: np.ndarray, scores: np.ndarray, threshold: float, *, top_k: int = -1, eta: float = 1.0
 ) -> np.ndarray:
     """The indices of the boxes that overlap no better one too much: see `detect_boxes`."""
@@ -70,11 +70,11 @@ def thin(
     kept: list[int] = []
     if eta < 1:
         for index in order.tolist():
-            if (overlaps(boxes[index], boxes[kept]) <= threshold).all():
+            if (iou(boxes[index], boxes[kept]) <= threshold).all():
                 kept.append(index)
                 threshold *= eta if threshold > 0.5 else 1
     elif len(order) <= _AT_ONCE:
-        near = overlaps(boxes[order][:, None], boxes[order]) > threshold
+        near = iou(boxes[order][:, None], boxes[order]) > threshold
         free = np.ones(len(order), bool)
         for place, index in enumerate(order.tolist()):
             if free[place]:
@@ -83,13 +83,13 @@ def thin(
     else:
         while len(order):
             kept.append(int(order[0]))
-            left = overlaps(boxes[order[0]], boxes[order]) <= threshold
+            left = iou(boxes[order[0]], boxes[order]) <= threshold
             left[0] = False
             order = order[left]
     return np.array(kept, np.int64)
 
 
-def judge(shared: np.ndarray, skipped: np.ndarray, threshold: float) -> np.ndarray:
+def match_detections(shared: np.ndarray, skipped: np.ndarray, threshold: float) -> np.ndarray:
     """(true, false) for boxes, the highest scores first, by their overlaps with truth (N, G).
 
     The first to hit a truth by the threshold is true; what hits one that is skipped is neither.

@@ -94,7 +94,7 @@ def regions(name: str, channels: int, **settings: Any) -> Row:
     if name != "roi_max_pooling":
         del written["index"]
     tensors = {"x": images(), "rois": rois, **written}
-    pad = {} if name == "roi_average_pooling" else {"pad": 0.0}
+    pad = {} if name == "psroi_pooling" else {"pad": 0.0}
     return name, tensors, {"scale": 1.0, **pad, **settings}
 
 
@@ -131,9 +131,9 @@ ROWS: dict[str, Row] = {
         {"axis": 1},
     ),
     "a corner, the largest of bins": regions("roi_max_pooling", 8),
-    "a corner, means of bins": regions("roi_average_pooling", 2),
-    "a corner, values at points": regions("roi_sampling", 8, warp=False),
-    "a corner, warped": regions("roi_sampling", 8, warp=True),
+    "a corner, means of bins": regions("psroi_pooling", 2),
+    "a corner, values at points": regions("roi_align", 8, warp=False),
+    "a corner, warped": regions("roi_align", 8, warp=True),
     "a ReLU": relu(0.0),
     "a ReLU with a slope": relu(0.1),
     "a ReLU behind a convolution": product(

@@ -13,9 +13,9 @@ def test_many_boxes_are_thinned_as_few_are(monkeypatch: pytest.MonkeyPatch) -> N
     corners = generator.random((200, 2))
     places = np.concatenate([corners, corners + generator.random((200, 2)) * 0.4], axis=1)
     scores = np.round(generator.random(200), 1)
-    few = boxes.thin(places, scores, 0.4, top_k=150)
+    few = boxes.nms(places, scores, 0.4, top_k=150)
     monkeypatch.setattr(boxes, "_AT_ONCE", 0)
-    np.testing.assert_array_equal(boxes.thin(places, scores, 0.4, top_k=150), few)
+    np.testing.assert_array_equal(boxes.nms(places, scores, 0.4, top_k=150), few)
     assert 10 < len(few) < 150
 
 

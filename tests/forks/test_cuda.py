@@ -19,7 +19,7 @@ def test_a_roi_of_no_image_gives_zeros() -> None:
         "rois": np.array([[-1.0, 0, 0, 3, 3]]),
         "y": Output((1, 1, 3, 3)),
     }
-    found = run_call(Cpu(), "roi_sampling", tensors, {"scale": 1.0, "pad": 0.0})
+    found = run_call(Cpu(), "roi_align", tensors, {"scale": 1.0, "pad": 0.0})
     assert not found["y"].any()
 
 

@@ -58,7 +58,7 @@ class FieldOutput(HostRows):
         param, parts = self.setting, zip(*self.candidates(bottom, image), strict=True)
         boxes, scores = (np.concatenate(part) for part in parts)
         order = np.argsort(scores, kind="stable")[::-1][: param.max_nms_num or None]
-        selected = order[anchors.suppress(
+        selected = order[anchors.nms(
             boxes[order] - [0, 0, self.edge, self.edge], param.iou_thr, param.max_post_nms_num,
             param.nms_type, strict=not self.edge,
         )]  # fmt: skip
@@ -234,7 +234,7 @@ class BboxAccuracy(CodedBoxes):
         codes, regions, matches = codes[counted], regions[counted, 1:], matches[counted]
         labels = matches[:, 0].astype(int)
         boxes = self.decoded(regions, self.codes_of(codes, labels))
-        overlaps = [anchors.pair_overlaps(array, matches[:, 1:5]) for array in (boxes, regions)]
+        overlaps = [anchors.paired_iou(array, matches[:, 1:5]) for array in (boxes, regions)]
         return [np.full((1, 1), mean(array)) for array in overlaps]
 
 
@@ -277,7 +277,7 @@ class FrcnnOutput(CodedBoxes):
             boxes = self.decoded(regions[order, 1:5], label_codes)
             boxes[:, :2] = np.maximum(boxes[:, :2], 0)
             boxes[:, 2:] = np.minimum(boxes[:, 2:], [width, height])
-            selected = anchors.suppress(boxes, param.iou_thr, of=param.nms_type, strict=True)
+            selected = anchors.nms(boxes, param.iou_thr, of=param.nms_type, strict=True)
             image, labels = np.zeros(len(selected)), np.full(len(selected), label)
             outputs.append(
                 np.column_stack([image, boxes[selected], labels, chances[order[selected], label]])

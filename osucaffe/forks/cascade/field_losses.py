@@ -44,23 +44,25 @@ class FieldLoss(FieldLayer, Loss):
         self.bounds, self.passes = self.codes.bounds(), 0
         return [(1, 1, 1, 2)]
 
-    def choose(self, scores: np.ndarray, labels: np.ndarray, overlap: np.ndarray) -> np.ndarray:
+    def choose(self, scores: np.ndarray, labels: np.ndarray, iou: np.ndarray) -> np.ndarray:
         """Which cells (N, H * W) count, by their scores (N, C, H * W)."""
         raise NotImplementedError
 
     def _prepare(self, reads: Arrays, writes: Arrays) -> None:
         """Of scores and truth: the cells' labels, weights and boxes' weights and codes."""
         count, classes = reads[0].shape[:2]
-        truth = reads[1].reshape(count, 6, -1)
-        labels = truth[:, 0].astype(int)
+        ground_truth = reads[1].reshape(count, 6, -1)
+        labels = ground_truth[:, 0].astype(int)
         self.random = np.random.default_rng([self.seed, self.key, self.passes])
         self.passes += 1
-        selected = self.choose(reads[0].reshape(count, classes, -1), labels, truth[:, 5])
+        selected = self.choose(reads[0].reshape(count, classes, -1), labels, ground_truth[:, 5])
         shown = self.shown(labels)
         counted = selected & (shown != self.ignored)
         boxes = selected & (labels != 0) & (labels != self.ignored)
         weights = (
-            self._weights(labels != 0, selected, truth[:, 5]) * counted / max(counted.sum(), 1)
+            self._weights(labels != 0, selected, ground_truth[:, 5])
+            * counted
+            / max(counted.sum(), 1)
         )
         shares = getattr(self.setting, "lambda") * boxes / max(4 * boxes.sum(), 1)
         maps = zip(reads[1][:, 1:5].astype(np.float64), cycle(self.fields), strict=False)
@@ -69,13 +71,11 @@ class FieldLoss(FieldLayer, Loss):
         for array, values in zip(writes, (shown, weights, shares, targets), strict=True):
             array[...] = values.reshape(array.shape)
 
-    def _weights(
-        self, objects: np.ndarray, selected: np.ndarray, overlap: np.ndarray
-    ) -> np.ndarray:
+    def _weights(self, objects: np.ndarray, selected: np.ndarray, iou: np.ndarray) -> np.ndarray:
         """What cells weigh: objects and the rest share all weights as bg_multiple says."""
         param = self.setting
         weighted = getattr(param, "iou_weighted", False)
-        weights = np.where(objects & weighted, overlap, 1.0).astype(np.float64)
+        weights = np.where(objects & weighted, iou, 1.0).astype(np.float64)
         total = weights[selected & objects].sum()
         if param.pos_neg_weighted:
             share = selected.sum() / (1 + param.bg_multiple)
@@ -93,7 +93,7 @@ class FieldLoss(FieldLayer, Loss):
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         bottom[-1].keep_exact()  # in 16 bits objects would move
-        *inputs, truth = (blob.data for blob in bottom)
+        *inputs, ground_truth = (blob.data for blob in bottom)
         if len(inputs) == 1:
             inputs = self._parts(inputs[0].shape)
             program.split(bottom[0].data, inputs, axis=1)
@@ -105,7 +105,7 @@ class FieldLoss(FieldLayer, Loss):
         label, weight, share = self.cells = [self.tensor((count, 1, positions)) for _ in range(3)]
         self.target = self.tensor((count, 4, positions))
         ranked = probability if self.ranks_probabilities else conf
-        reads = [ranked, self.row_major(program, truth)]
+        reads = [ranked, self.row_major(program, ground_truth)]
         program.host(reads, [*self.cells, self.target], function=self._prepare)
         self.classes = self.indices(program, (1, classes, 1))
         self.axes = self.indices(program, (1, 4, 1))
@@ -172,8 +172,8 @@ class DetectionLoss(FieldLoss):
         self.smooth = self.setting.bb_smooth
         return tops
 
-    def choose(self, scores: np.ndarray, labels: np.ndarray, overlap: np.ndarray) -> np.ndarray:
-        free = (labels == 0) & (overlap < self.setting.bg_threshold)
+    def choose(self, scores: np.ndarray, labels: np.ndarray, iou: np.ndarray) -> np.ndarray:
+        free = (labels == 0) & (iou < self.setting.bg_threshold)
         selected = [self._of_image(*item) for item in zip(scores, labels, free, strict=True)]
         return np.array(selected) | (labels != 0)
 
@@ -219,9 +219,9 @@ class DetectionGroupLoss(FieldLoss):
         self.smooth = param.bbox_loss_type == "Smooth_L1"
         return tops
 
-    def choose(self, scores: np.ndarray, labels: np.ndarray, overlap: np.ndarray) -> np.ndarray:
+    def choose(self, scores: np.ndarray, labels: np.ndarray, iou: np.ndarray) -> np.ndarray:
         images = len(labels) // len(self.fields)
-        free = (labels == 0) & (overlap < self.setting.bg_threshold)
+        free = (labels == 0) & (iou < self.setting.bg_threshold)
         parts = (item.reshape(images, -1) for item in (-scores[:, 0], labels, free))
         selected = [self._of_image(*item) for item in zip(*parts, strict=True)]
         return np.reshape(selected, labels.shape)
@@ -270,28 +270,30 @@ class FieldAccuracy(FieldLayer):
         program.host(reads, [blob.data for blob in top], function=self._compute)
 
     def _compute(self, reads: Arrays, writes: Arrays) -> None:
-        *inputs, truth = reads
+        *inputs, ground_truth = reads
         scores, codes = inputs if len(inputs) > 1 else (inputs[0][:, :-4], inputs[0][:, -4:])
-        labels = truth[:, 0].astype(int)
+        labels = ground_truth[:, 0].astype(int)
         shown = self.shown(labels)
-        background = truth[:, 5] < self.setting.bg_threshold
+        background = ground_truth[:, 5] < self.setting.bg_threshold
         counted = (shown != self.ignored) & ((shown != 0) | background)
         right = self.right(scores, shown)
         writes[0].flat[:] = [mean(right[counted]), mean(right[counted & (shown != 0)])]
         if len(writes) > 1:
             objects = (labels != 0) & (labels != self.ignored)
-            writes[1].flat[:] = mean(self._overlaps(codes, truth, objects))
+            writes[1].flat[:] = mean(self._iou(codes, ground_truth, objects))
 
-    def _overlaps(self, codes: np.ndarray, truth: np.ndarray, objects: np.ndarray) -> np.ndarray:
+    def _iou(self, codes: np.ndarray, ground_truth: np.ndarray, objects: np.ndarray) -> np.ndarray:
         """Of the boxes with those of the objects, where there are any."""
         values = []
-        for maps, true, at, field in zip(codes, truth, objects, cycle(self.fields), strict=False):
+        for maps, true, at, field in zip(
+            codes, ground_truth, objects, cycle(self.fields), strict=False
+        ):
             boxes = self.codes.decode(maps, field, self.stride)[at.reshape(-1)]
             others = true[1:5, at].T.astype(np.float64)
             others[:, :2] -= others[:, 2:] / 2
             for rows in (boxes, others):
                 rows[:, 2:] += rows[:, :2] - 1
-            values.append(anchors.pair_overlaps(boxes, others, strict=self.strict))
+            values.append(anchors.paired_iou(boxes, others, strict=self.strict))
         return np.concatenate(values)
 
 

@@ -168,10 +168,10 @@ def field_maps(placed: Placed, extents: tuple[int, int], rules: Rules) -> list[n
         fields = np.concatenate([middle - half, middle + half], axis=1)
         off = _off_image(fields, placed.inside, (rows, columns), stride, half, rules)
         cells = fields - last
-        aside = anchors.overlaps(cells, regions, "IOFU", strict=not rules.edges).sum(axis=1)
+        aside = anchors.iou(cells, regions, "IOFU", strict=not rules.edges).sum(axis=1)
         aside = aside >= rules.of_no_interest
         skipped = off | aside if rules.edges else off
-        shared = anchors.overlaps(cells, boxes, strict=not rules.edges)
+        shared = anchors.iou(cells, boxes, strict=not rules.edges)
         shared = np.where(skipped[:, None], 0, np.nan_to_num(np.maximum(shared, 0)))
         most = shared.max(axis=1, initial=0)
         top = shared.max(axis=0, initial=0)
@@ -211,6 +211,6 @@ def _off_image(
         off |= (fields[:, :2] < image[:, :2] - far).any(axis=1)
         off |= (fields[:, 2:] >= image[:, 2:] + far).any(axis=1)
     elif rules.least_inside is not None:
-        share = anchors.overlaps(fields, image.astype(float), "IOFU", strict=True)[:, 0]
+        share = anchors.iou(fields, image.astype(float), "IOFU", strict=True)[:, 0]
         off |= share < rules.least_inside
     return off

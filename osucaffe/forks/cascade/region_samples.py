@@ -54,30 +54,32 @@ class ProposalTarget(HostRows):
         param = self.param.proposal_target_param
         self.random = np.random.default_rng([self.seed, self.key, self.passes])
         self.passes += 1
-        rois, truths = (array.reshape(len(array), -1).astype(np.float64) for array in bottom)
-        truths = truths[truths[:, 0] >= 0]
+        rois, ground_truths = (array.reshape(len(array), -1).astype(np.float64) for array in bottom)
+        ground_truths = ground_truths[ground_truths[:, 0] >= 0]
         if param.append_gtbox:
-            rois = np.concatenate([rois, truths[:, :5]])
-        near = self._overlaps(rois, truths)
+            rois = np.concatenate([rois, ground_truths[:, :5]])
+        near = self._iou(rois, ground_truths)
         matched, best = near.argmax(axis=1), near.max(axis=1)
         best[best < 0] = 0  # no object in its image
-        objects, others = self._sampled(best, truths[matched, 6] > 0 if len(truths) else best > 1)
+        objects, others = self._sampled(
+            best, ground_truths[matched, 6] > 0 if len(ground_truths) else best > 1
+        )
         chosen = np.concatenate([objects, others])
         rois, matched, best = rois[chosen], matched[chosen], best[chosen]
-        spare = self._spare(len(chosen), truths)
+        spare = self._spare(len(chosen), ground_truths)
         rows = np.zeros((len(rois) + len(spare), 6))
         positives = len(objects)
-        rows[:positives, 0] = truths[matched[:positives], 5]
-        rows[:positives, 1:5] = truths[matched[:positives], 1:5]
+        rows[:positives, 0] = ground_truths[matched[:positives], 5]
+        rows[:positives, 1:5] = ground_truths[matched[:positives], 1:5]
         rows[:positives, 5] = best[:positives]
         rois = np.concatenate([rois, spare])
         return [rois, rows[:, :1], *self._targets(rois, rows, positives), rows, self._weights(rows)]
 
-    def _overlaps(self, rois: np.ndarray, truths: np.ndarray) -> np.ndarray:
+    def _iou(self, rois: np.ndarray, ground_truths: np.ndarray) -> np.ndarray:
         """Of rois with objects: -1 where they are of other images; a last column of no object."""
-        near = anchors.overlaps(rois[:, 1:], truths[:, 1:5], strict=self.cascade)
-        near[rois[:, :1] != truths[None, :, 0]] = -1
-        return np.pad(near, ((0, 0), (0, 0 if len(truths) else 1)), constant_values=-1)
+        near = anchors.iou(rois[:, 1:], ground_truths[:, 1:5], strict=self.cascade)
+        near[rois[:, :1] != ground_truths[None, :, 0]] = -1
+        return np.pad(near, ((0, 0), (0, 0 if len(ground_truths) else 1)), constant_values=-1)
 
     def _sampled(self, best: np.ndarray, ignored: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Which rois are objects, and which are none, by their overlaps."""
@@ -95,7 +97,7 @@ class ProposalTarget(HostRows):
             others = np.concatenate([others, rest[: left - len(others)]])
         return objects, anchors.sample(self.random, others, left)
 
-    def _spare(self, count: int, truths: np.ndarray) -> np.ndarray:
+    def _spare(self, count: int, ground_truths: np.ndarray) -> np.ndarray:
         """Random rois of no object: one where there is none else; in MS-CNN's, what is missing."""
         param = self.param.proposal_target_param
         missing = int(count == 0) if self.cascade else max(param.batch_size - count, int(not count))
@@ -106,7 +108,7 @@ class ProposalTarget(HostRows):
             size = np.maximum(self.random.integers(0, extent - low), 32)
             image = self.random.integers(param.num_img_per_batch)
             roi = np.concatenate([[image], low, low + size - 1])[None].astype(np.float64)
-            if self._overlaps(roi, truths).max() < param.fg_thr:
+            if self._iou(roi, ground_truths).max() < param.fg_thr:
                 spare.append(roi)
         return np.concatenate(spare) if spare else np.zeros((0, 5))
 

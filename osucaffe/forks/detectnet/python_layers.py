@@ -13,7 +13,7 @@ import numpy as np
 from ...errors import UserError
 from ...layers.core.python import Hosts, PythonLayer
 from ...parsing import as_float, as_int
-from ..boxes import overlaps
+from ..boxes import iou
 
 ROOM = 50
 _LARGEST = 1 << 20
@@ -168,7 +168,7 @@ class ScoreDetections(PythonLayer):
             true, detected = (rows[rows[:, :4].any(axis=1), :4] for rows in (true, detected))
             taken, met = np.zeros(len(detected), bool), np.zeros(len(true), bool)
             for i, box in enumerate(true):
-                free = ~taken & (overlaps(box[None], detected) >= MATCH)
+                free = ~taken & (iou(box[None], detected) >= MATCH)
                 if free.any():
                     taken[free.argmax()] = met[i] = True
             rows = np.concatenate([detected[taken], detected[~taken], true[~met]])

@@ -101,7 +101,7 @@ def roi_max_pooling_backward(ctx: Context, a: ops.RoiMaxPoolingBackward) -> None
 
 
 def _averaged(
-    a: ops.RoiAveragePooling | ops.RoiAveragePoolingBackward, x: Tensor, bins: Shape
+    a: ops.PsroiPooling | ops.PsroiPoolingBackward, x: Tensor, bins: Shape
 ) -> Iterator[tuple[np.ndarray, tuple[Any, ...], int]]:
     """For all bins of all regions: the part of x (D, rows, columns) that a bin covers, where it
     stands among the bins, and its area."""
@@ -116,14 +116,14 @@ def _averaged(
 
 
 @direct()
-def roi_average_pooling(ctx: Context, a: ops.RoiAveragePooling) -> None:
+def psroi_pooling(ctx: Context, a: ops.PsroiPooling) -> None:
     _begin(a.y.array, a.rois.array)
     for part, at, area in _averaged(a, a.x, a.y.shape[2:]):
         a.y.array[at] = part.sum(axis=(1, 2)) / area
 
 
 @direct()
-def roi_average_pooling_backward(ctx: Context, a: ops.RoiAveragePoolingBackward) -> None:
+def psroi_pooling_backward(ctx: Context, a: ops.PsroiPoolingBackward) -> None:
     a.dx.array.fill(0)
     for part, at, area in _averaged(a, a.dx, a.dy.shape[2:]):
         part += a.dy.array[at][:, None, None] / area
@@ -154,7 +154,7 @@ def _grid(
 
 
 def _sampled(
-    a: ops.RoiSampling | ops.RoiSamplingBackward, images: Shape, points: Shape
+    a: ops.RoiAlign | ops.RoiAlignBackward, images: Shape, points: Shape
 ) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
     """Region, image, and the weights of rows and of columns at its points."""
     for r, image, corners in _regions(a.rois.array, images[0]):
@@ -167,14 +167,14 @@ def _sampled(
 
 
 @direct()
-def roi_sampling(ctx: Context, a: ops.RoiSampling) -> None:
+def roi_align(ctx: Context, a: ops.RoiAlign) -> None:
     _begin(a.y.array, a.rois.array)
     for r, image, rows, columns in _sampled(a, a.x.shape, a.y.shape[2:]):
         a.y.array[r] = rows @ (a.x.array[image] @ columns.T)
 
 
 @direct()
-def roi_sampling_backward(ctx: Context, a: ops.RoiSamplingBackward) -> None:
+def roi_align_backward(ctx: Context, a: ops.RoiAlignBackward) -> None:
     a.dx.array.fill(0)
     for r, image, rows, columns in _sampled(a, a.dx.shape, a.dy.shape[2:]):
         a.dx.array[image] += rows.T @ (a.dy.array[r] @ columns)
@@ -214,7 +214,7 @@ def roi_warping_rois_backward(ctx: Context, a: ops.RoiWarpingRoisBackward) -> No
 
 
 @direct()
-def hardest(ctx: Context, a: ops.Hardest) -> None:
+def ohem_select(ctx: Context, a: ops.OhemSelect) -> None:
     images = a.rois.array.reshape(a.rois.shape[0], 5, -1)[:, 0].reshape(-1)
     order = np.argsort(-a.loss.array.reshape(-1), kind="stable")
     chosen = a.y.array.reshape(-1)

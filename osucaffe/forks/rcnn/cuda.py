@@ -13,7 +13,7 @@ from ...backends.primitives.recording import Primitive
 from ...backends.tensor import Run, Tensor
 from . import primitives as ops
 
-REGIONS, HARDEST = (Path(__file__).with_name(name) for name in ("regions.cu", "hardest.cu"))
+REGIONS, OHEM = (Path(__file__).with_name(name) for name in ("regions.cu", "ohem_select.cu"))
 
 
 def _launch(
@@ -48,22 +48,22 @@ def roi_max_pooling_backward(ctx: Context, a: ops.RoiMaxPoolingBackward) -> Run:
 
 
 @primitive("plain")
-def roi_average_pooling(ctx: Context, a: ops.RoiAveragePooling) -> Run:
+def psroi_pooling(ctx: Context, a: ops.PsroiPooling) -> Run:
     return _launch(a, [a.x, a.rois, a.y], a.x, a.y, over=a.y)
 
 
 @primitive("plain")
-def roi_average_pooling_backward(ctx: Context, a: ops.RoiAveragePoolingBackward) -> Run:
+def psroi_pooling_backward(ctx: Context, a: ops.PsroiPoolingBackward) -> Run:
     return _launch(a, [a.dy, a.rois, a.dx], a.dx, a.dy, over=a.dx)
 
 
 @primitive("plain")
-def roi_sampling(ctx: Context, a: ops.RoiSampling) -> Run:
+def roi_align(ctx: Context, a: ops.RoiAlign) -> Run:
     return _launch(a, [a.x, a.rois, a.y], a.x, a.y, over=a.y)
 
 
 @primitive("plain")
-def roi_sampling_backward(ctx: Context, a: ops.RoiSamplingBackward) -> Run:
+def roi_align_backward(ctx: Context, a: ops.RoiAlignBackward) -> Run:
     return _launch(a, [a.dy, a.rois, a.dx], a.dx, a.dy, over=a.dx)
 
 
@@ -74,6 +74,6 @@ def roi_warping_rois_backward(ctx: Context, a: ops.RoiWarpingRoisBackward) -> Ru
 
 
 @primitive("plain")
-def hardest(ctx: Context, a: ops.Hardest) -> Run:
+def ohem_select(ctx: Context, a: ops.OhemSelect) -> Run:
     arguments = [a.rois, a.loss, a.y, a.count, math.prod(a.rois.shape[2:]), a.y.count]
-    return launch(kernel(HARDEST, a.name), blocks_for(a.y.count), arguments)
+    return launch(kernel(OHEM, a.name), blocks_for(a.y.count), arguments)

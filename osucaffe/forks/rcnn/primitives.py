@@ -38,7 +38,7 @@ class RoiMaxPoolingBackward(Primitive):
     pad: float
 
 
-class RoiAveragePooling(Primitive):
+class PsroiPooling(Primitive):
     """y (R, D, G, G): each bin is the average over channels of its own (Dai et al. 2016).
 
     Bin (h, w) of output d reads channel (d * G + h) * G + w of x (N, D * G * G, H, W). Corners
@@ -51,7 +51,7 @@ class RoiAveragePooling(Primitive):
     scale: float
 
 
-class RoiAveragePoolingBackward(Primitive):
+class PsroiPoolingBackward(Primitive):
     """dx = dy / the size of the bin, added over all bins of all regions."""
 
     dy: Read
@@ -61,14 +61,14 @@ class RoiAveragePoolingBackward(Primitive):
 
 
 class Sampling(Primitive, abstract=True, kw_only=True):
-    """Where the points of `roi_sampling` lie."""
+    """Where the points of `roi_align` lie."""
 
     scale: float
     pad: float
     warp: bool = False
 
 
-class RoiSampling(Sampling):
+class RoiAlign(Sampling):
     """y (R, C, *points): x at the points of a grid over each region.
 
     Values are interpolated between the centres of x's elements, those beyond the outermost
@@ -83,7 +83,7 @@ class RoiSampling(Sampling):
     y: Write
 
 
-class RoiSamplingBackward(Sampling):
+class RoiAlignBackward(Sampling):
     """dx = dy times the weights of the interpolation, added over all points."""
 
     dy: Read
@@ -92,7 +92,7 @@ class RoiSamplingBackward(Sampling):
 
 
 class RoiWarpingRoisBackward(Primitive):
-    """The gradient of the corners for `roi_sampling` with `warp` and no pad, (R, 5).
+    """The gradient of the corners for `roi_align` with `warp` and no pad, (R, 5).
 
     As if corners were not rounded: a point at the share u of the way from one corner to the
     other moves by 1 - u with the first and by u with the second, where u counts the region one
@@ -107,7 +107,7 @@ class RoiWarpingRoisBackward(Primitive):
     scale: float
 
 
-class Hardest(Primitive):
+class OhemSelect(Primitive):
     """y = 1 for the `count` regions of greatest loss of each image, 0 for the others.
 
     loss, y: (R, 1, ...); rois: (R, 5, ...), with a region for each place of the axes that

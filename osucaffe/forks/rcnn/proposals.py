@@ -71,7 +71,7 @@ def best(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The best boxes and their scores: so many before and behind suppression (0 or less: all)."""
     order = np.argsort(-chances, kind="stable")[: before if before > 0 else None]
-    selected = order[anchors.suppress(boxes[order], threshold, max(behind, 0))]
+    selected = order[anchors.nms(boxes[order], threshold, max(behind, 0))]
     return boxes[selected], chances[selected]
 
 
@@ -195,7 +195,7 @@ class RpnLayer(PythonLayer):
     def _refuse(self, text: str) -> NoReturn:
         raise UserError(f'layer "{self.layer_param.name}" (Python), {text}')
 
-    def truths(self, boxes: np.ndarray, image: int, images: int) -> np.ndarray:
+    def ground_truths(self, boxes: np.ndarray, image: int, images: int) -> np.ndarray:
         """The objects of an image: all, but where a sixth number says which image they are of."""
         if boxes.shape[1] > 5:
             return boxes[boxes[:, 5] == image]
@@ -268,10 +268,12 @@ class AnchorTargetLayer(RpnLayer):
     def forward(self, bottom: Hosts, top: Hosts) -> None:
         images = len(bottom[0].data)
         for image in range(images):
-            truths = self.truths(bottom[1].data, image, images)[:, :4].astype(np.float64)
-            self._one(image, truths, image_info(bottom[2].data, image)[:3], top)
+            ground_truths = self.ground_truths(bottom[1].data, image, images)[:, :4].astype(
+                np.float64
+            )
+            self._one(image, ground_truths, image_info(bottom[2].data, image)[:3], top)
 
-    def _one(self, image: int, truths: np.ndarray, info: np.ndarray, top: Hosts) -> None:
+    def _one(self, image: int, ground_truths: np.ndarray, info: np.ndarray, top: Hosts) -> None:
         settings, (image_height, image_width, _) = self.settings, info
         height, width = top[1].shape[2:]
         boxes = anchors.shifted(self.first, (height, width), settings.feat_stride)
@@ -280,10 +282,10 @@ class AnchorTargetLayer(RpnLayer):
         inside &= (boxes[:, 2:] < np.array([image_width, image_height]) + border).all(axis=1)
         labels = np.full(len(boxes), -1.0)
         targets, inner, outer = (np.zeros((len(boxes), 4)) for _ in range(3))
-        if inside.any() and len(truths):
-            overlaps = anchors.overlaps(boxes[inside], truths)
+        if inside.any() and len(ground_truths):
+            overlaps = anchors.iou(boxes[inside], ground_truths)
             labels[inside] = self._labels(overlaps)
-            targets[inside] = anchors.encode(boxes[inside], truths[overlaps.argmax(axis=1)])
+            targets[inside] = anchors.encode(boxes[inside], ground_truths[overlaps.argmax(axis=1)])
         positive, negative = labels == 1, labels == 0
         inner[positive] = settings.rpn_bbox_inside_weights
         share = settings.rpn_positive_weight
@@ -333,21 +335,23 @@ class ProposalTargetLayer(RpnLayer):
         images = int(rois[:, 0].max()) + 1
         parts = []
         for image in range(images):
-            truths = self.truths(bottom[1].data, image, images)
+            ground_truths = self.ground_truths(bottom[1].data, image, images)
             of_image = rois[rois[:, 0] == image]
-            parts.append(self._sampled(of_image, truths, image, self.settings.batch_size // images))
+            parts.append(
+                self._sampled(of_image, ground_truths, image, self.settings.batch_size // images)
+            )
         self.write(top, [np.concatenate(part) for part in zip(*parts, strict=True)])
 
     def _sampled(
-        self, rois: np.ndarray, truths: np.ndarray, image: int, count: int
+        self, rois: np.ndarray, ground_truths: np.ndarray, image: int, count: int
     ) -> list[np.ndarray]:
         """What goes to the tops of the regions of an image: `count` of them (not above 0: all)."""
         settings = self.settings
-        ground_truth_rois = np.pad(truths[:, :4], ((0, 0), (1, 0)), constant_values=image)
+        ground_truth_rois = np.pad(ground_truths[:, :4], ((0, 0), (1, 0)), constant_values=image)
         rois = np.concatenate([rois, ground_truth_rois])
-        if not len(truths):  # a distant object that nothing overlaps
-            truths = np.array([[-2.0, -2, -1, -1, 0]])
-        near = anchors.overlaps(rois[:, 1:].astype(np.float64), truths[:, :4].astype(np.float64))
+        if not len(ground_truths):  # a distant object that nothing overlaps
+            ground_truths = np.array([[-2.0, -2, -1, -1, 0]])
+        near = anchors.iou(rois[:, 1:].astype(np.float64), ground_truths[:, :4].astype(np.float64))
         best = near.max(axis=1)
         count = count if count > 0 else len(rois)
         objects = np.flatnonzero(best >= settings.fg_thresh)
@@ -356,7 +360,7 @@ class ProposalTargetLayer(RpnLayer):
         chosen = np.append(
             objects, anchors.sample(self.random, np.flatnonzero(others), count - len(objects))
         )
-        nearest = truths[near[chosen].argmax(axis=1)]
+        nearest = ground_truths[near[chosen].argmax(axis=1)]
         labels = nearest[:, 4].copy()
         labels[len(objects) :] = 0
         changes = anchors.encode(rois[chosen, 1:].astype(np.float64), nearest[:, :4])

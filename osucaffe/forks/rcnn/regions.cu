@@ -109,7 +109,7 @@ extern "C" __global__ void roi_max_pooling_backward(const float* dy, const float
 }
 
 // Of D outputs; C is D * BH * BW.
-extern "C" __global__ void roi_average_pooling(const float* x, const float* rois, float* y,
+extern "C" __global__ void psroi_pooling(const float* x, const float* rois, float* y,
                                                int images, int64_t count) {
     PDL_BEGIN;
     FOR_EACH(count) {
@@ -127,7 +127,7 @@ extern "C" __global__ void roi_average_pooling(const float* x, const float* rois
 }
 
 // A channel of dx belongs to one bin alone.
-extern "C" __global__ void roi_average_pooling_backward(const float* dy, const float* rois,
+extern "C" __global__ void psroi_pooling_backward(const float* dy, const float* rois,
                                                         float* dx, int regions, int64_t count) {
     PDL_BEGIN;
     FOR_EACH(count) {
@@ -167,7 +167,7 @@ __device__ __forceinline__ float place_of(Points points, int i, int extent) {
     return at >= -0.5f && at <= extent - 0.5f ? fminf(fmaxf(at, 0.0f), extent - 1) : NAN;
 }
 
-extern "C" __global__ void roi_sampling(const float* x, const float* rois, float* y, int images,
+extern "C" __global__ void roi_align(const float* x, const float* rois, float* y, int images,
                                         int64_t count) {
     PDL_BEGIN;
     FOR_EACH(count) {
@@ -187,7 +187,7 @@ extern "C" __global__ void roi_sampling(const float* x, const float* rois, float
     }
 }
 
-extern "C" __global__ void roi_sampling_backward(const float* dy, const float* rois, float* dx,
+extern "C" __global__ void roi_align_backward(const float* dy, const float* rois, float* dx,
                                                  int regions, int64_t count) {
     PDL_BEGIN;
     FOR_EACH(count) {

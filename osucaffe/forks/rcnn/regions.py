@@ -63,14 +63,12 @@ class Sampling(Regions):
     """Interpolated values at points of each region, as `settings` say."""
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        program.record(
-            ops.RoiSampling(bottom[0].data, bottom[1].data, top[0].data, **self.settings)
-        )
+        program.record(ops.RoiAlign(bottom[0].data, bottom[1].data, top[0].data, **self.settings))
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
             dy, rois, dx = top[0].diff, bottom[1].data, bottom[0].diff
-            program.record(ops.RoiSamplingBackward(dy, rois, dx, **self.settings))
+            program.record(ops.RoiAlignBackward(dy, rois, dx, **self.settings))
 
 
 @register("ROIAlign")
@@ -102,11 +100,11 @@ class PSROIPooling(Regions):
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, rois, y = bottom[0].data, bottom[1].data, top[0].data
-        program.record(ops.RoiAveragePooling(x, rois, y, scale=self.scale))
+        program.record(ops.PsroiPooling(x, rois, y, scale=self.scale))
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dy, rois, dx = top[0].diff, bottom[1].data, bottom[0].diff
-        program.record(ops.RoiAveragePoolingBackward(dy, rois, dx, scale=self.scale))
+        program.record(ops.PsroiPoolingBackward(dy, rois, dx, scale=self.scale))
 
 
 @register("BoxAnnotatorOHEM")
@@ -138,7 +136,7 @@ class BoxAnnotatorOHEM(Layer):
         rois, loss, label, weights = (blob.data for blob in bottom)
         labels, chosen_weights = (blob.data for blob in top)
         chosen = self.tensor(labels.shape)
-        program.record(ops.Hardest(rois, loss.view(chosen.shape), chosen, count=self.count))
+        program.record(ops.OhemSelect(rois, loss.view(chosen.shape), chosen, count=self.count))
         program.elementwise(
             [chosen, label.view(labels.shape)], [labels],
             formula="y = where(a > 0, b, ignored)", constants={"ignored": self.ignored},
@@ -205,9 +203,9 @@ class MaskResize(Layer):
         return [(*shape[:2], param.output_height, param.output_width)]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        program.record(ops.RoiSampling(bottom[0].data, self.rois, top[0].data, scale=1.0, **WARP))
+        program.record(ops.RoiAlign(bottom[0].data, self.rois, top[0].data, scale=1.0, **WARP))
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         program.record(
-            ops.RoiSamplingBackward(top[0].diff, self.rois, bottom[0].diff, scale=1.0, **WARP)
+            ops.RoiAlignBackward(top[0].diff, self.rois, bottom[0].diff, scale=1.0, **WARP)
         )

@@ -11,7 +11,7 @@ __device__ __forceinline__ float area(Box b) {
     return width < 0 || height < 0 ? 0.0f : width * height;
 }
 
-__device__ __forceinline__ float overlap_of(Box a, Box b) {
+__device__ __forceinline__ float box_iou(Box a, Box b) {
     float width = fminf(a.xmax, b.xmax) - fmaxf(a.xmin, b.xmin);
     float height = fminf(a.ymax, b.ymax) - fmaxf(a.ymin, b.ymin);
     if (!(width > 0 && height > 0)) return 0;
@@ -56,7 +56,7 @@ __device__ __forceinline__ void encode(const float* box, const float* prior, flo
 
 // How many threads of the block before this one have the flag set. All of them call it; total: how
 // many have it at all.
-__device__ __forceinline__ int place_among(bool flag, int& total) {
+__device__ __forceinline__ int block_rank(bool flag, int& total) {
     __shared__ int counts[32];
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     unsigned set = __ballot_sync(0xffffffff, flag);
@@ -73,7 +73,7 @@ __device__ __forceinline__ int place_among(bool flag, int& total) {
 }
 
 // A number of 32 bits that grows as a float does.
-__device__ __forceinline__ uint32_t rising(float x) {
+__device__ __forceinline__ uint32_t ordered_bits(float x) {
     uint32_t bits = __float_as_uint(x);
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }

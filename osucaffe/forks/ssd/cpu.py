@@ -7,7 +7,7 @@ import numpy as np
 
 from ...backends.cpu.registry import Context, direct
 from ...backends.primitives.losses import MAX_LOSS
-from ..boxes import SMALL, areas, decode, encode, judge, overlaps, thin, without_warnings
+from ..boxes import SMALL, areas, decode, encode, iou, match_detections, nms, without_warnings
 from . import primitives as ops
 
 
@@ -23,11 +23,11 @@ def detect_boxes(ctx: Context, a: ops.DetectBoxes) -> None:
             scores = a.confidence.array[item, :, label]
             if label == a.background:
                 continue
-            (able,) = np.nonzero(scores > (-np.inf if a.least is None else a.least))
-            places = a.boxes.array[item, able, label if a.boxes.shape[2] > 1 else 0]
-            kept = thin(places, scores[able], a.threshold, top_k=a.top_k, eta=a.eta)
+            (eligible,) = np.nonzero(scores > (-np.inf if a.least is None else a.least))
+            places = a.boxes.array[item, eligible, label if a.boxes.shape[2] > 1 else 0]
+            kept = nms(places, scores[eligible], a.threshold, top_k=a.top_k, eta=a.eta)
             ends = np.broadcast_to([item, label], (len(kept), 2))
-            found.append(np.concatenate([ends, scores[able[kept], None], places[kept]], axis=1))
+            found.append(np.concatenate([ends, scores[eligible[kept], None], places[kept]], axis=1))
         rows = np.concatenate(found)
         if 0 <= a.keep < len(rows):
             rows = rows[np.sort(np.argsort(-rows[:, 2], kind="stable")[: a.keep])]
@@ -44,7 +44,7 @@ def detect_boxes(ctx: Context, a: ops.DetectBoxes) -> None:
 
 @direct()
 def evaluate_boxes(ctx: Context, a: ops.EvaluateBoxes) -> None:
-    goals, rows = a.truth.array[a.truth.array[:, 0] != -1], a.found.array
+    goals, rows = a.ground_truth.array[a.ground_truth.array[:, 0] != -1], a.found.array
     counted = goals if a.difficult else goals[goals[:, 7] == 0]
     labels = [label for label in range(a.classes) if label != a.background]
     a.y.array.fill(-1)
@@ -58,9 +58,9 @@ def evaluate_boxes(ctx: Context, a: ops.EvaluateBoxes) -> None:
         if len(goal):
             mine = mine[np.argsort(-mine[:, 2], kind="stable")]
         part = a.y.array[at : at + len(mine)]
-        shared = overlaps(mine[:, None, 3:7], goal[:, 3:7])
+        shared = iou(mine[:, None, 3:7], goal[:, 3:7])
         skipped = (goal[:, 7] != 0) & (not a.difficult)
-        part[:, :3], part[:, 3:] = mine[:, :3], judge(shared, skipped, a.threshold)
+        part[:, :3], part[:, 3:] = mine[:, :3], match_detections(shared, skipped, a.threshold)
         at += len(mine)
     a.length.array.fill(at)
 
@@ -81,22 +81,22 @@ MIN_OVERLAP = 1e-6
 
 
 def _match(
-    boxes: np.ndarray, truth: np.ndarray, threshold: float | None, inside: bool
+    boxes: np.ndarray, ground_truth: np.ndarray, threshold: float | None, inside: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """For each of the boxes (P, 4) which of truth (T, 4) it has (-1: none, -2: ignored), and the
     overlap."""
-    if not len(truth):
+    if not len(ground_truth):
         return np.full(len(boxes), -2), np.zeros(len(boxes), boxes.dtype)
     found = np.full(len(boxes), -1)
-    shared = overlaps(boxes[:, None], truth)
+    shared = iou(boxes[:, None], ground_truth)
     shared[shared <= MIN_OVERLAP] = 0
     if inside:
         beyond = ((boxes < 0) | (boxes > 1)).any(axis=1)
         found[beyond], shared[beyond] = -2, 0
     best = shared.max(axis=1)
     left = shared.copy()
-    for _ in truth:
-        box, row = divmod(int(np.argmax(left)), len(truth))
+    for _ in ground_truth:
+        box, row = divmod(int(np.argmax(left)), len(ground_truth))
         if not left[box, row]:
             break
         found[box], best[box] = row, shared[box, row]
@@ -111,7 +111,7 @@ def _match(
 @without_warnings
 def match_boxes(ctx: Context, a: ops.MatchBoxes) -> None:
     count, classes, _ = a.match.shape
-    rows = a.truth.array
+    rows = a.ground_truth.array
     counts = np.ones(len(rows), bool) if a.difficult else rows[:, 7] == 0
     places = np.broadcast_to(a.priors.array[0][:, None], (count, a.priors.shape[1], 1, 4))
     if a.location is not None:
@@ -136,10 +136,10 @@ class _Boxes:
     """
 
     def __init__(self, a: ops.Multibox) -> None:
-        location, truth, match = a.location.array, a.truth.array, a.match.array
+        location, ground_truth, match = a.location.array, a.ground_truth.array, a.match.array
         self.places = np.nonzero(match > -1)
         item, _, prior = self.places
-        target = truth[match[self.places].astype(np.int64)]
+        target = ground_truth[match[self.places].astype(np.int64)]
         self.label = target[:, 1].astype(np.int64)
         width = location.shape[2]
         self.place = (item, prior, self.label if width > 1 else np.zeros_like(item))
@@ -232,9 +232,9 @@ def mine_boxes(ctx: Context, a: ops.MineBoxes) -> None:
         """The priors of an item that are chosen."""
         losses, matches = a.loss.array[item], a.match.array[item]
         if not a.hard:
-            (able,) = np.nonzero((matches == -1) & (a.iou.array[item] < a.most_overlap))
+            (eligible,) = np.nonzero((matches == -1) & (a.iou.array[item] < a.most_overlap))
             most = int(np.float32((matches > -1).sum()) * np.float32(a.ratio))
-            return able[np.argsort(-losses[able], kind="stable")[:most]]
+            return eligible[np.argsort(-losses[eligible], kind="stable")[:most]]
         if a.boxes is None:
             return np.argsort(-losses, kind="stable")[: a.size]
         places = a.boxes.array[item if len(a.boxes.array) > 1 else 0]
@@ -242,7 +242,7 @@ def mine_boxes(ctx: Context, a: ops.MineBoxes) -> None:
         order = order[: a.top_k if a.top_k >= 0 else None]
         (large,) = np.nonzero(areas(places[order]) >= SMALL)
         order = order[large]
-        return order[thin(places[order], losses[order], a.threshold)][: a.size]
+        return order[nms(places[order], losses[order], a.threshold)][: a.size]
 
     a.negative.array.fill(0)
     for item in range(len(a.loss.array)):

@@ -18,7 +18,7 @@ DETECTION, MULTIBOX = (Path(__file__).with_name(name) for name in ("detection.cu
 LIST_BLOCK, WIDE_BLOCK = 256, 1024
 
 
-def thin(
+def nms(
     ctx: Context,
     boxes: Tensor,
     scores: Tensor,
@@ -42,7 +42,7 @@ def thin(
         boxes.shape[0] < items, room, background, -math.inf if least is None else least, threshold,
         eta, smallest,
     ]  # fmt: skip
-    function = kernel(DETECTION, "thin_boxes")
+    function = kernel(DETECTION, "nms")
     return launch(function, items * classes, arguments, block=LIST_BLOCK), kept, kept_count
 
 
@@ -50,7 +50,7 @@ def thin(
 def detect_boxes(ctx: Context, a: ops.DetectBoxes) -> Run:
     items, count, classes = a.confidence.shape
     room = min(count, a.top_k) if a.top_k >= 0 else count
-    thinned, kept, kept_count = thin(
+    thinned, kept, kept_count = nms(
         ctx, a.boxes, a.confidence, room,
         threshold=a.threshold, background=a.background, least=a.least, eta=a.eta,
     )  # fmt: skip
@@ -69,16 +69,17 @@ def detect_boxes(ctx: Context, a: ops.DetectBoxes) -> Run:
 
 @primitive("plain")
 def evaluate_boxes(ctx: Context, a: ops.EvaluateBoxes) -> Run:
-    rows, known = a.found.shape[0], a.truth.shape[0]
+    rows, known = a.found.shape[0], a.ground_truth.shape[0]
     hit, has = ctx.temporary((rows,), "int32"), ctx.temporary((rows,), "int32")
-    looking = [a.found, a.truth, hit, has, rows, known, a.threshold]
+    looking = [a.found, a.ground_truth, hit, has, rows, known, a.threshold]
     judging = [
-        a.found, a.truth, hit, has, a.y, a.length, rows, known, a.classes, a.background, a.difficult
+        a.found, a.ground_truth, hit, has, a.y, a.length, rows, known, a.classes, a.background,
+        a.difficult,
     ]  # fmt: skip
     return sequence([
-        launch(kernel(DETECTION, "look_up_truth"), blocks_for(rows), looking),
+        launch(kernel(DETECTION, "look_up_ground_truth"), blocks_for(rows), looking),
         fill_step(a.y, -1),
-        launch(kernel(DETECTION, "judge_boxes"), blocks_for(max(rows, a.classes)), judging),
+        launch(kernel(DETECTION, "match_detections"), blocks_for(max(rows, a.classes)), judging),
     ])  # fmt: skip
 
 
@@ -103,11 +104,11 @@ def decode_boxes(ctx: Context, a: ops.DecodeBoxes) -> Run:
 @primitive("plain")
 def match_boxes(ctx: Context, a: ops.MatchBoxes) -> Run:
     items, wide, count = a.match.shape
-    room = (items * wide, a.truth.shape[0])
+    room = (items * wide, a.ground_truth.shape[0])
     scratch = [ctx.temporary(room, dtype) for dtype in ("int32", "float32", "int32")]
     arguments = [
-        a.priors, a.truth, a.location, a.match, a.iou, *scratch,
-        count, wide, a.truth.shape[0], a.background, a.difficult,
+        a.priors, a.ground_truth, a.location, a.match, a.iou, *scratch,
+        count, wide, a.ground_truth.shape[0], a.background, a.difficult,
         -1 if a.threshold is None else a.threshold, a.inside,
     ]  # fmt: skip
     return launch(_kernel("match_boxes", a), items * wide, arguments, block=WIDE_BLOCK)
@@ -121,7 +122,7 @@ def _losses(a: ops.Multibox, *ends: Any) -> Run:
     macros = {name.upper(): int(getattr(a, name)) for name in names}
     macros |= {"BOUNDED": BOUNDS[a.bounded], "WIDE": a.location.shape[2]}
     function = _kernel(a.name, a, MATCHES=a.match.shape[1], **macros)
-    arguments = [a.location, a.confidence, a.priors, a.truth, a.match, *ends]
+    arguments = [a.location, a.confidence, a.priors, a.ground_truth, a.match, *ends]
     return launch(function, blocks_for(items * count), arguments)
 
 
@@ -144,7 +145,7 @@ def mine_boxes(ctx: Context, a: ops.MineBoxes) -> Run:
         arguments = [a.loss, a.match, a.iou, a.negative, *numbers]
         return launch(_kernel("mine_boxes"), items, arguments, block=WIDE_BLOCK)
     room = min(count, a.top_k) if a.top_k >= 0 else count
-    thinned, kept, kept_count = thin(
+    thinned, kept, kept_count = nms(
         ctx, a.boxes.view((a.boxes.shape[0], count, 1, 4)), a.loss.view((items, count, 1)), room,
         threshold=a.threshold, smallest=SMALL,
     )  # fmt: skip

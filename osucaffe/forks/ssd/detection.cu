@@ -1,11 +1,11 @@
-// Owns what comes out of a detector: the thinning of boxes, the rows of results, and their judgement.
+// Owns what comes out of a detector: non-maximum suppression of boxes, the rows of results, and which of them are true.
 #include "boxes.cuh"
 
 // A block for each list of boxes: an item's of one class (`classes` lists an item), of which the
 // background's stays empty. scores (N, count, classes), boxes (N or 1, count, wide, 4). Kept are at most
 // `room` of each list: kept (N, classes, room), highest first. listed: (N, classes, count), scratch;
 // ordered: (N, classes, room), scratch.
-extern "C" __global__ void thin_boxes(const float* boxes, const float* scores, int* kept,
+extern "C" __global__ void nms(const float* boxes, const float* scores, int* kept,
                                       int* kept_count, int* listed, int* ordered, int count,
                                       int classes, int wide, int shared_boxes, int room,
                                       int background, float least, float threshold, float eta,
@@ -17,21 +17,21 @@ extern "C" __global__ void thin_boxes(const float* boxes, const float* scores, i
     scores += (int64_t)item * count * classes + label;
     boxes += ((shared_boxes ? 0 : (int64_t)item * count * wide) + (wide > 1 ? label : 0)) * 4;
     auto box_at = [&](int p) { return load_box(boxes + (int64_t)p * wide * 4); };
-    int able = 0;
+    int eligible = 0;
     if (label != background)
         for (int first = 0; first < count; first += blockDim.x) {
             int p = first + threadIdx.x, found;
             bool is = p < count && scores[(int64_t)p * classes] > least;
-            int place = place_among(is, found);
-            if (is) listed[able + place] = p;
-            able += found;
+            int place = block_rank(is, found);
+            if (is) listed[eligible + place] = p;
+            eligible += found;
         }
     __syncthreads();
     // Each one's place in the order is how many are before it.
-    for (int i = threadIdx.x; i < able; i += blockDim.x) {
+    for (int i = threadIdx.x; i < eligible; i += blockDim.x) {
         float own = scores[(int64_t)listed[i] * classes];
         int rank = 0;
-        for (int j = 0; j < able; ++j) {
+        for (int j = 0; j < eligible; ++j) {
             float other = scores[(int64_t)listed[j] * classes];
             rank += other > own || (other == own && j < i);
         }
@@ -39,12 +39,12 @@ extern "C" __global__ void thin_boxes(const float* boxes, const float* scores, i
     }
     __syncthreads();
     int number = 0;
-    for (int i = 0; i < min(able, room); ++i) {
+    for (int i = 0; i < min(eligible, room); ++i) {
         Box own = box_at(ordered[i]);
         if (smallest > 0 && area(own) < smallest) continue;
         bool covered = false;
         for (int j = threadIdx.x; j < number; j += blockDim.x)
-            covered |= overlap_of(own, box_at(kept[j])) > threshold;
+            covered |= box_iou(own, box_at(kept[j])) > threshold;
         if (__syncthreads_or(covered)) continue;
         if (threadIdx.x == 0) kept[number] = ordered[i];
         __syncthreads();
@@ -114,10 +114,11 @@ extern "C" __global__ void __launch_bounds__(1024) write_detections(
     }
 }
 
-// A thread for each row of found: which truth it overlaps most (-1: none enough), and whether there is
-// any truth of its image and label.
-extern "C" __global__ void look_up_truth(const float* found, const float* truth, int* hit, int* any,
-                                         int rows, int known, float threshold) {
+// A thread for each row of found: which ground truth it overlaps most (-1: none enough), and whether
+// there is any of its image and label.
+extern "C" __global__ void look_up_ground_truth(
+    const float* found, const float* ground_truth, int* hit, int* any, int rows, int known,
+    float threshold) {
     PDL_BEGIN;
     FOR_EACH(rows) {
         const float* own = found + 7 * id;
@@ -125,9 +126,9 @@ extern "C" __global__ void look_up_truth(const float* found, const float* truth,
         float best = -1;
         int at = -1, seen = 0;
         for (int t = 0; t < known; ++t) {
-            const float* goal = truth + 8 * t;
+            const float* goal = ground_truth + 8 * t;
             if (goal[0] == -1 || goal[0] != own[0] || goal[1] != own[1]) continue;
-            float shared = overlap_of(box, load_box(goal + 3));
+            float shared = box_iou(box, load_box(goal + 3));
             seen = 1;
             if (shared > best) best = shared, at = t;
         }
@@ -136,11 +137,11 @@ extern "C" __global__ void look_up_truth(const float* found, const float* truth,
     }
 }
 
-// A thread for each row of found finds its place, and whether one before it has hit the same truth.
+// A thread for each row of found finds its place, and whether one before it has hit the same ground truth.
 // y holds -1 so far; its first rows, one a class, are written too.
-extern "C" __global__ void judge_boxes(const float* found, const float* truth, const int* hit,
-                                       const int* any, float* y, float* length, int rows, int known,
-                                       int classes, int background, int difficult) {
+extern "C" __global__ void match_detections(
+    const float* found, const float* ground_truth, const int* hit, const int* any, float* y,
+    float* length, int rows, int known, int classes, int background, int difficult) {
     PDL_BEGIN;
     int labels = classes - (background >= 0 && background < classes);
     FOR_EACH(rows > classes ? rows : classes) {
@@ -148,7 +149,7 @@ extern "C" __global__ void judge_boxes(const float* found, const float* truth, c
             float* row = y + 5 * (id - (background >= 0 && id > background));
             int sum = 0;
             for (int t = 0; t < known; ++t) {
-                const float* goal = truth + 8 * t;
+                const float* goal = ground_truth + 8 * t;
                 sum += goal[0] != -1 && goal[1] == id && (difficult || goal[7] == 0);
             }
             row[1] = id, row[2] = sum;
@@ -177,7 +178,7 @@ extern "C" __global__ void judge_boxes(const float* found, const float* truth, c
         }
         float* row = y + 5 * place;
         bool is_hit = hit[id] >= 0;
-        bool counts = !is_hit || difficult || truth[8 * hit[id] + 7] == 0;
+        bool counts = !is_hit || difficult || ground_truth[8 * hit[id] + 7] == 0;
         row[0] = own[0], row[1] = own[1], row[2] = own[2];
         row[3] = is_hit && counts && !late;
         row[4] = counts && (!is_hit || late);

@@ -13,7 +13,7 @@ from ...files import read_file
 from ...layers.base import Blobs, LayerClass, Program, Shapes, register
 from ...parsing import as_float, lines_of
 from .. import anchors
-from ..boxes import judge
+from ..boxes import match_detections
 from ..rows import Rows, put_rows
 from . import primitives as ops
 
@@ -67,9 +67,11 @@ class PixelEvaluate(Rows):
 
     def _run(self, reads: list[np.ndarray], writes: list[np.ndarray]) -> None:
         param = self.param.detection_evaluate_param
-        boxes, truth, extents = (x.reshape(len(x), -1).astype(np.float64) for x in reads)
-        truth = truth[truth[:, 0] >= 0]
-        counted = truth if param.evaluate_difficult_gt else truth[truth[:, 7] == 0]
+        boxes, ground_truth, extents = (x.reshape(len(x), -1).astype(np.float64) for x in reads)
+        ground_truth = ground_truth[ground_truth[:, 0] >= 0]
+        counted = (
+            ground_truth if param.evaluate_difficult_gt else ground_truth[ground_truth[:, 7] == 0]
+        )
         labels = range(1, param.num_classes)
         counts = [[-1.0, k, (counted[:, 5] == k).sum(), -1, -1] for k in labels]
         parts = [np.array(counts)]
@@ -80,7 +82,8 @@ class PixelEvaluate(Rows):
                 self.images += 1
             for label in np.unique(boxes[(boxes[:, 0] == image) & (boxes[:, 5] > 0), 5]):
                 detections, true = (
-                    rows[(rows[:, 0] == image) & (rows[:, 5] == label)] for rows in (boxes, truth)
+                    rows[(rows[:, 0] == image) & (rows[:, 5] == label)]
+                    for rows in (boxes, ground_truth)
                 )
                 parts.append(self._judged(detections, true, np.tile(ratio[::-1], 2)))
         rows = np.concatenate(parts)
@@ -88,14 +91,14 @@ class PixelEvaluate(Rows):
             self.fail("bottom[0]", f"has more than {ROOM} boxes: set max_det_num in FrcnnOutput")
         put_rows(rows, writes)
 
-    def _judged(self, boxes: np.ndarray, truth: np.ndarray, ratio: np.ndarray) -> np.ndarray:
+    def _judged(self, boxes: np.ndarray, ground_truth: np.ndarray, ratio: np.ndarray) -> np.ndarray:
         """image, label, score, true, false of the boxes of one image and label."""
         param = self.param.detection_evaluate_param
-        if len(truth):
+        if len(ground_truth):
             boxes = boxes[np.argsort(-boxes[:, 6], kind="stable")]
-        shared = anchors.overlaps(boxes[:, 1:5] * ratio, truth[:, 1:5] * ratio, strict=True)
-        skipped = (truth[:, 7] != 0) & (not param.evaluate_difficult_gt)
-        verdict = judge(shared, skipped, param.overlap_threshold)
+        shared = anchors.iou(boxes[:, 1:5] * ratio, ground_truth[:, 1:5] * ratio, strict=True)
+        skipped = (ground_truth[:, 7] != 0) & (not param.evaluate_difficult_gt)
+        verdict = match_detections(shared, skipped, param.overlap_threshold)
         return np.concatenate([boxes[:, [0, 5, 6]], verdict], axis=1)
 
 
@@ -173,9 +176,11 @@ class DetectionEvaluate(Rows):
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         param = self.param.detection_evaluate_param
-        detections, truth = (b.data.view(s) for b, s in zip(bottom, self.shapes, strict=True))
+        detections, ground_truth = (
+            b.data.view(s) for b, s in zip(bottom, self.shapes, strict=True)
+        )
         program.record(ops.EvaluateBoxes(
-            detections, truth, *self.open_rows(top[0]), classes=param.num_classes,
+            detections, ground_truth, *self.open_rows(top[0]), classes=param.num_classes,
             background=param.background_label_id, threshold=param.overlap_threshold,
             difficult=param.evaluate_difficult_gt,
         ))  # fmt: skip

@@ -27,7 +27,7 @@ class MultiBoxLoss(Boxes):
         self.lay_out_boxes(bottom, "multibox_loss_param")
         if bottom[3][-1:] != (8,):
             self.fail("bottom[3]", f"has shape {bottom[3]}, but truth has rows of 8 numbers")
-        self.truth_shape = (math.prod(bottom[3]) // 8, 8)
+        self.ground_truth_shape = (math.prod(bottom[3]) // 8, 8)
         names = {
             name: getattr(type(param), kind).Name(getattr(param, name))
             for name, kind in (("loc_loss_type", "LocLossType"), ("mining_type", "MiningType"),
@@ -70,23 +70,28 @@ class MultiBoxLoss(Boxes):
         bottom[2].keep_exact()
         self.location = bottom[0].data.view(self.location_shape)
         self.priors = bottom[2].data.view(self.prior_shape)
-        truth = bottom[3].data.view(self.truth_shape)
+        ground_truth = bottom[3].data.view(self.ground_truth_shape)
         predicted = None if param.use_prior_for_matching else self.location
         shape = (items, boxes if predicted is not None else 1, priors)
-        self.match, overlap = self.tensor(shape), self.tensor(shape)
+        self.match, iou = self.tensor(shape), self.tensor(shape)
         program.record(
-            ops.MatchBoxes(self.priors, truth, predicted, self.match, overlap, **self.matching)
+            ops.MatchBoxes(self.priors, ground_truth, predicted, self.match, iou, **self.matching)
         )
-        self.read = (self.location, bottom[1].data.view(self.confidence_shape), self.priors, truth)
+        self.read = (
+            self.location,
+            bottom[1].data.view(self.confidence_shape),
+            self.priors,
+            ground_truth,
+        )
         losses = [self.tensor((items, priors)), self.tensor((items, priors))]
         program.record(ops.MultiboxLosses(*self.read, self.match, *losses, **self.settings))
         self.chosen: Tensor | None = None
         if self.mining != "NONE":
             self.chosen = self.tensor((items, priors))
-            self._mine(program, losses, overlap)
+            self._mine(program, losses, iou)
         self._add_up(program, losses, top[0].data)
 
-    def _mine(self, program: Program, losses: list[Tensor], overlap: Tensor) -> None:
+    def _mine(self, program: Program, losses: list[Tensor], iou: Tensor) -> None:
         """Set `chosen`: the priors without match that count."""
         assert self.chosen is not None
         param, shape = self.param.multibox_loss_param, self.chosen.shape
@@ -106,7 +111,7 @@ class MultiBoxLoss(Boxes):
             program.record(ops.DecodeBoxes(self.location, self.priors, decoded, **coding))
             boxes = decoded.view((*shape, 4))
         program.record(ops.MineBoxes(
-            loss, self.match.view(shape), overlap.view(shape), boxes, self.chosen, hard=hard,
+            loss, self.match.view(shape), iou.view(shape), boxes, self.chosen, hard=hard,
             ratio=param.neg_pos_ratio, most_overlap=param.neg_overlap, size=param.sample_size,
             threshold=param.nms_param.nms_threshold,
             top_k=param.nms_param.top_k if param.nms_param.HasField("top_k") else -1,

@@ -30,14 +30,14 @@ __device__ __forceinline__ Best block_best(Best x) {
     return warp_best(lane < (blockDim.x + 31) >> 5 ? partial[lane] : Best{0, 0x7fffffff});
 }
 
-// A block for each item and box of a prior; rows, best_value, best_at: for each, room for all truth.
+// A block for each item and box of a prior; rows, best_value, best_at: for each, room for all ground truth.
 extern "C" __global__ void __launch_bounds__(1024) match_boxes(
-    const float* priors, const float* truth, const float* location, float* match, float* overlap,
+    const float* priors, const float* ground_truth, const float* location, float* match, float* iou,
     int* rows, float* best_value, int* best_at, int count, int wide, int known, int background,
     int difficult, float threshold, int inside) {
     PDL_BEGIN;
     int item = blockIdx.x / wide, number = blockIdx.x % wide;
-    match += (int64_t)blockIdx.x * count, overlap += (int64_t)blockIdx.x * count;
+    match += (int64_t)blockIdx.x * count, iou += (int64_t)blockIdx.x * count;
     rows += (int64_t)blockIdx.x * known;
     best_value += (int64_t)blockIdx.x * known, best_at += (int64_t)blockIdx.x * known;
     auto box_at = [&](int p) {
@@ -50,10 +50,10 @@ extern "C" __global__ void __launch_bounds__(1024) match_boxes(
     bool none = wide > 1 && number == background;
     for (int first = 0; first < known; first += blockDim.x) {
         int row = first + threadIdx.x, found;
-        const float* at = truth + 8 * row;
+        const float* at = ground_truth + 8 * row;
         bool is_mine = row < known && !none && at[0] == item && (difficult || at[7] == 0) &&
                        (wide == 1 || at[1] == number);
-        int place = place_among(is_mine, found);
+        int place = block_rank(is_mine, found);
         if (is_mine) rows[mine + place] = row;
         mine += found;
     }
@@ -61,13 +61,13 @@ extern "C" __global__ void __launch_bounds__(1024) match_boxes(
     for (int p = threadIdx.x; p < count; p += blockDim.x)
         match[p] = !mine || (inside && beyond_image(box_at(p))) ? -2.0f : -1.0f;
     __syncthreads();
-    // For each truth its best box that is free; the best of these is matched, over and over.
+    // For each ground truth its best box that is free; the best of these is matched, over and over.
     auto look = [&](int t) {
-        Box goal = load_box(truth + 8 * rows[t] + 3);
+        Box goal = load_box(ground_truth + 8 * rows[t] + 3);
         Best best = {0, 0x7fffffff};
         for (int p = threadIdx.x; p < count; p += blockDim.x) {
             if (match[p] != -1) continue;
-            float shared = overlap_of(box_at(p), goal);
+            float shared = box_iou(box_at(p), goal);
             if (shared > MIN_OVERLAP) best = better(best, {shared, p});
         }
         best = block_best(best);
@@ -76,7 +76,7 @@ extern "C" __global__ void __launch_bounds__(1024) match_boxes(
     };
     for (int t = 0; t < mine; ++t) look(t);
     for (int left = mine; left > 0; --left) {
-        // Of equal overlaps the first box, and of one box the first truth.
+        // Of equal overlaps the first box, and of one box the first ground truth.
         Best best = {0, 0x7fffffff};
         for (int t = threadIdx.x; t < mine; t += blockDim.x)
             if (best_value[t] > 0) best = better(best, {best_value[t], best_at[t]});
@@ -87,7 +87,7 @@ extern "C" __global__ void __launch_bounds__(1024) match_boxes(
             if (best_value[t] == best.value && best_at[t] == best.at) first = better(first, {1, t});
         int chosen = block_best(first).at;
         if (threadIdx.x == 0) {
-            match[best.at] = rows[chosen], overlap[best.at] = best.value;
+            match[best.at] = rows[chosen], iou[best.at] = best.value;
             best_value[chosen] = 0;
         }
         __syncthreads();
@@ -99,25 +99,26 @@ extern "C" __global__ void __launch_bounds__(1024) match_boxes(
         Best best = {0, -1};
         if (match[p] == -1)
             for (int t = 0; t < mine; ++t) {
-                float shared = overlap_of(box_at(p), load_box(truth + 8 * rows[t] + 3));
+                float shared = box_iou(box_at(p), load_box(ground_truth + 8 * rows[t] + 3));
                 if (shared > MIN_OVERLAP && shared > best.value) best = {shared, t};
             }
-        overlap[p] = best.value;
+        iou[p] = best.value;
         if (best.at >= 0 && threshold >= 0 && best.value >= threshold) match[p] = rows[best.at];
     }
 }
 
 #ifdef SMOOTH
-// What the kernels below need of a box's match: its truth's label, and how each coordinate errs.
+// What the kernels below need of a box's match: its ground truth's label, and how each coordinate errs.
 struct Target {
-    int label, wide;  // the label in the truth, and which of a prior's boxes it is
+    int label, wide;  // the label in the ground truth, and which of a prior's boxes it is
     float error[4];
 };
 
 __device__ __forceinline__ Target target_of(const float* location, const float* priors,
-                                            const float* truth, float match, int item, int p,
+                                            const float* ground_truth, float match, int item, int p,
                                             int count, int wide) {
-    const float *row = truth + 8 * (int)match, *prior = priors + 4 * p, *variance = prior + 4 * count;
+    const float* row = ground_truth + 8 * (int)match;
+    const float *prior = priors + 4 * p, *variance = prior + 4 * count;
     Target target;
     target.label = whole_number(row[1]);
     target.wide = wide > 1 && target.label >= 0 && target.label < wide ? target.label : 0;
@@ -138,7 +139,7 @@ __device__ __forceinline__ Target target_of(const float* location, const float* 
     return target;
 }
 
-// The class that a truth's label stands for; -1: none that there is.
+// The class that a ground truth's label stands for; -1: none that there is.
 __device__ __forceinline__ int class_of(int label, int classes) {
     int found = AGNOSTIC ? BACKGROUND + 1 : label;
     return found < 0 || found >= classes || found == BACKGROUND ? -1 : found;
@@ -155,7 +156,7 @@ __device__ __forceinline__ float exponentials(const float* x, int classes, float
 
 // A thread for each prior. WIDE: boxes of a prior; MATCHES: matches of each, at most one a class.
 extern "C" __global__ void multibox_losses(const float* location, const float* confidence,
-                                           const float* priors, const float* truth,
+                                           const float* priors, const float* ground_truth,
                                            const float* match, float* location_loss,
                                            float* confidence_loss, int items, int count, int classes) {
     PDL_BEGIN;
@@ -167,7 +168,7 @@ extern "C" __global__ void multibox_losses(const float* location, const float* c
         for (int number = 0; number < MATCHES; ++number) {
             float own = match[((int64_t)item * MATCHES + number) * count + p];
             if (!(own > -1)) continue;
-            Target target = target_of(location, priors, truth, own, item, p, count, WIDE);
+            Target target = target_of(location, priors, ground_truth, own, item, p, count, WIDE);
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 float size = fabsf(target.error[i]);
@@ -194,7 +195,7 @@ extern "C" __global__ void multibox_losses(const float* location, const float* c
 }
 
 extern "C" __global__ void multibox_losses_backward(const float* location, const float* confidence,
-                                                    const float* priors, const float* truth,
+                                                    const float* priors, const float* ground_truth,
                                                     const float* match, const float* chosen,
                                                     const float* dloss, float* dlocation,
                                                     float* dconfidence, int items, int count,
@@ -213,7 +214,7 @@ extern "C" __global__ void multibox_losses_backward(const float* location, const
         for (int number = 0; number < MATCHES; ++number) {
             float own = match[((int64_t)item * MATCHES + number) * count + p];
             if (!(own > -1)) continue;
-            Target target = target_of(location, priors, truth, own, item, p, count, WIDE);
+            Target target = target_of(location, priors, ground_truth, own, item, p, count, WIDE);
             if (dlocation)
                 for (int i = 0; i < 4; ++i) {
                     float error = target.error[i];
@@ -253,10 +254,10 @@ extern "C" __global__ void decode_boxes(const float* location, const float* prio
     }
 }
 
-// The bits that the k-th highest of the block's keys has: of those that `able` tells. `more`: how many
+// The bits that the k-th highest of the block's keys has: of those that `eligible` tells. `more`: how many
 // of the keys that are equal to it are among the k.
-template <typename Able>
-__device__ uint32_t highest(const float* values, int count, int k, int& more, Able able) {
+template <typename Eligible>
+__device__ uint32_t radix_select(const float* values, int count, int k, int& more, Eligible eligible) {
     __shared__ int histogram[256];
     __shared__ uint32_t found;
     __shared__ int left;
@@ -265,9 +266,9 @@ __device__ uint32_t highest(const float* values, int count, int k, int& more, Ab
         for (int i = threadIdx.x; i < 256; i += blockDim.x) histogram[i] = 0;
         __syncthreads();
         for (int p = threadIdx.x; p < count; p += blockDim.x) {
-            uint32_t key = rising(values[p]);
+            uint32_t key = ordered_bits(values[p]);
             bool same = shift == 24 || key >> (shift + 8) == found >> (shift + 8);
-            if (same && able(p)) atomicAdd(&histogram[key >> shift & 255], 1);
+            if (same && eligible(p)) atomicAdd(&histogram[key >> shift & 255], 1);
         }
         __syncthreads();
         if (threadIdx.x == 0) {
@@ -283,23 +284,26 @@ __device__ uint32_t highest(const float* values, int count, int k, int& more, Ab
 
 // A block for each item: the k highest losses, by the digits of their bits, of equals the first.
 extern "C" __global__ void __launch_bounds__(1024) mine_boxes(
-    const float* loss, float* match, const float* overlap, float* negative, int count, int hard,
+    const float* loss, float* match, const float* iou, float* negative, int count, int hard,
     float ratio, float most_overlap, int size) {
     PDL_BEGIN;
     loss += (int64_t)blockIdx.x * count, match += (int64_t)blockIdx.x * count;
-    overlap += (int64_t)blockIdx.x * count, negative += (int64_t)blockIdx.x * count;
-    auto able = [&](int p) { return hard || (match[p] == -1 && overlap[p] < most_overlap); };
-    int own = 0, ables = 0;
-    for (int p = threadIdx.x; p < count; p += blockDim.x) own += match[p] > -1, ables += able(p);
-    own = block_sum(own), ables = block_sum(ables);
-    int k = min(hard ? size : (int)(own * ratio), ables), more = 0;
-    uint32_t least = k ? highest(loss, count, k, more, able) : 0;
+    iou += (int64_t)blockIdx.x * count, negative += (int64_t)blockIdx.x * count;
+    auto eligible = [&](int p) { return hard || (match[p] == -1 && iou[p] < most_overlap); };
+    int own = 0, candidates = 0;
+    for (int p = threadIdx.x; p < count; p += blockDim.x) {
+        own += match[p] > -1;
+        candidates += eligible(p);
+    }
+    own = block_sum(own), candidates = block_sum(candidates);
+    int k = min(hard ? size : (int)(own * ratio), candidates), more = 0;
+    uint32_t least = k ? radix_select(loss, count, k, more, eligible) : 0;
     int equal = 0;
     for (int first = 0; first < count; first += blockDim.x) {
         int p = first + threadIdx.x, found;
-        bool can = p < count && k && able(p);
-        uint32_t key = can ? rising(loss[p]) : 0;
-        int place = equal + place_among(can && key == least, found);
+        bool can = p < count && k && eligible(p);
+        uint32_t key = can ? ordered_bits(loss[p]) : 0;
+        int place = equal + block_rank(can && key == least, found);
         equal += found;
         if (p >= count) continue;
         bool picked = can && (key > least || (key == least && place < more));
@@ -308,7 +312,7 @@ extern "C" __global__ void __launch_bounds__(1024) mine_boxes(
     }
 }
 
-// After `thin_boxes`: those kept, `size` of them, are what hard mining picks.
+// After `nms`: those kept, `size` of them, are what hard mining picks.
 extern "C" __global__ void __launch_bounds__(1024) pick_thinned(
     float* match, float* negative, const int* kept, const int* kept_count, int count, int room,
     int size) {

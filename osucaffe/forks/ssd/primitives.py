@@ -34,7 +34,7 @@ class MatchBoxes(Coded):
     """
 
     priors: Read
-    truth: Read
+    ground_truth: Read
     location: Read | None
     match: Write
     iou: Write
@@ -50,7 +50,7 @@ class Multibox(Coded, abstract=True):
     location: Read
     confidence: Read
     priors: Read
-    truth: Read
+    ground_truth: Read
     match: Read
     _: KW_ONLY
     smooth: bool
@@ -157,7 +157,7 @@ class EvaluateBoxes(Primitive):
     """
 
     found: Read
-    truth: Read
+    ground_truth: Read
     y: Write
     length: Write
     classes: int

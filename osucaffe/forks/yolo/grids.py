@@ -69,7 +69,7 @@ def boxes_of(cells: np.ndarray, anchors: np.ndarray) -> np.ndarray:
 def fits(sizes: np.ndarray, box: Sequence[float]) -> np.ndarray:
     """The overlaps of boxes of these widths and heights (count, 2) with one of the same center."""
     centered = np.concatenate([np.zeros_like(sizes), sizes], axis=1)
-    return overlaps(centered.T, np.array([0, 0, *box[2:4]]))
+    return iou(centered.T, np.array([0, 0, *box[2:4]]))
 
 
 def cell_of(box: Sequence[float], extents: Shape) -> tuple[int, int]:
@@ -88,7 +88,7 @@ def aims_of(box: Sequence[float], extents: Shape, anchor: np.ndarray) -> np.ndar
     return np.array([box[0] * extents[1] - column, box[1] * extents[0] - row, *logarithms])
 
 
-def overlaps(boxes: np.ndarray, other: np.ndarray) -> np.ndarray:
+def iou(boxes: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Intersections over unions: of boxes (4, ...) with a box, or as many."""
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         low = np.maximum(boxes[:2].T - boxes[2:].T / 2, other[:2].T - other[2:].T / 2)
@@ -98,17 +98,17 @@ def overlaps(boxes: np.ndarray, other: np.ndarray) -> np.ndarray:
         return np.nan_to_num(inner / (boxes[2] * boxes[3] + other[2] * other[3] - inner))
 
 
-def thin(boxes: np.ndarray, threshold: float) -> np.ndarray:
+def nms(boxes: np.ndarray, threshold: float) -> np.ndarray:
     """Which of boxes (count, 4), best first, overlap with no better one that is kept."""
     remaining, selected = np.arange(len(boxes)), []
     while len(remaining):
         best, remaining = remaining[0], remaining[1:]
         selected.append(best)
-        remaining = remaining[overlaps(boxes[remaining].T, boxes[best]) < threshold]
+        remaining = remaining[iou(boxes[remaining].T, boxes[best]) < threshold]
     return np.array(selected, int)
 
 
-def truths_of(labels: np.ndarray, items: int) -> list[np.ndarray]:
+def ground_truths_of(labels: np.ndarray, items: int) -> list[np.ndarray]:
     """The objects of each image, rows of class, x, y, width, height.
 
     labels: rows of SSD's 8 numbers (item, class from 1, .., corners, difficult), as Intel Caffe has

@@ -68,11 +68,13 @@ class GridLoss(Loss):
         deltas.fill(0)
         losses = [
             self.compare(*image, grids.is_ssds(labels.shape))
-            for image in zip(cells, grids.truths_of(labels, items), deltas, strict=True)
+            for image in zip(cells, grids.ground_truths_of(labels, items), deltas, strict=True)
         ]
         writes[0][...] = self.total(sum(losses), items, grids.is_ssds(labels.shape))
 
-    def compare(self, x: np.ndarray, truths: np.ndarray, delta: np.ndarray, ssds: bool) -> float:
+    def compare(
+        self, x: np.ndarray, ground_truths: np.ndarray, delta: np.ndarray, ssds: bool
+    ) -> float:
         """The loss of an image: x, delta (A, 5 + classes, H, W); truths as `truths_of` has them."""
         raise NotImplementedError
 
@@ -81,11 +83,13 @@ class GridLoss(Loss):
         return loss / items
 
     @staticmethod
-    def spare(delta: np.ndarray, boxes: np.ndarray, truths: np.ndarray, threshold: float) -> None:
+    def spare(
+        delta: np.ndarray, boxes: np.ndarray, ground_truths: np.ndarray, threshold: float
+    ) -> None:
         """No delta where there is no object, but a box (A, 4, H, W) that overlaps one by much."""
-        for truth in truths:
-            overlaps = grids.overlaps(np.moveaxis(boxes, 1, 0), truth[1:])
-            delta[:, 4][overlaps > threshold] = 0
+        for ground_truth in ground_truths:
+            iou = grids.iou(np.moveaxis(boxes, 1, 0), ground_truth[1:])
+            delta[:, 4][iou > threshold] = 0
 
 
 @register("RegionLoss")
@@ -112,15 +116,17 @@ class RegionLoss(GridLoss):
     def total(self, loss: float, items: int, ssds: bool) -> float:
         return loss if ssds else loss / items
 
-    def compare(self, x: np.ndarray, truths: np.ndarray, delta: np.ndarray, ssds: bool) -> float:
+    def compare(
+        self, x: np.ndarray, ground_truths: np.ndarray, delta: np.ndarray, ssds: bool
+    ) -> float:
         param, (height, width) = self.param.region_loss_param, x.shape[2:]
         cells = grids.to_cells(x, self.anchors, [4])
         cells[:, 5:] = grids.softmax(cells[:, 5:])
         boxes = grids.boxes_of(cells, self.sizes)
         chance = cells[:, 4]
         delta[:, 4] = param.noobject_scale * chance * chance * (1 - chance)
-        self.spare(delta, boxes, truths, param.thresh)
-        for label, *box in truths:
+        self.spare(delta, boxes, ground_truths, param.thresh)
+        for label, *box in ground_truths:
             i, j = grids.cell_of(box, (height, width))
             sizes = self.sizes if param.bias_match else boxes[:, 2:, j, i]
             n = int(grids.fits(sizes, box).argmax())
@@ -132,7 +138,7 @@ class RegionLoss(GridLoss):
                 sent = 2 * (1 - p) ** 3
             else:
                 scale *= 1 if param.rescore else 2 - box[2] * box[3]
-                overlap = grids.overlaps(boxes[n, :, j, i], np.array(box))
+                overlap = grids.iou(boxes[n, :, j, i], np.array(box))
                 sent = overlap - p if param.rescore else 1 - p
             gap[:2] *= cell[:2] * (1 - cell[:2])
             out[:4] = -scale * gap
@@ -159,12 +165,14 @@ class Yolov3(GridLoss):
         self.sizes = sizes / (np.array(shape[:1:-1]) * param.anchors_scale)
         return [()]
 
-    def compare(self, x: np.ndarray, truths: np.ndarray, delta: np.ndarray, ssds: bool) -> float:
+    def compare(
+        self, x: np.ndarray, ground_truths: np.ndarray, delta: np.ndarray, ssds: bool
+    ) -> float:
         param, extents = self.param.yolov3_param, x.shape[2:]
         cells = grids.to_cells(x, self.anchors, slice(4, None))
         delta[:, 4] = cells[:, 4]
-        self.spare(delta, grids.boxes_of(cells, self.sizes[self.mask]), truths, param.thresh)
-        for label, *box in truths:
+        self.spare(delta, grids.boxes_of(cells, self.sizes[self.mask]), ground_truths, param.thresh)
+        for label, *box in ground_truths:
             column, row = grids.cell_of(box, extents)
             for n in self._anchors_of(box):
                 aims = grids.aims_of(box, extents, self.sizes[self.mask[n]])

@@ -45,23 +45,28 @@ class EvalDetection(Layer):
         param = self.param.eval_detection_param
         classes, (x, labels), outputs = param.num_class, reads, writes[0]
         outputs.fill(0)
-        for cells, truths, row in zip(x, grids.truths_of(labels, len(x)), outputs, strict=True):
-            truth_classes = truths[:, 0].astype(int)
+        for cells, ground_truths, row in zip(
+            x, grids.ground_truths_of(labels, len(x)), outputs, strict=True
+        ):
+            ground_truth_classes = ground_truths[:, 0].astype(int)
             row[:classes] = np.bincount(
-                truth_classes[(truth_classes >= 0) & (truth_classes < classes)], minlength=classes
+                ground_truth_classes[
+                    (ground_truth_classes >= 0) & (ground_truth_classes < classes)
+                ],
+                minlength=classes,
             )
             if param.nms < 0:
                 continue
             table = row[classes:].reshape(-1, 4)
             kinds, scores, boxes = self._predict(cells)
-            used = np.zeros(len(truths), bool)
+            used = np.zeros(len(ground_truths), bool)
             for line, kind, score, box in zip(table, kinds, scores, boxes, strict=False):
                 line[:2] = kind, score
-                candidates = np.flatnonzero(truth_classes == kind)
+                candidates = np.flatnonzero(ground_truth_classes == kind)
                 if not len(candidates):
                     line[3] = 1
                     continue
-                near = grids.overlaps(truths[candidates, 1:].T, box)
+                near = grids.iou(ground_truths[candidates, 1:].T, box)
                 best = candidates[near.argmax()]
                 if near.max() >= param.threshold:
                     line[2:] = not used[best], used[best]
@@ -80,7 +85,7 @@ class EvalDetection(Layer):
         )
         scores = {param.OBJ: objects, param.PROB: best}.get(param.score_type, objects * best)
         order = np.argsort(-scores, kind="stable")
-        selected = order[grids.thin(boxes[order], param.nms)]
+        selected = order[grids.nms(boxes[order], param.nms)]
         selected = selected[scores[selected] >= MIN_SCORE]
         selected = selected[np.argsort(kinds[selected], kind="stable")]
         return kinds[selected], scores[selected], boxes[selected]
@@ -147,7 +152,7 @@ class Detections(Rows):
             parts.append(np.column_stack([kinds[at] + 1, scores[at], boxes]))
         rows = np.concatenate(parts)
         rows = rows[np.argsort(-rows[:, 1], kind="stable")]
-        rows = rows[grids.thin(rows[:, 2:], param.nms_threshold)]
+        rows = rows[grids.nms(rows[:, 2:], param.nms_threshold)]
         rows[:, 2:4] -= rows[:, 4:] / 2
         rows[:, 4:] += rows[:, 2:4]
         return rows

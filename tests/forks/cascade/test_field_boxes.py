@@ -181,9 +181,9 @@ def test_accuracy_of_boxes(aware: bool) -> None:
     for i in (0, 1, 3, 4, 5):
         label = int(matches[i, 0]) if aware else 1
         box = decode(rois[i, 1:], codes[i, 4 * label : 4 * label + 4])
-        truth = pixels(matches[i, 1:5])
-        after.append(overlap(pixels(box), truth, "IOU"))
-        before.append(overlap(pixels(rois[i, 1:]), truth, "IOU"))
+        ground_truth = pixels(matches[i, 1:5])
+        after.append(overlap(pixels(box), ground_truth, "IOU"))
+        before.append(overlap(pixels(rois[i, 1:]), ground_truth, "IOU"))
     assert net.read("y")[0, 0, 0, 0] == pytest.approx(np.mean(after), abs=1e-5)
     assert net.read("z")[0, 0, 0, 0] == pytest.approx(np.mean(before), abs=1e-5)
     net.write("m", 0 * matches[:, :, None, None])
@@ -224,5 +224,5 @@ def test_boxes_to_report(aware: bool) -> None:
 def test_boxes_less_than_a_pixel_apart() -> None:
     """They share nothing in the forks that count whole pixels, a little in Faster R-CNN."""
     boxes = np.array([[0.0, 0, 9, 9], [9.5, 0, 19, 9]])
-    assert anchors.overlaps(boxes, boxes)[0, 1] > 0
-    assert anchors.overlaps(boxes, boxes, strict=True)[0, 1] == 0
+    assert anchors.iou(boxes, boxes)[0, 1] > 0
+    assert anchors.iou(boxes, boxes, strict=True)[0, 1] == 0

@@ -15,7 +15,7 @@ random = np.random.default_rng(31)
 FIELDS = [(30, 20), (44, 36)]
 
 
-def truth(count: int, rows: int = 4, columns: int = 5, classes: int = 3) -> np.ndarray:
+def ground_truth(count: int, rows: int = 4, columns: int = 5, classes: int = 3) -> np.ndarray:
     """Maps with an object at every fourth cell; some others overlap one by much."""
     maps = np.zeros((count, 6, rows, columns))
     objects = random.random((count, rows, columns)) < 0.25
@@ -76,7 +76,7 @@ def weights_of(maps, chosen, *, multiple=None, iou=False):
 @pytest.mark.parametrize("smooth", [True, False])
 @pytest.mark.parametrize("weighted", [True, False])
 def test_loss_of_maps_with_one_field(smooth: bool, weighted: bool) -> None:
-    x, maps = random.standard_normal((2, 7, 4, 5)), truth(2)
+    x, maps = random.standard_normal((2, 7, 4, 5)), ground_truth(2)
     x[:, 3:] *= 3  # some beyond the bounds
     flag = str(weighted).lower()
     text = (
@@ -99,7 +99,7 @@ def test_loss_of_maps_with_one_field(smooth: bool, weighted: bool) -> None:
 
 def test_the_highest_scores_count() -> None:
     """Of each class as many cells without an object as bg_multiple says, and four at least."""
-    x, maps = random.standard_normal((2, 7, 4, 5)), truth(2)
+    x, maps = random.standard_normal((2, 7, 4, 5)), ground_truth(2)
     text = (
         "detection_loss_param { cls_num: 3 field_w: 30 field_h: 20 downsample_rate: 8 "
         'bg_threshold: 0.5 bg_multiple: 1 sample_mode: "%s" }'
@@ -125,7 +125,7 @@ def test_the_highest_scores_count() -> None:
 @pytest.mark.parametrize("bounded", ["field_whr: 2 field_xyr: 3", "field_whr: 2"])
 def test_loss_of_maps_with_several_fields(smooth: str, bounded: str) -> None:
     conf, box, maps = random.standard_normal((4, 2, 4, 5)), random.standard_normal((4, 4, 4, 5)), (
-        truth(4, classes=2)
+        ground_truth(4, classes=2)
     )  # fmt: skip
     text = (
         f"{NORMALIZED} detection_group_loss_param {{ cls_num: 2 lambda: 0.7 field_w: [30, 44] "
@@ -147,7 +147,7 @@ def test_loss_of_maps_with_several_fields(smooth: str, bounded: str) -> None:
 @pytest.mark.parametrize("mode", ["random", "bootstrap", "mixture"])
 @pytest.mark.parametrize("batch", [-1, 6])
 def test_a_sample_of_cells(mode: str, batch: int) -> None:
-    conf, maps = random.standard_normal((4, 3, 4, 5)), truth(4)
+    conf, maps = random.standard_normal((4, 3, 4, 5)), ground_truth(4)
     maps[:, 5] *= 0.5
     text = (
         "detection_group_loss_param { cls_num: 3 field_w: [30, 44] field_h: [20, 36] stride: 8 "
@@ -188,7 +188,7 @@ def quality(scores, codes, maps, fields, top_k: int):
 
 @pytest.mark.parametrize("top_k", [1, 2])
 def test_accuracy_of_maps_with_one_field(top_k: int) -> None:
-    x, maps = random.standard_normal((2, 7, 4, 5)), truth(2)
+    x, maps = random.standard_normal((2, 7, 4, 5)), ground_truth(2)
     text = (
         f'type: "DetectionAccuracy" top: "y" top: "z" {NORMALIZED} detection_accuracy_param {{ '
         f"cls_num: 3 field_w: 30 field_h: 20 downsample_rate: 8 bg_threshold: 0.4 top_k: {top_k} "
@@ -206,7 +206,7 @@ def test_accuracy_of_maps_with_one_field(top_k: int) -> None:
 
 def test_accuracy_of_maps_with_several_fields() -> None:
     conf, box = random.standard_normal((4, 3, 4, 5)), random.standard_normal((4, 4, 4, 5))
-    maps = truth(4)
+    maps = ground_truth(4)
     text = (
         f'type: "DetectionGroupAccuracy" top: "y" top: "z" {NORMALIZED} '
         "detection_group_accuracy_param { cls_num: 3 field_w: [30, 44] field_h: [20, 36] stride: 8 "

@@ -25,20 +25,20 @@ def objects(columns: int) -> np.ndarray:
     return rows
 
 
-def candidates(truths: np.ndarray, count: int) -> np.ndarray:
-    near = truths[random.integers(3, size=count), :5]
+def candidates(ground_truths: np.ndarray, count: int) -> np.ndarray:
+    near = ground_truths[random.integers(3, size=count), :5]
     near[:, 1:] += random.standard_normal((count, 4)) * 6
     return np.concatenate([near, regions(count)]).astype(np.float32)
 
 
-def matches(rois: np.ndarray, truths: np.ndarray) -> list[tuple[int, float]]:
+def matches(rois: np.ndarray, ground_truths: np.ndarray) -> list[tuple[int, float]]:
     """Which object each of them overlaps most, and by how much."""
     found = []
     for image, *box in rois:
         best = (-1, 0.0)
-        for j, (where, *truth) in enumerate(truths[:, :5]):
+        for j, (where, *ground_truth) in enumerate(ground_truths[:, :5]):
             if where == image:
-                share = overlap(pixels(box), pixels(truth), "IOU")
+                share = overlap(pixels(box), pixels(ground_truth), "IOU")
                 if best[0] < 0 or share > best[1]:
                     best = (j, share)
         found.append(best)
@@ -48,18 +48,18 @@ def matches(rois: np.ndarray, truths: np.ndarray) -> list[tuple[int, float]]:
 @pytest.mark.parametrize(("columns", "aware"), [(8, True), (8, False), (7, True)])
 def test_targets_of_regions(columns: int, aware: bool) -> None:
     """All there are: none is drawn."""
-    truths = objects(columns)
-    rois = candidates(truths, 12)
+    ground_truths = objects(columns)
+    rois = candidates(ground_truths, 12)
     normalized = NORMALIZED.replace("{", "{ cls_aware: " + str(aware).lower())
     net = one_layer(
         f'type: "ProposalTarget" {TOPS} {normalized} proposal_target_param {{ cls_num: 3 '
         "batch_size: -1 fg_thr: 0.5 bg_thr_hg: 0.4 bg_thr_lw: 0.1 iou_weighted: true "
         "bbox_thr_lw: 0.55 bbox_thr_hg: 0.95 num_img_per_batch: 2 }",
-        {"rois": rois, "gt": truths}, phase="TRAIN",
+        {"rois": rois, "gt": ground_truths}, phase="TRAIN",
     )  # fmt: skip
-    every = np.concatenate([rois, truths[:3, :5]])
-    own = matches(every, truths)
-    wanted = [i for i, (j, share) in enumerate(own) if share >= 0.5 and not truths[j, 6]]
+    every = np.concatenate([rois, ground_truths[:3, :5]])
+    own = matches(every, ground_truths)
+    wanted = [i for i, (j, share) in enumerate(own) if share >= 0.5 and not ground_truths[j, 6]]
     count = len(wanted)
     wanted += [i for i, (_, share) in enumerate(own) if 0.1 <= share < 0.4]
     assert 3 < count < len(wanted) - 3
@@ -72,9 +72,9 @@ def test_targets_of_regions(columns: int, aware: bool) -> None:
         share = 0.75 * len(wanted) / (len(wanted) - count)
         if row < count:
             j, near = own[i]
-            label, match = truths[j, 5], [truths[j, 5], *truths[j, 1:5], near]
+            label, match = ground_truths[j, 5], [ground_truths[j, 5], *ground_truths[j, 1:5], near]
             x, y, w, h = pixels(every[i, 1:])
-            gx, gy, gw, gh = pixels(truths[j, 1:5])
+            gx, gy, gw, gh = pixels(ground_truths[j, 1:5])
             code = [(gx + gw / 2 - x - w / 2) / w, (gy + gh / 2 - y - h / 2) / h,
                     math.log(gw / w), math.log(gh / h)]  # fmt: skip
             place = int(label) if aware else 1
@@ -91,20 +91,20 @@ def test_targets_of_regions(columns: int, aware: bool) -> None:
 
 def test_a_batch_of_regions() -> None:
     """Of some size: a quarter objects; others of each pass, and picked up where they lack."""
-    truths = objects(8)
-    rois = candidates(truths, 30)
+    ground_truths = objects(8)
+    rois = candidates(ground_truths, 30)
     text = (
         f'type: "ProposalTarget" {TOPS} proposal_target_param {{ cls_num: 3 batch_size: 16 '
         "num_img_per_batch: 2 bg_thr_lw: %g %s }"
     )
-    net = one_layer(text % (0.1, ""), {"rois": rois, "gt": truths}, phase="TRAIN")
+    net = one_layer(text % (0.1, ""), {"rois": rois, "gt": ground_truths}, phase="TRAIN")
     draws = []
     for _ in range(2):
         labels = net.read("l").ravel()
         assert labels.shape == (16,)
         assert (labels > 0).sum() == 4
         assert net.read("s").sum() == pytest.approx(16)
-        own = [share for _, share in matches(net.read("r")[..., 0, 0], truths)]
+        own = [share for _, share in matches(net.read("r")[..., 0, 0], ground_truths)]
         assert all(
             (share >= 0.499) == (label > 0) for share, label in zip(own, labels, strict=True)
         )
@@ -113,8 +113,10 @@ def test_a_batch_of_regions() -> None:
         net.forward()
     assert (draws[0] != draws[1]).any()
     few = one_layer(text % (0.45, "pickup_discard: false append_gtbox: false"),
-              {"rois": rois, "gt": truths}, phase="TRAIN").read("l")  # fmt: skip
-    many = one_layer(text % (0.45, ""), {"rois": rois, "gt": truths}, phase="TRAIN").read("l")
+              {"rois": rois, "gt": ground_truths}, phase="TRAIN").read("l")  # fmt: skip
+    many = one_layer(text % (0.45, ""), {"rois": rois, "gt": ground_truths}, phase="TRAIN").read(
+        "l"
+    )
     assert len(few) < 16 == len(many)
 
 

@@ -59,7 +59,7 @@ def roi_max_pooling(x, bins, scale, pad):
     return y, index
 
 
-def roi_average_pooling(x, group, scale):
+def psroi_pooling(x, group, scale):
     y = np.zeros((len(ROIS), x.shape[1] // group**2, group, group))
     for r, (image, *corners) in enumerate(ROIS):
         if image >= len(x):
@@ -74,7 +74,7 @@ def roi_average_pooling(x, group, scale):
     return y
 
 
-def roi_sampling(x, points, scale, pad):
+def roi_align(x, points, scale, pad):
     y = np.zeros((len(ROIS), x.shape[1], *points))
     for r, roi in enumerate(ROIS):
         image, *corners = grown(roi, pad)
@@ -95,7 +95,7 @@ def roi_sampling(x, points, scale, pad):
 
 
 def warped_points(roi, points, scale):
-    """Where the points of `roi_sampling` with `warp` stand: rows, columns."""
+    """Where the points of `roi_align` with `warp` stand: rows, columns."""
     x1, y1, x2, y2 = (away(each * scale) for each in roi[1:])
     for start, end, count in ((y1, y2, points[0]), (x1, x2, points[1])):
         yield start, max(end - start, 0), [start + i * max(end - start, 0) / count
@@ -156,23 +156,23 @@ def region_cases() -> None:
         case(label, "roi_max_pooling_backward",
              {"dy": dy, **rois, "index": index.astype(np.int32)}, settings,
              Gradients(dx=(maxima, x, dy)))  # fmt: skip
-        both_ways(label, "roi_sampling", partial(roi_sampling, points=(3, 4), **settings), x,
+        both_ways(label, "roi_align", partial(roi_align, points=(3, 4), **settings), x,
                   settings, eighths, **rois)  # fmt: skip
     for label, points in (("few points", (2, 2)), ("many points", (7, 5)), ("a point", (1, 1))):
-        both_ways(label, "roi_sampling", partial(roi_warping, points=points, scale=0.5), x,
+        both_ways(label, "roi_align", partial(roi_warping, points=points, scale=0.5), x,
                   {"scale": 0.5, "pad": 0.0, "warp": True}, eighths, **rois)  # fmt: skip
         dy = eighths(len(ROIS), MAPS[1], *points)
         case(label, "roi_warping_rois_backward", {"x": x, **rois, "dy": dy}, {"scale": 0.5},
              {"drois": roi_warping_rois_backward(x, dy, 0.5)})  # fmt: skip
-    both_ways("channels of bins", "roi_average_pooling",
-              partial(roi_average_pooling, group=2, scale=0.5), x, {"scale": 0.5}, eighths,
+    both_ways("channels of bins", "psroi_pooling",
+              partial(psroi_pooling, group=2, scale=0.5), x, {"scale": 0.5}, eighths,
               **rois)  # fmt: skip
 
     losses = np.array([3, 1, 2, 3, 2, 1], np.float64).reshape(6, 1)
     images = np.zeros((6, 5))
     images[:, 0] = [0, 0, 1, 0, 0, 1]
-    case("", "hardest", {"rois": images, "loss": losses}, {"count": 2},
+    case("", "ohem_select", {"rois": images, "loss": losses}, {"count": 2},
          {"y": np.array([[1], [0], [1], [1], [0], [1]])})  # fmt: skip
     maps = np.moveaxis(images.reshape(2, 3, 5), 2, 1)[..., None]
-    case("of places", "hardest", {"rois": maps, "loss": losses.reshape(2, 1, 3, 1)},
+    case("of places", "ohem_select", {"rois": maps, "loss": losses.reshape(2, 1, 3, 1)},
          {"count": 1}, {"y": np.reshape([1, 0, 1, 0, 0, 0], (2, 1, 3, 1))})  # fmt: skip

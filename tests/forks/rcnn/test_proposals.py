@@ -41,22 +41,22 @@ def test_anchors_are_those_of_faster_rcnn() -> None:
 
 
 def test_boxes_there_and_back() -> None:
-    first, truths = boxes(20), boxes(20)
-    back = anchors.decode(first, anchors.encode(first, truths))
-    np.testing.assert_allclose(back, truths + [0, 0, 1, 1], atol=1e-9)  # their code's, too
+    first, ground_truths = boxes(20), boxes(20)
+    back = anchors.decode(first, anchors.encode(first, ground_truths))
+    np.testing.assert_allclose(back, ground_truths + [0, 0, 1, 1], atol=1e-9)  # their code's, too
 
 
 def test_overlaps_and_suppression() -> None:
     found = boxes(40)
-    own = anchors.overlaps(found, found)
+    own = anchors.iou(found, found)
     np.testing.assert_allclose(np.diag(own), 1)
-    assert anchors.overlaps(np.array([[0.0, 0, 9, 9]]), np.array([[5.0, 0, 14, 9]])) == 1 / 3
+    assert anchors.iou(np.array([[0.0, 0, 9, 9]]), np.array([[5.0, 0, 14, 9]])) == 1 / 3
     kept: list[int] = []
     for i in range(len(found)):
         if all(own[i, j] <= 0.3 for j in kept):
             kept.append(i)
-    np.testing.assert_array_equal(anchors.suppress(found, 0.3), kept)
-    np.testing.assert_array_equal(anchors.suppress(found, 0.3, 3), kept[:3])
+    np.testing.assert_array_equal(anchors.nms(found, 0.3), kept)
+    np.testing.assert_array_equal(anchors.nms(found, 0.3, 3), kept[:3])
 
 
 PROPOSAL = inputs({"s": (1, 18, 4, 5), "d": (1, 36, 4, 5), "i": (1, 3)}) + (
@@ -95,32 +95,34 @@ def test_a_layer_and_a_named_module_propose_the_same(threshold: float) -> None:
         assert (rois[:, 1:] >= 0).all()
         assert (rois[:, 3] <= 69).all()
         assert (rois[:, 4] <= 59).all()
-        own = anchors.overlaps(rois[:, 1:], rois[:, 1:]) - np.eye(len(rois))
+        own = anchors.iou(rois[:, 1:], rois[:, 1:]) - np.eye(len(rois))
         assert own.max(initial=0) <= threshold + 1e-5
         counts.append(len(rois))
     assert (set(counts) == {30}) == (threshold == 0.7)
 
 
-def targets(scores: tuple[int, ...], truths: np.ndarray, extra: str = "") -> list[np.ndarray]:
-    text = inputs({"s": scores, "g": truths.shape, "i": (1, 3)}) + python(
+def targets(
+    scores: tuple[int, ...], ground_truths: np.ndarray, extra: str = ""
+) -> list[np.ndarray]:
+    text = inputs({"s": scores, "g": ground_truths.shape, "i": (1, 3)}) + python(
         "rpn.anchor_target_layer", "AnchorTargetLayer", "s g i", "l t inner outer",
         "'feat_stride': 16, 'scales': [1, 2]" + extra,
     )  # fmt: skip
     net = build(text, Cpu())
-    net.write("g", truths)
+    net.write("g", ground_truths)
     net.write("i", np.array([[96, 112, 1]]))
     net.forward()
     return [net.read(name) for name in ("l", "t", "inner", "outer")]
 
 
 def test_targets_of_anchors() -> None:
-    truths = np.array([[20.0, 18, 50, 52, 3], [70, 40, 100, 90, 1]])
-    labels, wanted, inner, outer = targets((1, 12, 6, 7), truths)
+    ground_truths = np.array([[20.0, 18, 50, 52, 3], [70, 40, 100, 90, 1]])
+    labels, wanted, inner, outer = targets((1, 12, 6, 7), ground_truths)
     assert labels.shape == (1, 1, 36, 7)
     assert wanted.shape == inner.shape == outer.shape == (1, 24, 6, 7)
     places = anchors.shifted(anchors.anchors_of(16, [0.5, 1, 2], [1, 2]), (6, 7), 16)
     flat = labels.reshape(6, 6, 7).transpose(1, 2, 0).reshape(-1)
-    own = anchors.overlaps(places, truths[:, :4])
+    own = anchors.iou(places, ground_truths[:, :4])
     inside = (places[:, :2] >= 0).all(axis=1) & (places[:, 2:] < [112, 96]).all(axis=1)
     assert (flat[~inside] == -1).all()
     assert (flat[inside & (own.max(axis=1) < 0.3) & (flat == 1)] == 1).all()
@@ -128,7 +130,7 @@ def test_targets_of_anchors() -> None:
     for column in own[inside].T:  # each object has its anchor
         assert (flat[inside][column == column.max()] == 1).all()
     deltas = anchors.by_anchor(wanted, 4)[flat == 1]
-    nearest = truths[own.argmax(axis=1)[flat == 1], :4]
+    nearest = ground_truths[own.argmax(axis=1)[flat == 1], :4]
     np.testing.assert_allclose(anchors.encode(places[flat == 1], nearest), deltas, atol=1e-5)
     assert (anchors.by_anchor(inner, 4)[flat == 1] == 1).all()
     assert inner.sum() == 4 * (flat == 1).sum()
@@ -136,9 +138,9 @@ def test_targets_of_anchors() -> None:
 
 
 def test_anchors_are_sampled() -> None:
-    truths = np.array([[20.0, 18, 50, 52, 3], [70, 40, 100, 90, 1]])
-    every = targets((1, 12, 6, 7), truths)[0]
-    some = targets((1, 12, 6, 7), truths, ", 'rpn_batchsize': 8")[0]
+    ground_truths = np.array([[20.0, 18, 50, 52, 3], [70, 40, 100, 90, 1]])
+    every = targets((1, 12, 6, 7), ground_truths)[0]
+    some = targets((1, 12, 6, 7), ground_truths, ", 'rpn_batchsize': 8")[0]
     assert (some >= 0).sum() == 8 < (every >= 0).sum()
     assert ((some == every) | (some == -1)).all()
 
@@ -151,28 +153,28 @@ def test_no_object_and_no_anchor_inside() -> None:
 
 
 def test_a_sample_of_regions() -> None:
-    truths = np.array([[10.0, 10, 50, 50, 3], [60, 60, 90, 99, 1]])
-    found = np.concatenate([truths[:, :4] + 3, boxes(60)])
+    ground_truths = np.array([[10.0, 10, 50, 50, 3], [60, 60, 90, 99, 1]])
+    found = np.concatenate([ground_truths[:, :4] + 3, boxes(60)])
     text = inputs({"r": (62, 5), "g": (2, 5)}) + python(
         "rpn.proposal_target_layer", "ProposalTargetLayer", "r g", "y l t inner outer",
         "'num_classes': 5, 'batch_size': 16",
     )  # fmt: skip
     net = build(text, Cpu(), phase="TRAIN")
     net.write("r", np.pad(found, ((0, 0), (1, 0))))
-    net.write("g", truths)
+    net.write("g", ground_truths)
     net.forward()
     rois, labels, wanted, inner, outer = (net.read(n) for n in ("y", "l", "t", "inner", "outer"))
     assert rois.shape == (16, 5)
     assert 1 <= (labels > 0).sum() <= 4  # a quarter are objects, the truths among those to choose
-    own = anchors.overlaps(rois[:, 1:], truths[:, :4])
+    own = anchors.iou(rois[:, 1:], ground_truths[:, :4])
     for roi, label, row, weights in zip(rois, labels, wanted, inner, strict=True):
         if not label:
             assert not weights.any()
             continue
-        best = anchors.overlaps(roi[None, 1:], truths[:, :4]).argmax()
-        assert label == truths[best, 4]
+        best = anchors.iou(roi[None, 1:], ground_truths[:, :4]).argmax()
+        assert label == ground_truths[best, 4]
         assert np.flatnonzero(weights).tolist() == [4 * int(label) + i for i in range(4)]
-        deltas = anchors.encode(roi[None, 1:], truths[best : best + 1, :4])
+        deltas = anchors.encode(roi[None, 1:], ground_truths[best : best + 1, :4])
         deltas = deltas / [0.1, 0.1, 0.2, 0.2]
         np.testing.assert_allclose(row[weights > 0], deltas[0], atol=1e-4)
     assert (own[labels == 0].max(axis=1) < 0.5).all()
@@ -197,14 +199,16 @@ def test_several_images(caplog: pytest.LogCaptureFixture) -> None:
         np.testing.assert_array_equal(both[both[:, 0] == 0], first)
         np.testing.assert_array_equal(both[both[:, 0] == 1][:, 1:], second[:, 1:])
 
-    truths = np.array([[20.0, 18, 50, 52, 3, 0], [70, 40, 100, 90, 1, 1], [10, 10, 40, 60, 2, 1]])
-    together = targets((2, 12, 6, 7), truths)
+    ground_truths = np.array(
+        [[20.0, 18, 50, 52, 3, 0], [70, 40, 100, 90, 1, 1], [10, 10, 40, 60, 2, 1]]
+    )
+    together = targets((2, 12, 6, 7), ground_truths)
     for image in range(2):
-        alone = targets((1, 12, 6, 7), truths[truths[:, 5] == image, :5])
+        alone = targets((1, 12, 6, 7), ground_truths[ground_truths[:, 5] == image, :5])
         for mine, wanted in zip(together, alone, strict=True):
             np.testing.assert_allclose(mine[image], wanted[0], rtol=1e-6)
     assert not caplog.records
-    targets((2, 12, 6, 7), truths[:, :5])
+    targets((2, 12, 6, 7), ground_truths[:, :5])
     assert "does not say which of 2 images an object is in" in caplog.text
 
     text = inputs({"r": (20, 5), "g": (3, 6)}) + python(
@@ -213,7 +217,7 @@ def test_several_images(caplog: pytest.LogCaptureFixture) -> None:
     )  # fmt: skip
     net = build(text, Cpu(), phase="TRAIN")
     net.write("r", np.concatenate([np.arange(20)[:, None] % 2, boxes(20)], axis=1))
-    net.write("g", truths)
+    net.write("g", ground_truths)
     net.forward()
     rois, labels = net.read("y"), net.read("l")
     assert ((rois[:, 0] == 0).sum(), (rois[:, 0] == 1).sum()) == (8, 8)
@@ -224,11 +228,11 @@ def test_several_images(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize("inspectable", [False, True])
 def test_a_net_learns_by_its_targets(inspectable: bool) -> None:
     """No gradient is asked of what finds targets, though learning layers stand above it."""
-    truths = np.array([[20.0, 18, 50, 52, 3], [70, 40, 100, 90, 1]])
+    ground_truths = np.array([[20.0, 18, 50, 52, 3], [70, 40, 100, 90, 1]])
     convolution = 'layer {{ name: "{}" type: "Convolution" bottom: "x" top: "{}" convolution_param'
     convolution += ' {{ num_output: {} kernel_size: 1 weight_filler {{ type: "gaussian" }} }} }}'
     text = (
-        inputs({"x": (1, 8, 6, 7), "g": truths.shape, "i": (1, 3)})
+        inputs({"x": (1, 8, 6, 7), "g": ground_truths.shape, "i": (1, 3)})
         + convolution.format("score", "score", 12)
         + convolution.format("box", "box", 24)
         + 'layer { name: "shape" type: "Reshape" bottom: "score" top: "scores" '
@@ -241,7 +245,7 @@ def test_a_net_learns_by_its_targets(inspectable: bool) -> None:
         'bottom: "outer" top: "b" smooth_l1_loss_param { sigma: 3 } }'
     )  # fmt: skip
     net = build(text, Cpu(), phase="TRAIN", inspectable=inspectable)
-    for name, values in (("x", random.standard_normal((1, 8, 6, 7))), ("g", truths),
+    for name, values in (("x", random.standard_normal((1, 8, 6, 7))), ("g", ground_truths),
                          ("i", np.array([[96, 112, 1]]))):  # fmt: skip
         net.write(name, values)
     net.forward()

@@ -27,7 +27,7 @@ def priors_of(count: int) -> np.ndarray:
     return np.stack([boxes(count), variances])
 
 
-def truth_of(items: int, rows: int, classes: int) -> np.ndarray:
+def ground_truth_of(items: int, rows: int, classes: int) -> np.ndarray:
     """Rows of truth in any order, some of which stand for nothing."""
     image = random.integers(-1, items, size=rows)
     label = random.integers(1, classes, size=rows)
@@ -69,12 +69,12 @@ def _matching() -> None:
     ]
     for label, wide, rows, given in table:
         items, count, settings = 3, 70 if rows > 12 else 18, usual | given
-        read = {"priors": priors_of(count), "truth": truth_of(items, rows, 4),
+        read = {"priors": priors_of(count), "ground_truth": ground_truth_of(items, rows, 4),
                 "location": eighths(items, count, wide, 4) / 4 if wide else None}  # fmt: skip
         case(label, "match_boxes", read, settings,
              reference.match(**read, **settings, items=items))  # fmt: skip
     case("no truth", "match_boxes",
-         {"priors": priors_of(4), "truth": np.full((1, 8), -1.0), "location": None},
+         {"priors": priors_of(4), "ground_truth": np.full((1, 8), -1.0), "location": None},
          usual | {"inside": True},
          {"match": np.full((2, 1, 4), -2), "iou": np.zeros((2, 1, 4))})  # fmt: skip
 
@@ -100,21 +100,24 @@ def _losses() -> None:
         items, count, classes = 2, 9, 4
         location = eighths(items, count, wide, 4) / 2 + 1 / 64  # off the knees
         confidence = eighths(items, count, classes)
-        priors, truth = priors_of(count), truth_of(items, 6, classes)
-        truth[:, 1] -= settings["background"] == 3
+        priors, ground_truth = priors_of(count), ground_truth_of(items, 6, classes)
+        ground_truth[:, 1] -= settings["background"] == 3
         match = labels(8, items, matches, count) - 2
         if matches > 1:  # each is matched with truth of its class
             match = np.where(match < 0, -1, match)
-            own = truth[match.astype(int), 1] == np.arange(matches)[:, None]
+            own = ground_truth[match.astype(int), 1] == np.arange(matches)[:, None]
             match = np.where(own, match, -1)
-        read = {"location": location, "confidence": confidence, "priors": priors, "truth": truth,
-                "match": match}  # fmt: skip
+        read = {"location": location, "confidence": confidence, "priors": priors,
+                "ground_truth": ground_truth, "match": match}  # fmt: skip
         case(label, "multibox_losses", read, settings, reference.losses(**read, **settings))
         for chosen in None, labels(2, items, count):
             case(f"{label}, {'all' if chosen is None else 'some'}", "multibox_losses_backward",
                  read | {"chosen": chosen, "dloss": np.array([1.5])}, settings | {"weight": 2.0},
                  _gradients(read, chosen, settings))  # fmt: skip
-    wrong = read | {"truth": np.where(np.arange(8) == 1, 7.0, truth), "match": match * 0}
+    wrong = read | {
+        "ground_truth": np.where(np.arange(8) == 1, 7.0, ground_truth),
+        "match": match * 0,
+    }
     case("no such class", "multibox_losses", wrong | {"location_loss": Output((2, 9))}, usual,
          {"confidence_loss": np.full((2, 9), np.nan)})  # fmt: skip
 
@@ -173,17 +176,17 @@ def _results() -> None:
     for difficult in True, False:
         for background in 0, 4:
             count = 40
-            truth = truth_of(3, 12, 3)
+            ground_truth = ground_truth_of(3, 12, 3)
             found = np.concatenate(
                 [labels(4, count, 1), labels(4, count, 1), np.abs(eighths(count, 1)), boxes(count)],
                 axis=1,
             )
             found[:, 1] = np.where(found[:, 1] == background, -1, found[:, 1])
             found[::9, :2] = -1
-            found[::4, 3:] = truth[np.arange(10) + 1, 3:7]  # some hits
-            found[::4, :2] = truth[np.arange(10) + 1, :2]
+            found[::4, 3:] = ground_truth[np.arange(10) + 1, 3:7]  # some hits
+            found[::4, :2] = ground_truth[np.arange(10) + 1, :2]
             settings = {"classes": 4, "background": background, "threshold": 0.5,
                         "difficult": difficult}  # fmt: skip
-            read = {"found": found, "truth": truth}
+            read = {"found": found, "ground_truth": ground_truth}
             case(f"background {background}, difficult {difficult}", "evaluate_boxes", read,
                  settings, reference.evaluate(**read, **settings))  # fmt: skip

@@ -48,8 +48,8 @@ def decode_all(location, priors, coding, scaled):
     return result
 
 
-def match(priors, truth, location, *, coding, scaled, background, difficult, threshold, inside,
-          items):  # fmt: skip
+def match(priors, ground_truth, location, *, coding, scaled, background, difficult, threshold,
+          inside, items):  # fmt: skip
     places = np.broadcast_to(priors[0][:, None], (items, priors.shape[1], 1, 4))
     if location is not None:
         places = decode_all(location, priors, coding, scaled)
@@ -57,7 +57,7 @@ def match(priors, truth, location, *, coding, scaled, background, difficult, thr
     found, best = np.full((items, wide, count), -2.0), np.zeros((items, wide, count))
     for n, k in np.ndindex(items, wide):
         rows = [
-            r for r, row in enumerate(truth)
+            r for r, row in enumerate(ground_truth)
             if row[0] == n and (difficult or not row[7])
             and (wide == 1 or (row[1] == k and k != background))
         ]  # fmt: skip
@@ -68,7 +68,7 @@ def match(priors, truth, location, *, coding, scaled, background, difficult, thr
             if inside and (box.min() < 0 or box.max() > 1):
                 found[n, k, p] = -2
                 continue
-            shared[p] = [overlap(box, truth[r, 3:7]) for r in rows]
+            shared[p] = [overlap(box, ground_truth[r, 3:7]) for r in rows]
         shared[shared <= 1e-6] = 0
         best[n, k] = shared.max(axis=1, initial=0)
         left = list(range(len(rows)))
@@ -89,7 +89,7 @@ def match(priors, truth, location, *, coding, scaled, background, difficult, thr
     return {"match": found, "iou": best}
 
 
-def losses(location, confidence, priors, truth, match, *, coding, scaled, smooth, softmax,
+def losses(location, confidence, priors, ground_truth, match, *, coding, scaled, smooth, softmax,
            background, agnostic, bounded, matched_only):  # fmt: skip
     items, count, classes = confidence.shape
     boxes, scores = np.zeros((items, count)), np.zeros((items, count))
@@ -98,7 +98,7 @@ def losses(location, confidence, priors, truth, match, *, coding, scaled, smooth
         for k in range(match.shape[1]):
             if match[n, k, p] < 0:
                 continue
-            row = truth[int(match[n, k, p])]
+            row = ground_truth[int(match[n, k, p])]
             prior, variance = priors[:, p]
             label = int(row[1])
             code = location[n, p, label if location.shape[2] > 1 else 0]
@@ -131,15 +131,15 @@ def losses(location, confidence, priors, truth, match, *, coding, scaled, smooth
 def mine(loss, match, iou, boxes, *, hard, ratio, most_overlap, size, threshold, top_k):
     negative, after = np.zeros(loss.shape), match.copy()
     for n in range(len(loss)):
-        able = [
+        eligible = [
             p for p in range(loss.shape[1])
             if hard or (match[n, p] == -1 and iou[n, p] < most_overlap)
         ]  # fmt: skip
-        order = sorted(able, key=lambda p: -loss[n, p])
+        order = sorted(eligible, key=lambda p: -loss[n, p])
         if hard and boxes is not None:
             own = boxes[n % len(boxes)]
             order = [p for p in order[: top_k if top_k >= 0 else None] if area(own[p]) >= 1e-5]
-            order = thin(own, order, threshold, 1.0)
+            order = nms(own, order, threshold, 1.0)
         chosen = order[: size if hard else int((match[n] > -1).sum() * ratio)]
         for p in range(loss.shape[1]):
             negative[n, p] = p in chosen and match[n, p] == -1
@@ -148,7 +148,7 @@ def mine(loss, match, iou, boxes, *, hard, ratio, most_overlap, size, threshold,
     return {"negative": negative, "match": after}
 
 
-def thin(boxes, order, threshold, eta):
+def nms(boxes, order, threshold, eta):
     kept = []
     for p in order:
         if all(overlap(boxes[p], boxes[q]) <= threshold for q in kept):
@@ -164,11 +164,11 @@ def detect(boxes, confidence, *, rows, background, least, threshold, eta, top_k,
         own = []
         for c in range(classes):
             scores = confidence[n, :, c]
-            able = [p for p in range(count) if least is None or scores[p] > least]
-            order = sorted(able, key=lambda p, s=scores: -s[p])[: top_k if top_k >= 0 else None]
+            eligible = [p for p in range(count) if least is None or scores[p] > least]
+            order = sorted(eligible, key=lambda p, s=scores: -s[p])[: top_k if top_k >= 0 else None]
             places = boxes[n, :, c if boxes.shape[2] > 1 else 0]
             if c != background:
-                own += [[n, c, scores[p], *places[p]] for p in thin(places, order, threshold, eta)]
+                own += [[n, c, scores[p], *places[p]] for p in nms(places, order, threshold, eta)]
         if keep >= 0:
             best = sorted(range(len(own)), key=lambda i, own=own: -own[i][2])[:keep]
             own = [own[i] for i in sorted(best)]
@@ -179,9 +179,9 @@ def detect(boxes, confidence, *, rows, background, least, threshold, eta, top_k,
     return {"y": y, "length": np.array([len(found)])}
 
 
-def evaluate(found, truth, *, classes, background, threshold, difficult):
+def evaluate(found, ground_truth, *, classes, background, threshold, difficult):
     labels = [c for c in range(classes) if c != background]
-    known = [row for row in truth if row[0] != -1]
+    known = [row for row in ground_truth if row[0] != -1]
     rows = [
         [-1, c, sum(row[1] == c and (difficult or not row[7]) for row in known), -1, -1]
         for c in labels

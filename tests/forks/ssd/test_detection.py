@@ -209,11 +209,11 @@ def test_true_boxes_in_pixels(difficult: bool, tmp_path) -> None:
         [0, -1, -1, -1, -1, -1, -1], [0, 1, 1, 20, 20, 1, 0.6], [0, 2, 2, 21, 21, 1, 0.9],
         [0, 50, 50, 60, 60, 1, 0.5], [0, 30, 5, 33, 8, 2, 0.8],
     ])  # fmt: skip
-    truth = np.array([
+    ground_truth = np.array([
         [0, 1, 1, 20, 20, 1, 0, 0], [0, 50, 50, 60, 60, 1, 0, 1], [0, 40, 5, 43, 8, 2, 0, 0],
         [-1] * 8,
     ])  # fmt: skip
-    net = one_layer(text, {"d": found, "t": truth, "s": np.array([[80, 60]])})
+    net = one_layer(text, {"d": found, "t": ground_truth, "s": np.array([[80, 60]])})
     odd = [1, 0] if difficult else [0, 0]
     wanted = [
         [-1, 1, 1 + difficult, -1, -1], [-1, 2, 1, -1, -1], [0, 1, 0.9, 1, 0], [0, 1, 0.6, 0, 1],

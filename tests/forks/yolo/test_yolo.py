@@ -52,37 +52,37 @@ def predicted(x, n, j, i):
             math.exp(x[n, 3, j, i]) * BIASES[2 * n + 1] / height]  # fmt: skip
 
 
-def region_loss(x, truths, param, intel):
+def region_loss(x, ground_truths, param, intel):
     """Of an image; truths: class, x, y, width, height."""
     delta = np.zeros_like(x)
     anchors, _, height, width = x.shape
     for n, j, i in np.ndindex(anchors, height, width):
         p, box = sigmoid(x[n, 4, j, i]), predicted(x, n, j, i)
-        best = max((overlap(box, truth[1:]) for truth in truths), default=0)
+        best = max((overlap(box, ground_truth[1:]) for ground_truth in ground_truths), default=0)
         delta[n, 4, j, i] = param["noobject"] * p * p * (1 - p) if best <= param["thresh"] else 0
-    for label, *truth in truths:
-        i, j = int(truth[0] * width), int(truth[1] * height)
+    for label, *ground_truth in ground_truths:
+        i, j = int(ground_truth[0] * width), int(ground_truth[1] * height)
         best, n = 0, 0
         for a in range(anchors):
             sizes = predicted(x, a, j, i)[2:]
             if param["bias_match"]:
                 sizes = [BIASES[2 * a] / width, BIASES[2 * a + 1] / height]
-            if overlap([0, 0, *sizes], [0, 0, *truth[2:]]) > best:
-                best, n = overlap([0, 0, *sizes], [0, 0, *truth[2:]]), a
+            if overlap([0, 0, *sizes], [0, 0, *ground_truth[2:]]) > best:
+                best, n = overlap([0, 0, *sizes], [0, 0, *ground_truth[2:]]), a
         cell, out = x[n, :, j, i], delta[n, :, j, i]
         scale = param["coord"]
         if not intel and not param["rescore"]:
-            scale *= 2 - truth[2] * truth[3]
-        aims = [truth[0] * width - i, truth[1] * height - j,
-                math.log(truth[2] * width / BIASES[2 * n]),
-                math.log(truth[3] * height / BIASES[2 * n + 1])]  # fmt: skip
+            scale *= 2 - ground_truth[2] * ground_truth[3]
+        aims = [ground_truth[0] * width - i, ground_truth[1] * height - j,
+                math.log(ground_truth[2] * width / BIASES[2 * n]),
+                math.log(ground_truth[3] * height / BIASES[2 * n + 1])]  # fmt: skip
         for k in range(4):
             value = sigmoid(cell[k]) if k < 2 else cell[k]
             gap = aims[k] - value
             gap = min(max(gap, -1), 1) if intel else gap
             out[k] = -scale * gap * (value * (1 - value) if k < 2 else 1)
         p = sigmoid(cell[4])
-        own = overlap(predicted(x, n, j, i), truth)
+        own = overlap(predicted(x, n, j, i), ground_truth)
         gap = 2 * (1 - p) ** 3 if intel else own - p if param["rescore"] else 1 - p
         out[4] = -param["object"] * gap * p * (1 - p)
         power = np.exp(cell[5:])
@@ -99,18 +99,18 @@ def objects(count):
             for c in centres]  # fmt: skip
 
 
-def as_rows_of_8(truths):
+def as_rows_of_8(ground_truths):
     rows = [
         [item, label + 1, 0, x - w / 2, y - h / 2, x + w / 2, y + h / 2, 0]
-        for item, image in enumerate(truths)
+        for item, image in enumerate(ground_truths)
         for label, x, y, w, h in image
     ]
     return np.array([*rows, [-1] * 8], float).reshape(1, 1, -1, 8)
 
 
-def as_rows_of_5(truths):
-    table = np.zeros((len(truths), 1, 9, 5))
-    for item, image in enumerate(truths):
+def as_rows_of_5(ground_truths):
+    table = np.zeros((len(ground_truths), 1, 9, 5))
+    for item, image in enumerate(ground_truths):
         table[item, 0, : len(image)] = image
     return table
 
@@ -128,7 +128,7 @@ def run_loss(type_, values, settings, weight=1.5):
 def test_region_loss(intel: bool, bias_match: int, rescore: int) -> None:
     size = 3 if intel else 4
     x = random.standard_normal((2, 2 * 8, 3, size))
-    truths = [[[1, 0.3, 0.4, 0.5, 0.3], [2, 0.8, 0.9, 0.2, 0.7]], objects(3)]
+    ground_truths = [[[1, 0.3, 0.4, 0.5, 0.3], [2, 0.8, 0.9, 0.2, 0.7]], objects(3)]
     scales = {"noobject": 0.75, "object": 4.0, "class": 1.5, "coord": 1.25}
     others = {"thresh": 0.3125, "bias_match": bias_match, "rescore": rescore}
     param = scales | others
@@ -136,10 +136,10 @@ def test_region_loss(intel: bool, bias_match: int, rescore: int) -> None:
     fields += [f"{name}: {value}" for name, value in others.items()]
     settings = f"region_loss_param {{ side: 3 num_class: 3 num: 2 {' '.join(fields)} "
     settings += " ".join(f"biases: {each}" for each in BIASES) + " }"
-    labels = as_rows_of_8(truths) if intel else as_rows_of_5(truths)
+    labels = as_rows_of_8(ground_truths) if intel else as_rows_of_5(ground_truths)
     loss, gradient = run_loss("RegionLoss", [x, labels], settings)
     cells = x.reshape(2, 2, 8, 3, size)
-    found = [region_loss(*each, param, intel) for each in zip(cells, truths, strict=True)]
+    found = [region_loss(*each, param, intel) for each in zip(cells, ground_truths, strict=True)]
     assert loss == pytest.approx(sum(each for each, _ in found) / (1 if intel else 2))
     wanted = np.array([delta for _, delta in found]).reshape(x.shape)
     np.testing.assert_allclose(gradient, wanted * 1.5 / 2, rtol=1e-9, atol=1e-12)
@@ -170,7 +170,7 @@ def test_detections_are_judged() -> None:
 ANCHORS = [10, 12, 30, 20, 40, 64, 28, 22]
 
 
-def yolo_v3_loss(x, truths, mask, param):
+def yolo_v3_loss(x, ground_truths, mask, param):
     """Of an image of 16 pixels a cell, as `region_loss`."""
     delta, (height, width) = np.zeros_like(x), x.shape[2:]
     sizes = [(w / (16 * width), h / (16 * height))
@@ -183,11 +183,11 @@ def yolo_v3_loss(x, truths, mask, param):
         cell = told[n, :, j, i]
         box = [(i + cell[0]) / width, (j + cell[1]) / height]
         box += [math.exp(cell[2 + k]) * sizes[mask[n]][k] for k in (0, 1)]
-        best = max((overlap(box, truth[1:]) for truth in truths), default=0)
+        best = max((overlap(box, ground_truth[1:]) for ground_truth in ground_truths), default=0)
         delta[n, 4, j, i] = cell[4] if best <= param["thresh"] else 0
-    for label, *truth in truths:
-        i, j = int(truth[0] * width), int(truth[1] * height)
-        fits = [overlap([0, 0, *size], [0, 0, *truth[2:]]) for size in sizes]
+    for label, *ground_truth in ground_truths:
+        i, j = int(ground_truth[0] * width), int(ground_truth[1] * height)
+        fits = [overlap([0, 0, *size], [0, 0, *ground_truth[2:]]) for size in sizes]
         best = fits.index(max(fits))
         takers = [mask.index(best)] if best in mask else []
         passed = takers[0] if takers else best
@@ -195,10 +195,15 @@ def yolo_v3_loss(x, truths, mask, param):
                    if n in mask and n != passed and fits[n] > param["iou_thresh"]]  # fmt: skip
         for n in takers:
             cell, out, size = told[n, :, j, i], delta[n, :, j, i], sizes[mask[n]]
-            aims = [truth[0] * width - i, truth[1] * height - j,
-                    math.log(truth[2] / size[0]), math.log(truth[3] / size[1])]  # fmt: skip
+            aims = [ground_truth[0] * width - i, ground_truth[1] * height - j,
+                    math.log(ground_truth[2] / size[0]),
+                    math.log(ground_truth[3] / size[1])]  # fmt: skip
             for k in range(4):
-                out[k] = -param["coord_scale"] * (2 - truth[2] * truth[3]) * (aims[k] - cell[k])
+                out[k] = (
+                    -param["coord_scale"]
+                    * (2 - ground_truth[2] * ground_truth[3])
+                    * (aims[k] - cell[k])
+                )
             out[4] = -(1 - cell[4]) * (param["object_scale"] if param["use_logic_gradient"] else 1)
             eps, again = param["label_smooth_eps"], out[5 + label] != 0
             p = cell[5 + label] + 1e-15
@@ -227,7 +232,7 @@ def yolo_v3_loss(x, truths, mask, param):
 def test_yolo_v3_loss(mask, changes) -> None:
     x = random.standard_normal((2, 3 * 8, 3, 4))
     twice = [[0, 0.3, 0.4, 0.5, 0.3], [0, 0.35, 0.45, 0.4, 0.35], [2, 0.36, 0.45, 0.45, 0.4]]
-    truths = [twice, objects(4)]
+    ground_truths = [twice, objects(4)]
     param = {"thresh": 0.3125, "iou_thresh": 0.375, "coord_scale": 1.25, "object_scale": 3,
              "class_scale": 1.5, "label_smooth_eps": 0.125, "use_logic_gradient": 0,
              "use_focal_loss": 0} | changes  # fmt: skip
@@ -235,9 +240,9 @@ def test_yolo_v3_loss(mask, changes) -> None:
     fields += "".join(f" biases: {each}" for each in ANCHORS)
     fields += "".join(f" mask: {each}" for each in mask)
     settings = f"yolov3_param {{ num_class: 3 num: 3 anchors_scale: 16 {fields} }}"
-    loss, gradient = run_loss("Yolov3", [x, as_rows_of_5(truths)], settings)
+    loss, gradient = run_loss("Yolov3", [x, as_rows_of_5(ground_truths)], settings)
     cells = x.reshape(2, 3, 8, 3, 4)
-    found = [yolo_v3_loss(*each, mask, param) for each in zip(cells, truths, strict=True)]
+    found = [yolo_v3_loss(*each, mask, param) for each in zip(cells, ground_truths, strict=True)]
     assert loss == pytest.approx(sum(each for each, _ in found) / 2)
     wanted = np.array([delta for _, delta in found]).reshape(x.shape)
     np.testing.assert_allclose(gradient, wanted * 1.5 / 2, rtol=1e-9, atol=1e-12)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tests.forks.cascade.test_field_boxes import NORMALIZED, regions
-from tests.forks.cascade.test_proposal_losses import truth
+from tests.forks.cascade.test_proposal_losses import ground_truth
 from tests.forks.cascade.test_region_samples import candidates, objects
 from tests.forks.detectnet.test_transformation import NONE, SMALL, lists
 from tests.forks.yolo.test_yolo import as_rows_of_5, as_rows_of_8
@@ -71,8 +71,8 @@ def _of_values() -> list[Row]:
 X = (2, 4, 5, 6)
 LABELS = random.integers(4, size=6).astype(float)
 SCORES = {"x": (6, 4), "l": LABELS}
-MAPS = {"x": (2, 7, 4, 5), "t": truth(2)}
-GROUPS = {"c": (4, 3, 4, 5), "b": 0.3 * random.standard_normal((4, 4, 4, 5)), "t": truth(4)}
+MAPS = {"x": (2, 7, 4, 5), "t": ground_truth(2)}
+GROUPS = {"c": (4, 3, 4, 5), "b": 0.3 * random.standard_normal((4, 4, 4, 5)), "t": ground_truth(4)}
 TRUTHS = objects(8)
 REGIONS = {"c": 0.3 * random.standard_normal((8, 12)), "r": regions(8)}
 MATCHES = np.zeros((8, 6))

@@ -32,7 +32,7 @@ ROWS = 8
 class Config(NamedTuple):
     """How work is divided. own: outputs of a block; columns: of a tile of the output."""
 
-    own: int
+    block_k: int
     columns: int
 
 
@@ -80,14 +80,14 @@ def configs(problem: Problem, dtype: str) -> list[Config]:
 def macros(problem: Problem, dtype: str, config: Config, source: str) -> dict[str, Any]:
     """What the kernel's text is compiled for, where images are of this type."""
     return problem.macros | mma_macros(dtype, _pair(dtype)) | {
-        "S": C_TYPES[source], "T": C_TYPES[dtype], "OWN": config.own, "ROWS": ROWS,
+        "S": C_TYPES[source], "T": C_TYPES[dtype], "BLOCK_K": config.block_k, "ROWS": ROWS,
         "COLUMNS": config.columns, "BLOCKS": _blocks(problem, dtype, config),
     }  # fmt: skip
 
 
 def _blocks(problem: Problem, dtype: str, config: Config) -> int:
     """Of a multiprocessor: as registers allow."""
-    registers = _steps(problem, dtype) * config.own // 4 + config.own // 2 + 48
+    registers = _steps(problem, dtype) * config.block_k // 4 + config.block_k // 2 + 48
     return max(1, min(4, device.current().registers_per_sm // (ROWS * 32 * registers)))
 
 
@@ -98,5 +98,5 @@ def _step(problem: Problem, dtype: str, config: Config, ctx: Context) -> Run:
     tiles = images * -(-height // ROWS) * -(-width // config.columns)
     most = device.current().sm_count * _blocks(problem, dtype, config)
     arguments = [x, w, b, y, tiles, *strides(x), slope]
-    grid = min(tiles, most), outputs // config.own
+    grid = min(tiles, most), outputs // config.block_k
     return launch(function, grid, arguments, block=ROWS * 32)

@@ -36,7 +36,7 @@ MAX_PIXELS = 2**31 - 2**24
 PLANES = (4, 2)
 """Vectors of 16 bytes that a part of the image has of each pixel: the first that wastes least."""
 WIDTH = 32
-"""Outputs of a row of filters that are turned."""
+"""Outputs of a row of filters that are transposed."""
 LOADING, SPARE = 24, 26
 """Registers of a thread that loads, and of one that multiplies, besides its sums. ptxas asks for
 these besides the sums of one product, too, where threads have even shares."""
@@ -56,26 +56,26 @@ the same channels."""
 
 @dataclass(frozen=True)
 class TileConfig:
-    """Tiles of `groups` x `deep` x 64 pixels and so many outputs.
+    """Tiles of `groups` x `m_tiles` x 64 pixels and so many outputs.
 
     stages: parts of the filters, each of so many taps, and buffers: parts of the image, in flight.
     """
 
     groups: int
-    deep: int
+    m_tiles: int
     outputs: int
     taps: int
     stages: int
     buffers: int
 
     def __str__(self) -> str:
-        tile = f"{self.groups}x{self.deep}x64x{self.outputs}"
+        tile = f"{self.groups}x{self.m_tiles}x64x{self.outputs}"
         return f"{tile} taps {self.taps} stages {self.stages} buffers {self.buffers}"
 
     @property
     def pixels(self) -> int:
         """Of a tile."""
-        return self.groups * self.deep * 64
+        return self.groups * self.m_tiles * 64
 
     @property
     def threads(self) -> int:
@@ -95,13 +95,13 @@ class TileConfig:
     def fits(self, spare: int = SPARE) -> bool:
         """Whether the registers are enough. spare: of a thread, besides its products' sums."""
         one = self.outputs // 2
-        return one + spare <= self.share and self.deep * one + spare <= self.registers
+        return one + spare <= self.share and self.m_tiles * one + spare <= self.registers
 
     @property
     def macros(self) -> dict[str, Any]:
         """Macros of the kernels."""
         return {
-            "N": self.outputs, "GROUPS": self.groups, "DEEP": self.deep, "TAPS": self.taps,
+            "N": self.outputs, "GROUPS": self.groups, "M_TILES": self.m_tiles, "TAPS": self.taps,
             "STAGES": self.stages, "BUFFERS": self.buffers, "LOADING": LOADING,
             "MULTIPLYING": self.registers,
         }  # fmt: skip
@@ -162,9 +162,9 @@ class ImplicitGemm(Problem):
         return self.group == 1 and self.outputs % SUMMED_OUTPUTS[-1] == 0
 
     @property
-    def turned(self) -> bool:
-        """Whether the instruction turns the filters, as they lie in the convolution that this is
-        transposed from: in 16 bits it can."""
+    def transposes_filters(self) -> bool:
+        """Whether the instruction transposes the filters, which lie as in the convolution whose
+        transpose this is: in 16 bits it can."""
         return self.flipped and self.vector == 8
 
     def parts(self, outputs: int) -> int:
@@ -196,8 +196,8 @@ class ImplicitGemm(Problem):
         if self.sums or self.is_product:  # of products, these were the fastest
             wide = [outputs for outputs in SUMMED_OUTPUTS if self.outputs % outputs == 0] or wide
         made = (
-            self._config(device, groups, deep, outputs)
-            for (groups, deep), outputs in itertools.product(SHAPES, wide)
+            self._config(device, groups, m_tiles, outputs)
+            for (groups, m_tiles), outputs in itertools.product(SHAPES, wide)
         )
 
         def order(config: TileConfig) -> tuple[float, int]:
@@ -206,12 +206,12 @@ class ImplicitGemm(Problem):
 
         return sorted(dict.fromkeys(filter(None, made)), key=order)[:TRIED]
 
-    def _config(self, device: Device, groups: int, deep: int, outputs: int) -> TileConfig | None:
+    def _config(self, device: Device, groups: int, m_tiles: int, outputs: int) -> TileConfig | None:
         """The tile config of such tiles, if it is possible."""
-        taps = 1 if deep * outputs >= tuned.IMPLICIT_GEMM_MIN_PRODUCTS else self.kernel[1]
+        taps = 1 if m_tiles * outputs >= tuned.IMPLICIT_GEMM_MIN_PRODUCTS else self.kernel[1]
         fitting = []
         for buffers in BUFFERS:
-            bare = TileConfig(groups, deep, outputs, taps, 0, buffers)
+            bare = TileConfig(groups, m_tiles, outputs, taps, 0, buffers)
             room = (device.shared_memory - self.shared(bare)) // self._stage(bare)
             fitting.append(replace(bare, stages=min(room, MAX_STAGES)))
         best = next((each for each in fitting if each.stages >= PREFERRED_STAGES), fitting[-1])
@@ -224,7 +224,7 @@ class ImplicitGemm(Problem):
         steps = self.chunks * math.prod(self.kernel)
         # The instruction multiplies, or reads its operands from shared memory.
         product = max(config.outputs / 2, 16 + config.outputs / 4)
-        multiplied = steps * (self.planes // 2) * config.groups * config.deep * product
+        multiplied = steps * (self.planes // 2) * config.groups * config.m_tiles * product
         filters = steps * config.outputs * self.planes * 16
         image = self._reach(config.pixels) * self.chunks * self.planes * 16
         results = config.pixels * config.outputs * (16 // self.vector)
@@ -239,19 +239,23 @@ class ImplicitGemm(Problem):
 
     def function(self, name: str, config: TileConfig, *, relu: bool = True) -> Kernel:
         """A kernel of implicit_gemm.cu, compiled for this."""
+        transposed = self.transposes_filters
         own = {
             "T": C_TYPES[self.dtype], "VEC": self.vector, "PLANES": self.planes,
             "WIDTH": WIDTH, "ADDS": int(self.adds), "MASKED": int(self.masked),
-            "RELU": int(relu), "SUMS": self.sums, "TURNED": int(self.turned),
-            "MULTIPLY(d, a, b)": wgmma(self.dtype, config.outputs, turned=(False, self.turned)),
+            "RELU": int(relu), "SUMS": self.sums,
+            "TRANSPOSED": int(transposed),
+            "MULTIPLY(d, a, b)": wgmma(self.dtype, config.outputs, transposed=(False, transposed)),
         }  # fmt: skip
         return kernel("implicit_gemm", name, **self.macros, **config.macros, **own)
 
     def filters(self, config: TileConfig) -> Box:
         """What is copied of filters."""
-        rows, wide = (self.x[1], self.outputs) if self.turned else (self.y[1], self.channels)
+        rows, wide = (
+            (self.x[1], self.outputs) if self.transposes_filters else (self.y[1], self.channels)
+        )
         taps, chunk = math.prod(self.kernel), self.planes * self.vector
-        box = (WIDTH, chunk) if self.turned else (chunk, config.outputs)
+        box = (WIDTH, chunk) if self.transposes_filters else (chunk, config.outputs)
         extents, strides = (wide, rows, taps, 1, 1), (taps * wide, wide, *[rows * taps * wide] * 2)
         return Box(extents, strides, (*box, config.taps, 1, 1), 16 // self.vector, permuted=True)
 
@@ -262,7 +266,7 @@ class ImplicitGemm(Problem):
 
     def _stage(self, config: TileConfig) -> int:
         """Bytes of shared memory of a part of the filters and its barriers."""
-        outputs = -(-config.outputs // WIDTH) * WIDTH if self.turned else config.outputs
+        outputs = -(-config.outputs // WIDTH) * WIDTH if self.transposes_filters else config.outputs
         return config.taps * self.planes * 16 * outputs + 16
 
     def step(self, config: TileConfig, ctx: Context) -> Run:
@@ -273,10 +277,10 @@ class ImplicitGemm(Problem):
         if self.sums:  # each block has a part of the sums, and the same outputs of all its tiles
             blocks = min(blocks // parts, self.sums) * parts
         steps = []
-        if self.flipped and not self.turned:
+        if self.flipped and not self.transposes_filters:
             given, w = w, ctx.temporary((self.y[1] * self.columns,))
-            turn = self.function("turn_filters", config)
-            steps.append(launch(turn, blocks_for(w.count), [given, w]))
+            transpose = self.function("transpose_filters", config)
+            steps.append(launch(transpose, blocks_for(w.count), [given, w]))
         images, filters = self.images(config).of(x), self.filters(config).of(w)
         sums = ctx.call.sums if self.sums else None
         arguments = [images, filters, b, addend, relu_output, y, sums]

@@ -117,13 +117,13 @@ class Small(Problem):
             shares = [1, *(-(-self.outputs // own) for own in PRODUCT_OUTPUTS)]
         estimates = {
             config: estimate
-            for rows, deep, parts in itertools.product(_shares(self.y[2]), (1, 2, 3, 4), shares)
-            for config, estimate in self._correlation(device, rows, deep, parts)
+            for rows, m_tiles, parts in itertools.product(_shares(self.y[2]), (1, 2, 3, 4), shares)
+            for config, estimate in self._correlation(device, rows, m_tiles, parts)
         }
         return sorted(estimates, key=lambda config: estimates[config])[:TRIED]
 
     def _correlation(
-        self, device: Device, rows: int, deep: int, parts: int
+        self, device: Device, rows: int, m_tiles: int, parts: int
     ) -> Iterator[tuple[TileConfig, float]]:
         """The tile config with so many rows, tiles of a warp and parts of the outputs, with an
         estimate of its time, where it is possible."""
@@ -138,27 +138,28 @@ class Small(Problem):
         else:
             pitch = channels if channels < 4 else round_up(channels, 4)
         if self.flipped:
-            run = round_up(area * own, 4) if neighbours else round_up(area * own, 8, 16)
-            filters = channels * run + across * 8
+            filter_pitch = round_up(area * own, 4) if neighbours else round_up(area * own, 8, 16)
+            filters = channels * filter_pitch + across * 8
         else:
-            run = round_up(steps * 8, 8, 16) if neighbours else round_up(steps * 8, 4)
-            filters = across * 8 * run
-        tiles = -(-rows * self.y[3] // (16 * deep))
+            filter_pitch = round_up(steps * 8, 8, 16) if neighbours else round_up(steps * 8, 4)
+            filters = across * 8 * filter_pitch
+        tiles = -(-rows * self.y[3] // (16 * m_tiles))
         splits = max(1, min(WARPS // tiles, steps // 6, 8))
         loaded = self.patch(rows, self.kernel[0], pitch) + filters
-        sums = splits * tiles * deep * 16 * (across * 8 + 2)
+        sums = splits * tiles * m_tiles * 16 * (across * 8 + 2)
         words = max(loaded + steps * (8 if neighbours else 16), sums)
-        if tiles > WARPS or deep * across > 16 or (words + own) * 4 > device.shared_memory:
+        if tiles > WARPS or m_tiles * across > 16 or (words + own) * 4 > device.shared_memory:
             return
         if (parts - 1) * own >= outputs:
             return
         macros = {
-            "ROWS": rows, "PITCH": pitch, "TILES": tiles, "SPLITS": splits, "RUN": run,
-            "KROWS": self.kernel[0], "DEEP": deep, "OWN": own,
+            "ROWS": rows, "PITCH": pitch, "TILES": tiles, "SPLITS": splits,
+            "FILTER_PITCH": filter_pitch, "KROWS": self.kernel[0], "M_TILES": m_tiles,
+            "BLOCK_K": own,
         }  # fmt: skip
         grid = (self.y[0], -(-self.y[2] // rows), parts)
         config = TileConfig(grid, tiles * splits * 32, words, tuple(macros.items()))
-        multiplied = tiles * steps * max(4 * deep + 2 * across + 1, 2 * deep * across)
+        multiplied = tiles * steps * max(4 * m_tiles + 2 * across + 1, 2 * m_tiles * across)
         yield config, config.cycles(device, loaded + rows * self.y[3] * own, multiplied)
 
     def correlate(self, config: TileConfig, ctx: Context) -> Run:
@@ -174,7 +175,7 @@ class Small(Problem):
     ) -> Run:  # fmt: skip
         """A step that computes it from these (see `Operands`). places: the strides of x."""
         divided = dict(config.macros)
-        own = [divided["OWN"], self.y[1] - (config.grid[2] - 1) * divided["OWN"]]
+        own = [divided["BLOCK_K"], self.y[1] - (config.grid[2] - 1) * divided["BLOCK_K"]]
         most = 16 // ITEM_BYTES[self.dtype]
         macros = self.macros_for(x, places, self.pair(self.x[1]), most)
         macros["MASKED"] = int(relu_output is not None)

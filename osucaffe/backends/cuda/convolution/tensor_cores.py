@@ -47,15 +47,15 @@ def wgmma(
     outputs: int,
     *,
     from_registers: bool = False,
-    turned: tuple[bool, bool] = (False, False),
+    transposed: tuple[bool, bool] = (False, False),
 ) -> str:
     """The instruction d (64 x outputs, of 128 threads) += a b, in C++; of floats in tf32.
 
-    d: a thread's sums; b, a: operands in shared memory, or a: four words of each thread's. turned:
-    whether in shared memory the axis that is summed over does not vary fastest, in a and in b (in
-    16 bits).
+    d: a thread's sums; b, a: operands in shared memory, or a: four words of each thread's.
+    transposed: whether in shared memory the axis that is summed over does not vary fastest, in a
+    and in b (in 16 bits).
     """
-    order = "" if dtype == "float32" else f", {turned[0]:d}, {turned[1]:d}"
+    order = "" if dtype == "float32" else f", {transposed[0]:d}, {transposed[1]:d}"
     sums, words = outputs // 2, 4 if from_registers else 1
     *places, right = (f"%{i}" for i in range(sums + words + 1))
     left = f"{{{', '.join(places[sums:])}}}" if from_registers else places[sums]

@@ -2,9 +2,9 @@
 
 cuDNN is slow on groups of channels and on few channels. The instructions sum over pixels, while
 channels vary fastest. In tf32 they want that axis to vary fastest in what they take from shared
-memory: kernels/convolution/wgrad_tf32.cu turns the gradients of the maps around on their way, and
-takes images, at any tap, from registers. In 16 bits they can turn both: wgrad_16bit.cu takes them
-as they lie. How the work is divided is a `TileConfig`: an estimate ranks them, timing decides.
+memory: kernels/convolution/wgrad_tf32.cu transposes dy on its way, and takes x, at any
+tap, from registers. In 16 bits they can transpose both: wgrad_16bit.cu takes them as they lie.
+How the work is divided is a `TileConfig`: an estimate ranks them, timing decides.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RESERVED = 128
 
 
 class Stage(NamedTuple):
-    """Some of an image's output. Its rows are `pitch` pixels apart in x, maps_pitch in dy.
+    """Some of an image's output. Its rows are `pitch` pixels apart in x, dy_pitch in dy.
 
     steps, last: products of it and of an image's last one.
     """
@@ -47,7 +47,7 @@ class Stage(NamedTuple):
     rows: int
     wide: int
     pitch: int
-    maps_pitch: int
+    dy_pitch: int
     steps: int
     last: int
 
@@ -174,7 +174,7 @@ class FilterGradient(Problem, ABC):
         """Bytes of shared memory that a launch asks for."""
         return config.slots * self.slot(config.stage, config.tile) + self.dynamic
 
-    def turns(self, tile: Tile) -> int:
+    def bias_owners(self, tile: Tile) -> int:
         """Blocks that have the same dy, of each share."""
         return -(-self.channels // tile.part) * (self.kernel[0] // tile.rows)
 
@@ -188,8 +188,8 @@ class FilterGradient(Problem, ABC):
         stage, tile = config.stage, config.tile
         both = {
             "BATCH": self.x[0], "ROWS": stage.rows, "WIDE": stage.wide, "PITCH": stage.pitch,
-            "MAPS_PITCH": stage.maps_pitch, "STEPS": stage.steps, "LAST_STEPS": stage.last,
-            "OUTPUTS": tile.outputs, "PART": tile.part, "KROWS": tile.rows,
+            "DY_PITCH": stage.dy_pitch, "STEPS": stage.steps, "LAST_STEPS": stage.last,
+            "OUTPUTS": tile.outputs, "BLOCK_C": tile.part, "KROWS": tile.rows,
             "CONSUMERS": tile.consumers, "BIAS": int(bias), "DW": C_TYPES[dw],
         }  # fmt: skip
         return kernel(self.source, name, **self.macros, **both, **self.macros_of(config))
@@ -208,18 +208,18 @@ class FilterGradient(Problem, ABC):
         x, dy = channels_last_blob(ctx, a.x), channels_last_blob(ctx, a.dy)
         dw, db, shares = a.dw, a.db, config.grid[1]
         partial = ctx.temporary((shares, self.y[1] * self.columns))
-        rows = shares * self.turns(config.tile)
+        rows = shares * self.bias_owners(config.tile)
         partial_bias = None if db is None else ctx.temporary((rows, self.y[1]))
         add = [name in a.accumulates for name in ("dw", "db")]
         compiled = functools.partial(
             self.function, config=config, dw=dtype_of(dw), bias=db is not None
         )
-        x_box, maps_box = self.boxes(config)
+        x_box, dy_box = self.boxes(config)
         grid, block = self.adding(bias=db is not None)
         return sequence([
             launch(
                 compiled("filter_products"), config.grid,
-                [x_box.of(x), maps_box.of(dy), partial, partial_bias],
+                [x_box.of(x), dy_box.of(dy), partial, partial_bias],
                 block=config.threads, shared=self.shared(config),
             ),
             launch(
@@ -272,7 +272,7 @@ class WgradTf32(FilterGradient):
         x = tile.part // 8 * rows * stage.pitch
         beyond = stage.steps * 8 + self.kernel[1] - 1 - stage.rows * stage.pitch
         transposed = stage.steps * 8 * tile.outputs
-        maps = max(stage.rows * stage.maps_pitch * tile.outputs, transposed)
+        maps = max(stage.rows * stage.dy_pitch * tile.outputs, transposed)
         return 4 * (-(-(x + max(beyond, 0)) // 4) * 4 * 8 * X_SLOTS + (maps + transposed) * SLOTS)
 
     def cycles(self, steps: float, stage: Stage, tile: Tile) -> float:
@@ -294,11 +294,11 @@ class WgradTf32(FilterGradient):
         _, o, high, wide = self.y
         # In planes of 8 channels.
         x_box = 8, stage.pitch, stage.rows + tile.rows - 1, tile.part // 8, 1
-        maps_box = tile.outputs, stage.maps_pitch, stage.rows, 1, 1
+        dy_box = tile.outputs, stage.dy_pitch, stage.rows, 1, 1
         image = high * wide * o
         return (
             Box((8, w, h, c // 8, n), (c, w * c, 8, h * w * c), x_box),
-            Box((o, wide, high, n, 1), (o, wide * o, image, n * image), maps_box),
+            Box((o, wide, high, n, 1), (o, wide * o, image, n * image), dy_box),
         )
 
     def adding(self, *, bias: bool) -> tuple[int | Sequence[int], Sequence[int]]:
@@ -362,7 +362,7 @@ class Wgrad16Bit(FilterGradient):
     def slot(self, stage: Stage, tile: Tile) -> int:
         read = stage.steps * STEP  # pixels: those that are copied or those that products read
         reach = read + (tile.rows - 1) * stage.pitch + self.kernel[1] - 1
-        maps = max(stage.rows * stage.maps_pitch, read)
+        maps = max(stage.rows * stage.dy_pitch, read)
         x = max((stage.rows + tile.rows - 1) * stage.pitch, reach)
         maps, x, width = -(-maps // 8) * 8, -(-x // 8) * 8, _width(tile)
         copied = 128 * tile.outputs // WIDTH * maps + -(-tile.part // width) * x * width * 2
@@ -376,12 +376,12 @@ class Wgrad16Bit(FilterGradient):
         return max(worked, self.slot(stage, tile) / tuned.CACHE_BYTES) + tuned.WGRAD_16BIT_STAGE
 
     def macros_of(self, config: TileConfig) -> dict[str, Any]:
-        tile, turned = config.tile, (True, True)
+        tile, transposed = config.tile, (True, True)
         return {
             "SLOTS": config.slots, "X_WIDTH": _width(tile), "MERGED": self._merged(tile),
             "LOADING": LOADING, "MULTIPLYING": self.registers(tile), "ONES": ONES[self.dtype, 2],
-            "MULTIPLY(d, a, b)": wgmma(self.dtype, self._columns(tile), turned=turned),
-            "ADD_UP(d, a, b)": wgmma(self.dtype, 8, turned=turned),
+            "MULTIPLY(d, a, b)": wgmma(self.dtype, self._columns(tile), transposed=transposed),
+            "ADD_UP(d, a, b)": wgmma(self.dtype, 8, transposed=transposed),
         }  # fmt: skip
 
     def boxes(self, config: TileConfig) -> tuple[Box, Box]:
@@ -394,7 +394,7 @@ class Wgrad16Bit(FilterGradient):
 
         return (
             box(self.x, _width(config.tile), stage.pitch, stage.rows + config.tile.rows - 1),
-            box(self.y, WIDTH, stage.maps_pitch, stage.rows),
+            box(self.y, WIDTH, stage.dy_pitch, stage.rows),
         )
 
     def adding(self, *, bias: bool) -> tuple[int | Sequence[int], Sequence[int]]:

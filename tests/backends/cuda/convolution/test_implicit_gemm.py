@@ -48,7 +48,7 @@ CONFIGS = (
     TileConfig(1, 1, 16, 1, 2, 2), TileConfig(2, 1, 24, 1, 5, 3), TileConfig(1, 2, 32, 3, 2, 2),
     TileConfig(2, 2, 40, 1, 4, 3),
 )  # fmt: skip
-"""groups, deep, outputs, taps, stages, buffers"""
+"""groups, m_tiles, outputs, taps, stages, buffers"""
 IMPOSSIBLE = {
     *(("5x5 in eights", back) for back in (0, 1)), ("groups of 40 outputs", 1),
     *(("5x5", back) for back in (0, 1)), ("groups", 1),
@@ -74,8 +74,8 @@ extern "C" void run(void* x, const T* w, void* filters, const float* b, const T*
     memcpy(&pixels, x, sizeof pixels);
     memcpy(&given, filters, sizeof given);
 #if FLIPPED && !TURNED
-    auto turned = reinterpret_cast<T*>(given.words[0]);
-    run_blocks({{2, 1, 1}}, {{64, 1, 1}}, [=] {{ turn_filters(w, turned); }});
+    auto transposed = reinterpret_cast<T*>(given.words[0]);
+    run_blocks({{2, 1, 1}}, {{64, 1, 1}}, [=] {{ transpose_filters(w, transposed); }});
 #endif
     run_blocks({{grid, 1, 1}}, {{THREADS, 1, 1}}, [=] {{
         convolve(pixels, given, b, addend, relu_output, y, sums, images, tiles, slope);
@@ -204,9 +204,9 @@ def run(
     (_, grid, arguments), named = launched[-1]
     assert named["shared"] <= 16 << 14  # what there is on the CPU
     x_memory, w_memory = memory(x, found.dtype), memory(w, found.dtype)
-    turned = memory(np.zeros(sizes[0])) if sizes else w_memory
+    transposed = memory(np.zeros(sizes[0])) if sizes else w_memory
     images = described(found.images(config), x_memory)
-    filters = described(found.filters(config), turned)
+    filters = described(found.filters(config), transposed)
     sums = memory(np.full(max(1, 4 * found.sums * found.y[1]), np.nan))
     arrays = [
         *(images, w_memory, filters, memory(b)),
@@ -228,12 +228,12 @@ def run(
     return wanted, sums
 
 
-@pytest.mark.parametrize(("groups", "deep"), SHAPES)
+@pytest.mark.parametrize(("groups", "m_tiles"), SHAPES)
 def test_the_most_outputs_that_fit_compile(
-    groups: int, deep: int, monkeypatch: pytest.MonkeyPatch
+    groups: int, m_tiles: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     simulate(monkeypatch)
-    fitting = [TileConfig(groups, deep, outputs, 1, 4, 2) for outputs in range(8, 200, 8)]
+    fitting = [TileConfig(groups, m_tiles, outputs, 1, 4, 2) for outputs in range(8, 200, 8)]
     most = [each for each in fitting if each.fits()][-1]
     assert most.outputs >= 88
     forward = as_gemm(square((2, 16, 14, 14), (most.outputs, 16, 3, 3), 1, 1))

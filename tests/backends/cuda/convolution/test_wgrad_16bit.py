@@ -98,7 +98,7 @@ def test_kernels_in_lockstep(name: str, monkeypatch: pytest.MonkeyPatch, tmp_pat
         maps = [described(*each) for each in zip(found.boxes(config), given, strict=False)]
         shares = max(1, config.grid[1] // 3)
         config = replace(config, slots=2)  # more stages than these
-        sizes = (shares, math.prod(layer.w)), (shares * found.turns(config.tile), layer.y[1])
+        sizes = (shares, math.prod(layer.w)), (shares * found.bias_owners(config.tile), layer.y[1])
         partial = [memory(np.full(size, np.nan)) for size in sizes]
         db = memory(np.full(layer.y[1], np.nan))
         found.function("filter_products", config, "float32", bias=True)
@@ -140,5 +140,5 @@ def test_configs_cover_everything(name: str) -> None:
             assert config.grid[0] == parts * found.kernel[0] // tile.rows * found.group
             cut = -(-found.y[2] // stage.rows) * -(-found.y[3] // stage.wide)
             assert 1 <= config.grid[1] <= batch * cut
-            assert stage.steps * STEP >= (stage.rows - 1) * stage.maps_pitch + stage.wide
+            assert stage.steps * STEP >= (stage.rows - 1) * stage.dy_pitch + stage.wide
             assert found.shared(config) <= 227 << 10

@@ -81,7 +81,7 @@ def test_kernels_in_lockstep(name: str, monkeypatch: pytest.MonkeyPatch, tmp_pat
         grid = config.grid[0], max(1, config.grid[1] // 3)  # more stages than slots
         partial = np.full(grid[1] * math.prod(layer.w), np.nan, np.float32)
         has_bias = int(number != 1)
-        bias, rows = np.ones(layer.y[1], np.float32), grid[1] * found.turns(config.tile)
+        bias, rows = np.ones(layer.y[1], np.float32), grid[1] * found.bias_owners(config.tile)
         partial_bias = np.full((rows, layer.y[1]), np.nan, np.float32)
         blocks, _ = found.adding(bias=bool(has_bias))
         arrays = *maps, partial, partial_bias, given[2], bias
@@ -113,6 +113,6 @@ def test_configs_cover_everything(name: str) -> None:
             assert grid[0] == parts * found.kernel[0] // tile.rows * found.group
             stages = -(-found.y[2] // stage.rows) * -(-found.y[3] // stage.wide)
             assert 1 <= grid[1] <= batch * stages
-            assert stage.steps * 8 >= (stage.rows - 1) * stage.maps_pitch + stage.wide
+            assert stage.steps * 8 >= (stage.rows - 1) * stage.dy_pitch + stage.wide
             assert found.shared(config) <= 227 << 10
             assert 128 * (tile.consumers * registers[0] + registers[1]) <= 1 << 16

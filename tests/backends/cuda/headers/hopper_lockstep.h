@@ -81,7 +81,7 @@ inline MatrixDescriptor matrix_descriptor(const void* first, int plane, int eigh
 inline MatrixDescriptor rows_descriptor(const void* first, int vectors) {
     return {static_cast<const uint4*>(first), 0, vectors, ROWS_OF_VECTORS};
 }
-inline MatrixDescriptor turned_rows_descriptor(const void* first, int vectors, int blocks) {
+inline MatrixDescriptor transposed_rows_descriptor(const void* first, int vectors, int blocks) {
     return {static_cast<const uint4*>(first), blocks, vectors, TURNED};
 }
 inline int permuted(int vector, int vectors) { return vector ^ (vector >> 3 & vectors - 1); }

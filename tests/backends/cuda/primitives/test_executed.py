@@ -52,7 +52,7 @@ MOVED = ("cached_batch", "cached_rows", "concat", "next_row", "split")
 
 
 def _runs(case: Case) -> bool:
-    if case.name.startswith("roi_") or case.name == "hardest":
+    if case.name.startswith("roi_") or case.name == "ohem_select":
         return bool(case.label)
     labels = LABELS.get(case.name, ())
     return labels is None or case.label in labels

@@ -6,7 +6,7 @@
 // needs. In shared memory a pixel is four elements: its channels, and zeros.
 //
 // S, T: element types of the image, and of filters and output; C, H, W: the image; O, OH, OW: the
-// output; OWN: the outputs of a block; KH, KW, SH, SW, PH, PW: kernel, stride and padding; ROWS,
+// output; BLOCK_K: the outputs of a block; KH, KW, SH, SW, PH, PW: kernel, stride and padding; ROWS,
 // COLUMNS: a tile, a row for each warp; BLOCKS: for each multiprocessor.
 
 #define WORDS_A_PIXEL (4 / PAIR)
@@ -21,7 +21,7 @@
 
 // The outputs of the matrix tiles are such that a lane has VEC neighbours in PARTS of them, which it
 // stores at once, beside those of the next lane.
-#define TILES (OWN / 8)
+#define TILES (BLOCK_K / 8)
 #define VEC (16 / (int)sizeof(T))
 #define PARTS (VEC / 2)
 __device__ __forceinline__ int output_of(int tile, int column) {
@@ -77,7 +77,7 @@ few_channels(const S* x, const T* w, const float* b, T* y, int tiles, int64_t sn
     __shared__ Pixel patches[2][HEIGHT * WIDTH];
     __shared__ float2 bias[TILES][4];
     int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    int output = blockIdx.y * OWN;
+    int output = blockIdx.y * BLOCK_K;
     if (warp == 0 && g < TILES) {
         int first = output + output_of(g, 2 * t);
         bias[g][t] = b ? make_float2(b[first], b[first + 1]) : make_float2(0.0f, 0.0f);

@@ -14,9 +14,9 @@
 // T: elements; VEC: of 16 bytes; PLANES: vectors of a pixel in a part of the image; G: groups of
 // channels; CG, H, W: the input, of a group; OG, OH, OW: the output; KH, KW, PH, PW: kernel and padding;
 // FLIPPED: w is (G * CG, KH, KW, OG) and rotated by 180 degrees, as the gradient to the input wants it;
-// TURNED: so are the filters that `convolve` gets; N: outputs of a tile; GROUPS: groups of warps that
-// multiply, each DEEP times 64 pixels; STAGES: parts of the filters, of TAPS taps, and BUFFERS: parts of
-// the image that are in flight; WIDTH: outputs of a row of filters that are TURNED; LOADING,
+// TRANSPOSED: so are the filters that `convolve` gets; N: outputs of a tile; GROUPS: groups of warps that
+// multiply, each M_TILES times 64 pixels; STAGES: parts of the filters, of TAPS taps, and BUFFERS: parts of
+// the image that are in flight; WIDTH: outputs of a row of filters that are TRANSPOSED; LOADING,
 // MULTIPLYING: registers of a thread; ADDS: y gets `addend`; MASKED: then it becomes 0 where
 // `relu_output` is not positive; both lie as y does; RELU: y ends with one; SUMS: parts of the sums of y
 // that are written for a batch normalization (see batch_norm.cu), 0: none; MULTIPLY(d, a, b): the
@@ -29,18 +29,18 @@
 #define STEPS (KH * KW / TAPS)
 #define PITCH (W + PW)
 #define IMAGE ((H + PH) * PITCH)
-#define TILE (GROUPS * DEEP * 64)
+#define TILE (GROUPS * M_TILES * 64)
 #define REACH (TILE + (KH - 1) * PITCH + KW - 1)
 // Vectors of a part of the image.
 #define PATCH (PLANES * ((REACH + 7) / 8 * 8))
 // Blocks of WIDTH outputs, where the filters lie so.
-#define BLOCKS (TURNED ? (N + WIDTH - 1) / WIDTH : 1)
-#define STAGE (TAPS * PLANES * (TURNED ? BLOCKS * WIDTH : N))
+#define BLOCKS (TRANSPOSED ? (N + WIDTH - 1) / WIDTH : 1)
+#define STAGE (TAPS * PLANES * (TRANSPOSED ? BLOCKS * WIDTH : N))
 #define PARTS ((OG + N - 1) / N)
 #define THREADS ((GROUPS + 1) * 128)
 // A pixel's results, in vectors, such that pixels next to each other lie in different banks.
 #define ROW (VEC == 4 ? N / 4 + (N % 16 ? 0 : 2) : N / 8 | 1)
-#define ROWS (DEEP * 16)
+#define ROWS (M_TILES * 16)
 #define VECTORS (N / VEC)
 #define RESULTS (GROUPS * 4 * ROWS * ROW)
 // What lies so: results in the place of what is added to them, and what masks them.
@@ -48,9 +48,9 @@
 // Numbers of each sum.
 #define SUMMED 4
 
-#if FLIPPED && !TURNED
+#if FLIPPED && !TRANSPOSED
 // filters (G * OG, KH, KW, CG), not rotated.
-extern "C" __global__ void turn_filters(const T* w, T* filters) {
+extern "C" __global__ void transpose_filters(const T* w, T* filters) {
     PDL_BEGIN;
     FOR_EACH(G * OG * KH * KW * CG) {
         int c = id % CG, tap = id / CG % (KH * KW), o = id / (CG * KH * KW);
@@ -64,7 +64,7 @@ __device__ __forceinline__ MatrixDescriptor left_operand(const uint4* pixel, int
     return rows_descriptor(pixel, PLANES) + plane;
 }
 
-#if TURNED  // rows of WIDTH outputs for each channel of a part
+#if TRANSPOSED  // rows of WIDTH outputs for each channel of a part
 // The part of this number, of those of a tile.
 __device__ __forceinline__ void load_filters(uint4* to, const TensorMap& filters, int part, int number,
                                              uint32_t barrier) {
@@ -77,7 +77,7 @@ __device__ __forceinline__ void load_filters(uint4* to, const TensorMap& filters
 
 // Those of a tap, from this plane on, as the instruction's right operand.
 __device__ __forceinline__ MatrixDescriptor right_operand(const uint4* stage, int tap, int plane) {
-    return turned_rows_descriptor(stage, WIDTH / 8, STAGE / BLOCKS) +
+    return transposed_rows_descriptor(stage, WIDTH / 8, STAGE / BLOCKS) +
            ((TAPS - 1 - tap) * CHUNK + plane * 8) * (WIDTH / 8);
 }
 #else  // rows of the channels of a part for each output
@@ -105,7 +105,7 @@ struct WarpTile {
 
     __device__ __forceinline__ WarpTile(int tile, int warp, int images) {
         int lane = threadIdx.x % 32, part = tile % (G * PARTS);
-        int first = tile / (G * PARTS) * TILE + warp / 4 * DEEP * 64 + warp % 4 * 16;
+        int first = tile / (G * PARTS) * TILE + warp / 4 * M_TILES * 64 + warp % 4 * 16;
         pixel = lane < ROWS ? output_pixel(first + lane / 16 * 64 + lane % 16, images) : -1;
         output = part / PARTS * OG + part % PARTS * N;
         bytes = min(N, OG - part % PARTS * N) * (int)sizeof(T);
@@ -243,16 +243,16 @@ convolve(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap 
     VectorSums mine = {};
 #endif
     results += warp * (ROWS * ROW);
-    int own = warp / 4 * DEEP * 64;
+    int own = warp / 4 * M_TILES * 64;
     for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         WarpTile its(tile, warp, images);
-        float sum[DEEP][N / 2];
+        float sum[M_TILES][N / 2];
 #pragma unroll
         for (int j = 0; j < N / 4; ++j) {
             int o = j / 2 * 8 + lane % 4 * 2 + j % 2;
             float bias = b && o * (int)sizeof(T) < its.bytes ? b[its.output + o] : 0.0f;
 #pragma unroll
-            for (int i = 0; i < DEEP * 2; ++i) sum[i / 2][j / 2 * 4 + i % 2 * 2 + j % 2] = bias;
+            for (int i = 0; i < M_TILES * 2; ++i) sum[i / 2][j / 2 * 4 + i % 2 * 2 + j % 2] = bias;
         }
 #if ADDS || MASKED
         fetch_operands(results, addend, relu_output, its);
@@ -273,7 +273,7 @@ convolve(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap 
                     for (int i = 0; i < TAPS * PLANES / 2; ++i) {
                         int tap = i / (PLANES / 2), k = i % (PLANES / 2) * 2;
 #pragma unroll
-                        for (int d = 0; d < DEEP; ++d)
+                        for (int d = 0; d < M_TILES; ++d)
                             MULTIPLY(sum[d], left_operand(from, k) + (d * 64 + tap) * PLANES,
                                      right_operand(right, tap, k));
                     }
@@ -297,7 +297,7 @@ convolve(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap 
         cp_async_wait();
         __syncwarp();
 #pragma unroll
-        for (int i = 0; i < DEEP * 2; ++i) {
+        for (int i = 0; i < M_TILES * 2; ++i) {
             int row = (i * 8 + lane / 4) * ROW;
             T* to = reinterpret_cast<T*>(results + row) + lane % 4 * 2;
             const T* positive = reinterpret_cast<T*>(results + ADDS * RESULTS + row) + lane % 4 * 2;

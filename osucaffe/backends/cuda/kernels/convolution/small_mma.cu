@@ -120,20 +120,20 @@ __device__ __forceinline__ void store_sums(float* to, const float (&sum)[M][N][4
 #ifdef SPLITS
 // y (N, OH, OW, O) = x correlated with w, plus b, through ReLU with that slope (1: none). A word is
 // PAIR channels. FLIPPED: w is (C, KH, KW, O) and rotated by 180 degrees, as the gradient to the
-// input wants it. A warp computes DEEP tiles of 16 pixels; SPLITS: warps that share the sum over
-// taps of these; TILES: of DEEP x 16 pixels in a block; OWN: the outputs of a block; RUN: words from
+// input wants it. A warp computes M_TILES tiles of 16 pixels; SPLITS: warps that share the sum over
+// taps of these; TILES: of M_TILES x 16 pixels in a block; BLOCK_K: the outputs of a block; FILTER_PITCH: words from
 // filter to filter; WVEC: weights that are loaded at once; MASKED: y becomes 0 where `relu_output`, which
 // lies as y does, is not positive.
-// Blocks: images x parts of ROWS rows x parts of OWN outputs.
+// Blocks: images x parts of ROWS rows x parts of BLOCK_K outputs.
 #define CHANNELS (C / PAIR)
 #define WORDS (K / PAIR)
 #define STEPS ((WORDS + 7) / 8)
-#define ACROSS ((OWN + 7) / 8)
+#define ACROSS ((BLOCK_K + 7) / 8)
 #define SIDE (ACROSS * 8 + 2)
 #if FLIPPED
-#define FILTERS (CHANNELS * RUN + ACROSS * 8)
+#define FILTERS (CHANNELS * FILTER_PITCH + ACROSS * 8)
 #else
-#define FILTERS (ACROSS * 8 * RUN)
+#define FILTERS (ACROSS * 8 * FILTER_PITCH)
 #endif
 // The order of the sum is free: where neighbouring words are of one tap, a lane loads two at once.
 #define NEIGHBOURS (CHANNELS % 2 == 0)
@@ -153,39 +153,39 @@ __device__ __forceinline__ void load_patch(const S* image, uint32_t* patch, int 
 }
 
 __device__ __forceinline__ void load_filters(const T* w, uint32_t* filters, int output) {
-    int own = min(OWN, O - output);
+    int own = min(BLOCK_K, O - output);
 #if FLIPPED
-    constexpr int ROW = KH * KW * OWN / WVEC, COUNT = CHANNELS * ROW;
+    constexpr int ROW = KH * KW * BLOCK_K / WVEC, COUNT = CHANNELS * ROW;
     copy<COUNT>(
         COUNT,
         [&](int i) {
             int at = i % ROW * WVEC;
             // Outputs that do not exist are never used: any number will do.
-            const T* from = w + i / ROW * PAIR * KH * KW * O + at / OWN * O + output +
-                            min(at % OWN, own - WVEC);
+            const T* from = w + i / ROW * PAIR * KH * KW * O + at / BLOCK_K * O + output +
+                            min(at % BLOCK_K, own - WVEC);
             Vector<T, WVEC> low = get<T, WVEC>(from);
             return Pair<T, WVEC>{low, PAIR == 2 ? get<T, WVEC>(from + KH * KW * O) : low};
         },
-        [&](int i, const Pair<T, WVEC>& v) { put(filters + i / ROW * RUN + i % ROW * WVEC, v); });
-    if (threadIdx.x < ACROSS * 8) filters[CHANNELS * RUN + threadIdx.x] = 0;
+        [&](int i, const Pair<T, WVEC>& v) { put(filters + i / ROW * FILTER_PITCH + i % ROW * WVEC, v); });
+    if (threadIdx.x < ACROSS * 8) filters[CHANNELS * FILTER_PITCH + threadIdx.x] = 0;
 #else
-    copy<OWN * K / WVEC>(
+    copy<BLOCK_K * K / WVEC>(
         own * K / WVEC, [&](int i) { return get<T, WVEC>(w + output * K + i * WVEC); },
         [&](int i, const Vector<T, WVEC>& v) {
 #if K % WVEC == 0
-            put(filters + i / (K / WVEC) * RUN + i % (K / WVEC) * (WVEC / PAIR), v);
+            put(filters + i / (K / WVEC) * FILTER_PITCH + i % (K / WVEC) * (WVEC / PAIR), v);
 #else  // a vector may end in another filter than it begins in; they come in pairs all the same
 #pragma unroll
             for (int j = 0; j < WVEC; j += PAIR) {
                 int at = i * WVEC + j;
-                filters[at / K * RUN + at % K / PAIR] =
+                filters[at / K * FILTER_PITCH + at % K / PAIR] =
                     word_of(v.element[j], v.element[j + PAIR - 1]);
             }
 #endif
         });
     if (STEPS * 8 > WORDS)
         for (int i = threadIdx.x; i < ACROSS * 8 * 8; i += THREADS)
-            if (i % 8 < STEPS * 8 - WORDS) filters[i / 8 * RUN + WORDS + i % 8] = 0;
+            if (i % 8 < STEPS * 8 - WORDS) filters[i / 8 * FILTER_PITCH + WORDS + i % 8] = 0;
 #endif
 }
 
@@ -197,7 +197,7 @@ __device__ __forceinline__ void load_places(int2* place) {
         int tap = i * EACH / CHANNELS, c = i * EACH % CHANNELS;
         bool real = i * EACH < WORDS;
         int to = (tap / KW * WIDTH + tap % KW) * PITCH + c;
-        int filter = real ? c * RUN + (KH * KW - 1 - tap) * OWN : CHANNELS * RUN;
+        int filter = real ? c * FILTER_PITCH + (KH * KW - 1 - tap) * BLOCK_K : CHANNELS * FILTER_PITCH;
         place[i] = make_int2(real ? to : 0, filter);
     }
 }
@@ -206,36 +206,36 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 correlate(const S* x, const T* w, const float* b, const T* relu_output, T* y, float slope) {
     pdl_wait();
     extern __shared__ uint32_t shared[];
-    __shared__ float bias[OWN];
+    __shared__ float bias[BLOCK_K];
     uint32_t *patch = shared, *filters = shared + PATCH;
     int2* place = reinterpret_cast<int2*>(filters + FILTERS);
-    int n = blockIdx.x, row = blockIdx.y * ROWS, output = blockIdx.z * OWN;
+    int n = blockIdx.x, row = blockIdx.y * ROWS, output = blockIdx.z * BLOCK_K;
     load_patch(x + n * (int64_t)X_N, patch, row - PH);
     load_filters(w, filters, output);
     load_places(place);
-    for (int i = threadIdx.x; i < min(OWN, O - output); i += THREADS)
+    for (int i = threadIdx.x; i < min(BLOCK_K, O - output); i += THREADS)
         bias[i] = b ? b[output + i] : 0.0f;
     __syncthreads();
 
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     int tile = warp % TILES, split = warp / TILES;
-    const uint32_t* from[DEEP][2];
+    const uint32_t* from[M_TILES][2];
 #pragma unroll
-    for (int d = 0; d < DEEP; ++d)
+    for (int d = 0; d < M_TILES; ++d)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            int p = min((tile * DEEP + d) * 16 + i * 8 + g, ROWS * OW - 1);
+            int p = min((tile * M_TILES + d) * 16 + i * 8 + g, ROWS * OW - 1);
             from[d][i] = patch + (p / OW * WIDTH + p % OW) * PITCH;
         }
-    float sum[DEEP][ACROSS][4] = {};
+    float sum[M_TILES][ACROSS][4] = {};
 #pragma unroll 2
     for (int k = split * 8; k < STEPS * 8; k += SPLITS * 8) {
-        uint32_t a[DEEP][4];
+        uint32_t a[M_TILES][4];
 #if NEIGHBOURS
         int2 near = place[k / 2 + t];
-        int far_filter = near.y + (STEPS * 8 == WORDS || k + 2 * t < WORDS ? RUN : 0);
+        int far_filter = near.y + (STEPS * 8 == WORDS || k + 2 * t < WORDS ? FILTER_PITCH : 0);
 #pragma unroll
-        for (int d = 0; d < DEEP; ++d)
+        for (int d = 0; d < M_TILES; ++d)
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 uint2 v = *reinterpret_cast<const uint2*>(from[d][i] + near.x);
@@ -245,7 +245,7 @@ correlate(const S* x, const T* w, const float* b, const T* relu_output, T* y, fl
         int2 near = place[k + t], far = place[k + t + 4];
         int far_filter = far.y;
 #pragma unroll
-        for (int d = 0; d < DEEP; ++d)
+        for (int d = 0; d < M_TILES; ++d)
 #pragma unroll
             for (int i = 0; i < 2; ++i)
                 a[d][i] = from[d][i][near.x], a[d][i + 2] = from[d][i][far.x];
@@ -256,26 +256,26 @@ correlate(const S* x, const T* w, const float* b, const T* relu_output, T* y, fl
             uint32_t b0 = filters[near.y + j * 8 + g], b1 = filters[far_filter + j * 8 + g];
 #elif NEIGHBOURS
             uint2 both =
-                *reinterpret_cast<const uint2*>(filters + (j * 8 + g) * RUN + k + 2 * t);
+                *reinterpret_cast<const uint2*>(filters + (j * 8 + g) * FILTER_PITCH + k + 2 * t);
             uint32_t b0 = both.x, b1 = both.y;
 #else
-            const uint32_t* filter = filters + (j * 8 + g) * RUN + k + t;
+            const uint32_t* filter = filters + (j * 8 + g) * FILTER_PITCH + k + t;
             uint32_t b0 = filter[0], b1 = filter[4];
 #endif
 #pragma unroll
-            for (int d = 0; d < DEEP; ++d) multiply(sum[d][j], a[d], b0, b1);
+            for (int d = 0; d < M_TILES; ++d) multiply(sum[d][j], a[d], b0, b1);
         }
     }
     pdl_launch_next();
     // Sums of all warps to shared memory, from where threads take what lies together in y.
-    constexpr int PART = TILES * DEEP * 16 * SIDE, VECTOR = O % 2 ? 1 : 2;
+    constexpr int PARTIAL = TILES * M_TILES * 16 * SIDE, VECTOR = O % 2 ? 1 : 2;
     float* parts = reinterpret_cast<float*>(shared);
     __syncthreads();
-    store_sums<SIDE>(parts + split * PART + (tile * DEEP * 16 + g) * SIDE + 2 * t, sum);
+    store_sums<SIDE>(parts + split * PARTIAL + (tile * M_TILES * 16 + g) * SIDE + 2 * t, sum);
     __syncthreads();
-    int own = min(OWN, O - output);
+    int own = min(BLOCK_K, O - output);
     int64_t first = ((int64_t)n * OH + row) * OW * O + output;
-    for_each_place<OWN / VECTOR>(min(ROWS, OH - row) * OW, [&](int pixel, int column) {
+    for_each_place<BLOCK_K / VECTOR>(min(ROWS, OH - row) * OW, [&](int pixel, int column) {
         int o = column * VECTOR;
         if (o >= own) return;
         const float* from = parts + pixel * SIDE + o;
@@ -284,7 +284,7 @@ correlate(const S* x, const T* w, const float* b, const T* relu_output, T* y, fl
         for (int j = 0; j < VECTOR; ++j) v[j] = bias[o + j];
 #pragma unroll
         for (int k = 0; k < SPLITS; ++k) {
-            auto part = get<float, VECTOR>(from + k * PART);
+            auto part = get<float, VECTOR>(from + k * PARTIAL);
 #pragma unroll
             for (int j = 0; j < VECTOR; ++j) v[j] += part.element[j];
         }
@@ -393,16 +393,16 @@ gradient(const S* x, const T* dy, float* partial, int units) {
         }
     }
     pdl_launch_next();
-    constexpr int PART = HIGH * 16 * SIDE;
+    constexpr int PARTIAL = HIGH * 16 * SIDE;
     float* parts = reinterpret_cast<float*>(shared);
     __syncthreads();
-    store_sums<SIDE>(parts + share * PART + g * SIDE + group * WIDE * 8 + 2 * t, sum);
+    store_sums<SIDE>(parts + share * PARTIAL + g * SIDE + group * WIDE * 8 + 2 * t, sum);
     __syncthreads();
     float* to = partial + blockIdx.x * (int64_t)(O * K + O);
     for_each_place<TAPS + 1>(O, [&](int o, int k) {
         float total = 0;
 #pragma unroll
-        for (int j = 0; j < SHARES; ++j) total += parts[j * PART + o * SIDE + k];
+        for (int j = 0; j < SHARES; ++j) total += parts[j * PARTIAL + o * SIDE + k];
         if (k < TAPS) to[o * K + tap + k] = total;
         if (k == TAPS && blockIdx.y == 0) to[O * K + o] = total;
     });

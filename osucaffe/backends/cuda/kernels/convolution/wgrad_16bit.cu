@@ -10,7 +10,7 @@
 // pixel, which the next tap wants, so that dy is read once for a row of the kernel.
 //
 // A stage: ROWS rows of an image's output, or WIDE pixels of one. Rows of x are PITCH pixels apart,
-// those of dy MAPS_PITCH, the same if there are several: the pixels of x before a row are zeros, and
+// those of dy DY_PITCH, the same if there are several: the pixels of x before a row are zeros, and
 // those that a tap finds behind the row above; where a row is longer than that of the output, dy is
 // zero.
 // Blocks: (tiles of outputs, parts of the channels, parts of the kernel, groups) x shares of the
@@ -18,8 +18,8 @@
 // same dy take turns, by stages, to sum it for the biases: a product by ones.
 //
 // BATCH, OH, OW: maps; G: groups; CG, OG: channels and outputs of each; KH, KW, PH, PW: kernel and
-// padding; OUTPUTS, PART, KROWS: outputs, channels and rows of the kernel of a block; X_WIDTH: channels
-// of a row of x, PART if MERGED > 1; STEPS, LAST_STEPS: products, of 16 pixels, of a stage and of an
+// padding; OUTPUTS, BLOCK_C, KROWS: outputs, channels and rows of the kernel of a block; X_WIDTH: channels
+// of a row of x, BLOCK_C if MERGED > 1; STEPS, LAST_STEPS: products, of 16 pixels, of a stage and of an
 // image's last one; SLOTS: stages in flight; CONSUMERS: groups of four warps that multiply; MULTIPLYING,
 // LOADING: registers of a thread of these, and of the others; MULTIPLY(d, a, b), ADD_UP(d, a, ones): the
 // instruction; BIAS: there are biases; ONES: two elements; DW: type of dw.
@@ -29,25 +29,25 @@
 
 #define THREADS (CONSUMERS * 128 + 128)
 #define BLOCKS (OUTPUTS / 64)
-#define PARTS ((PART + 63) / 64)
+#define PARTS ((BLOCK_C + 63) / 64)
 #define PIXEL (X_WIDTH / 8)
-#define COLUMNS (PART * MERGED)
+#define COLUMNS (BLOCK_C * MERGED)
 #define UNITS (BLOCKS * KROWS * KW / MERGED)
-#define OWN ((UNITS + CONSUMERS - 1) / CONSUMERS)
+#define M_TILES ((UNITS + CONSUMERS - 1) / CONSUMERS)
 #define ADDED (BIAS ? (BLOCKS + CONSUMERS - 1) / CONSUMERS : 1)
 
 // Pixels in shared memory, those that are copied or those that products read, and vectors.
 #define EIGHTS(pixels) (((pixels) + 7) / 8 * 8)
-#define MAPS_COPIED (ROWS * MAPS_PITCH)
+#define DY_COPIED (ROWS * DY_PITCH)
 #define X_COPIED ((ROWS + KROWS - 1) * PITCH)
-#define MAPS_PIXELS EIGHTS(MAX(MAPS_COPIED, STEPS * 16))
+#define DY_PIXELS EIGHTS(MAX(DY_COPIED, STEPS * 16))
 #define X_PIXELS EIGHTS(MAX(X_COPIED, STEPS * 16 + (KROWS - 1) * PITCH + KW - 1))
-#define MAPS (BLOCKS * MAPS_PIXELS * 8)
-#define SLOT ((MAPS + PARTS * X_PIXELS * PIXEL + 63) / 64 * 64)
-#define COPIED_BYTES ((BLOCKS * MAPS_COPIED * 8 + PARTS * X_COPIED * PIXEL) * 16)
+#define DY (BLOCKS * DY_PIXELS * 8)
+#define SLOT ((DY + PARTS * X_PIXELS * PIXEL + 63) / 64 * 64)
+#define COPIED_BYTES ((BLOCKS * DY_COPIED * 8 + PARTS * X_COPIED * PIXEL) * 16)
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-filter_products(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap maps_map,
+filter_products(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap dy_map,
                 float* partial, float* partial_bias) {
     PDL_BEGIN;
     extern __shared__ __align__(1024) uint4 shared[];
@@ -73,44 +73,44 @@ filter_products(const __grid_constant__ TensorMap x_map, const __grid_constant__
             ring.wait_empty();
             mbarrier_arrive_expect_tx(ring.full(), COPIED_BYTES);
             for (int i = 0; i < BLOCKS; ++i)
-                tma_load(slot + i * MAPS_PIXELS * 8, maps_map, w.group * OG + w.output + i * 64,
+                tma_load(slot + i * DY_PIXELS * 8, dy_map, w.group * OG + w.output + i * 64,
                          column, row, image, 0, ring.full());
             for (int i = 0; i < PARTS; ++i)
-                tma_load(slot + MAPS + i * X_PIXELS * PIXEL, x_map, w.group * CG + w.channel + i * 64,
+                tma_load(slot + DY + i * X_PIXELS * PIXEL, x_map, w.group * CG + w.channel + i * 64,
                          column - PW, row + w.row - PH, image, 0, ring.full());
         }
         return;
     }
     setmaxnreg_inc<MULTIPLYING>();
-    int lane = threadIdx.x % 32, left[OWN], right[OWN];
+    int lane = threadIdx.x % 32, left[M_TILES], right[M_TILES];
 #pragma unroll
-    for (int j = 0; j < OWN; ++j) {
-        int unit = min(consumer * OWN + j, UNITS - 1), tap = unit / BLOCKS * MERGED;
-        left[j] = unit % BLOCKS * (MAPS_PIXELS * 8);
+    for (int j = 0; j < M_TILES; ++j) {
+        int unit = min(consumer * M_TILES + j, UNITS - 1), tap = unit / BLOCKS * MERGED;
+        left[j] = unit % BLOCKS * (DY_PIXELS * 8);
         right[j] = (tap / KW * PITCH + tap % KW) * PIXEL;
     }
-    float sum[OWN][COLUMNS / 2] = {}, bias[ADDED][4] = {};
+    float sum[M_TILES][COLUMNS / 2] = {}, bias[ADDED][4] = {};
     uint32_t used = 0;  // the barrier of what may be emptied after the next wait
 #pragma unroll 1
     for (int stage = w.first; stage < last; ++stage, ring.advance()) {
-        const uint4 *maps = shared + ring.place * SLOT, *x = maps + MAPS;
+        const uint4 *dy = shared + ring.place * SLOT, *x = dy + DY;
         ring.wait_full();
         pin(bias);
         wgmma_fence(sum);
-        bool adds = BIAS && stage % TURNS == w.turn;
+        bool adds = BIAS && stage % BIAS_OWNERS == w.bias_owner;
         int steps = is_last(stage) ? LAST_STEPS : STEPS;
 #pragma unroll 1
-        for (int step = 0; step < steps; ++step, maps += 128, x += 16 * PIXEL) {
+        for (int step = 0; step < steps; ++step, dy += 128, x += 16 * PIXEL) {
 #pragma unroll
-            for (int j = 0; j < OWN; ++j)
-                MULTIPLY(sum[j], turned_rows_descriptor(maps + left[j], 8, MAPS_PIXELS * 8),
-                         turned_rows_descriptor(x + right[j], PIXEL,
+            for (int j = 0; j < M_TILES; ++j)
+                MULTIPLY(sum[j], transposed_rows_descriptor(dy + left[j], 8, DY_PIXELS * 8),
+                         transposed_rows_descriptor(x + right[j], PIXEL,
                                                 (MERGED > 1 ? 1 : X_PIXELS) * PIXEL));
 #pragma unroll
             for (int j = 0; j < ADDED; ++j)
                 if (int block = consumer + j * CONSUMERS; adds && block < BLOCKS)
                     ADD_UP(bias[j],
-                           turned_rows_descriptor(maps + block * (MAPS_PIXELS * 8), 8, MAPS_PIXELS * 8),
+                           transposed_rows_descriptor(dy + block * (DY_PIXELS * 8), 8, DY_PIXELS * 8),
                            matrix_descriptor(ones, 0, 0));
         }
         wgmma_commit();
@@ -124,19 +124,19 @@ filter_products(const __grid_constant__ TensorMap x_map, const __grid_constant__
     int row = threadIdx.x % 128 / 32 * 16 + lane / 4;
     partial += (int64_t)(blockIdx.y * G + w.group) * OG * (KH * KW * CG);
 #pragma unroll
-    for (int j = 0; j < OWN; ++j) {
-        int unit = consumer * OWN + j, tap = unit / BLOCKS * MERGED;
+    for (int j = 0; j < M_TILES; ++j) {
+        int unit = consumer * M_TILES + j, tap = unit / BLOCKS * MERGED;
         int output = w.output + unit % BLOCKS * 64 + row;
         float* to = partial + (w.row * KW + tap) * CG + w.channel + lane % 4 * 2;
 #pragma unroll
         for (int k = 0; k < COLUMNS / 4; ++k) {
-            int below = output + k % 2 * 8, behind = k / 2 * 8 % PART;
+            int below = output + k % 2 * 8, behind = k / 2 * 8 % BLOCK_C;
             if (unit >= UNITS || below >= OG || w.channel + behind >= CG) continue;
             float pair[2] = {sum[j][k * 2], sum[j][k * 2 + 1]};
-            store(to + (int64_t)below * (KH * KW * CG) + k / 2 * 8 / PART * CG + behind, pair);
+            store(to + (int64_t)below * (KH * KW * CG) + k / 2 * 8 / BLOCK_C * CG + behind, pair);
         }
     }
-    partial_bias += ((int64_t)(blockIdx.y * TURNS + w.turn) * G + w.group) * OG;
+    partial_bias += ((int64_t)(blockIdx.y * BIAS_OWNERS + w.bias_owner) * G + w.group) * OG;
 #pragma unroll
     for (int k = 0; BIAS && k < ADDED * 2; ++k) {
         int block = consumer + k / 2 * CONSUMERS, output = w.output + block * 64 + row + k % 2 * 8;
@@ -176,7 +176,7 @@ extern "C" __global__ void add_shares(const float* partial, const float* partial
         }
         int lane = id % 32, at = (id - FIRST) / 32 * 4;
         if (add_bias) load(db + at, v);
-        sum_rows(partial_bias + at, lane, shares * TURNS, 32, G * OG, sum);
+        sum_rows(partial_bias + at, lane, shares * BIAS_OWNERS, 32, G * OG, sum);
 #pragma unroll
         for (int i = 0; i < 4; ++i) v[i] += warp_sum(sum[i]);
         if (lane == 0) store(db + at, v);

@@ -9,7 +9,7 @@
 // varying fastest: a group of four warps turns dy around in shared memory, while others multiply.
 //
 // A stage: ROWS rows of an image's output, or WIDE pixels of one. Rows of x are PITCH pixels apart,
-// those of dy MAPS_PITCH, the same if there are several; what is copied from outside an image is
+// those of dy DY_PITCH, the same if there are several; what is copied from outside an image is
 // zero: the pixels of x before a row are those that a tap finds behind the row above, and where a row
 // is longer than that of the output, dy is zero.
 // x lies in planes of 8 channels, so that a warp reads 4 pixels of a plane at once.
@@ -18,7 +18,7 @@
 // same dy take turns, by stages, to sum it for the biases.
 //
 // BATCH, OH, OW: maps; G: groups; CG, OG: channels and outputs of each; KH, KW, PH, PW: kernel and
-// padding; OUTPUTS, PART, KROWS: outputs, channels and rows of the kernel of a block; STEPS,
+// padding; OUTPUTS, BLOCK_C, KROWS: outputs, channels and rows of the kernel of a block; STEPS,
 // LAST_STEPS: products, of 8 pixels, of a stage and of an image's last one; CONSUMERS: groups of four
 // warps that multiply; REGISTERS, FEW: of a thread of these, and of those that turn dy; BIAS: there
 // are biases; MULTIPLY(d, a, b): the instruction.
@@ -28,20 +28,20 @@
 #define AHEAD 2  // more, or products that go on from stage to stage, and the compiler serializes them
 #define THREADS (CONSUMERS * 128 + 128)
 #define TAPS (KROWS * KW)
-#define SLABS (TAPS * PART / 16)  // of 16 columns, those of a warp
+#define SLABS (TAPS * BLOCK_C / 16)  // of 16 columns, those of a warp
 #define TILES ((SLABS + 3) / 4)
 #define MAX_TILES ((TILES + CONSUMERS - 1) / CONSUMERS)
 
 // Bytes in shared memory.
 #define WHOLE(bytes) (((bytes) + 127) / 128 * 128)
 #define PLANE ((ROWS + KROWS - 1) * PITCH * 32)
-#define X_BYTES (PART / 8 * PLANE)
+#define X_BYTES (BLOCK_C / 8 * PLANE)
 #define X_REACH (X_BYTES - PLANE + (STEPS * 8 + (KROWS - 1) * PITCH + KW - 1) * 32)
 #define X_SLOT WHOLE(MAX(X_BYTES, X_REACH))
-#define MAPS_BYTES (ROWS * MAPS_PITCH * OUTPUTS * 4)
-#define MAPS_SLOT WHOLE(MAX(MAPS_BYTES, STEPS * 8 * OUTPUTS * 4))
+#define DY_BYTES (ROWS * DY_PITCH * OUTPUTS * 4)
+#define DY_SLOT WHOLE(MAX(DY_BYTES, STEPS * 8 * OUTPUTS * 4))
 #define TRANSPOSED_SLOT (STEPS * 8 * OUTPUTS * 4)
-#define SHARED (3 * X_SLOT + 2 * MAPS_SLOT + 2 * TRANSPOSED_SLOT)
+#define SHARED (3 * X_SLOT + 2 * DY_SLOT + 2 * TRANSPOSED_SLOT)
 
 // Threads that turn dy around: for the biases' sake each has the same four outputs of all pixels.
 #define FOURS (OUTPUTS / 4)
@@ -67,22 +67,22 @@ template <int SLOTS> struct Slots {
 // x, dy as it comes and transposed are there; dy transposed is not needed any more.
 struct Barriers {
     Slots<3> x;
-    Slots<2> maps, transposed, free;
+    Slots<2> dys, transposed, free;
 };
 
 // Four warps: order the copies of all stages; turn dy around. Chunks of 4 pixels of all outputs,
 // these in the order 0, 4, 8, ..., 1, 5, 9, ...: neighbouring threads write neighbouring vectors.
 // sums: of dy in this block's turns, if there are biases.
 __device__ __forceinline__ void transpose(const Work& w, const TensorMap& x_map,
-                                     const TensorMap& maps_map, char* xs, char* maps, char* transposed,
+                                     const TensorMap& dy_map, char* xs, char* dys, char* transposed,
                                      Barriers& barriers, float* sums) {
     int thread = threadIdx.x % 128;
     float sum[4] = {};
     auto copy_maps = [&](int i) {
         int stage = w.first + i, row = stage % STAGES_IMAGE / ACROSS * ROWS;
-        mbarrier_arrive_expect_tx(barriers.maps.of(i), MAPS_BYTES);
-        tma_load(maps + i % 2 * MAPS_SLOT, maps_map, w.group * OG + w.output,
-                  stage % ACROSS * WIDE, row, stage / STAGES_IMAGE, 0, barriers.maps.of(i));
+        mbarrier_arrive_expect_tx(barriers.dys.of(i), DY_BYTES);
+        tma_load(dys + i % 2 * DY_SLOT, dy_map, w.group * OG + w.output,
+                  stage % ACROSS * WIDE, row, stage / STAGES_IMAGE, 0, barriers.dys.of(i));
     };
     auto copy_x = [&](int i) {
         int stage = w.first + i, row = stage % STAGES_IMAGE / ACROSS * ROWS;
@@ -97,11 +97,11 @@ __device__ __forceinline__ void transpose(const Work& w, const TensorMap& x_map,
         if (more) copy_maps(i + 1);
         if (i >= 2) barriers.free.wait_for_last(i);
         if (more) copy_x(i + 1);
-        barriers.maps.wait_for(i);
-        auto from = reinterpret_cast<const Vector<float, 4>*>(maps + i % 2 * MAPS_SLOT);
+        barriers.dys.wait_for(i);
+        auto from = reinterpret_cast<const Vector<float, 4>*>(dys + i % 2 * DY_SLOT);
         auto to = reinterpret_cast<Vector<float, 4>*>(transposed + i % 2 * TRANSPOSED_SLOT);
         int all = (is_last(w.first + i) ? LAST_STEPS : STEPS) * 2 * FOURS;
-        bool adds = BIAS && (w.first + i) % TURNS == w.turn;
+        bool adds = BIAS && (w.first + i) % BIAS_OWNERS == w.bias_owner;
 #pragma unroll (FEW < 64 ? 1 : 2)
         for (int at = thread < TURNING ? thread : all; at < all; at += TURNING) {
             int chunk = at / FOURS, four = at % FOURS;
@@ -122,7 +122,7 @@ __device__ __forceinline__ void transpose(const Work& w, const TensorMap& x_map,
         if (thread == 0) mbarrier_arrive(barriers.transposed.of(i));
     }
     if (!BIAS) return;
-    auto sums_here = reinterpret_cast<Vector<float, 4>*>(maps);
+    auto sums_here = reinterpret_cast<Vector<float, 4>*>(dys);
     sums_here[thread] = pack<float>(sum);
     sync_consumers<128>();
     if (thread >= FOURS || w.output + thread * 4 >= OG) return;
@@ -133,7 +133,7 @@ __device__ __forceinline__ void transpose(const Work& w, const TensorMap& x_map,
 #pragma unroll
         for (int j = 0; j < 4; ++j) sum[j] += more[j];
     }
-    sums += ((int64_t)(blockIdx.y * TURNS + w.turn) * G + w.group) * OG + w.output;
+    sums += ((int64_t)(blockIdx.y * BIAS_OWNERS + w.bias_owner) * G + w.group) * OG + w.output;
     store(sums + thread * 4, sum);
 }
 
@@ -147,41 +147,41 @@ __device__ __forceinline__ void read_x(uint32_t (&to)[4], const char* from) {
 
 // sum += the products of COUNT steps of a stage. What registers hold of x is read AHEAD of its
 // turn, when the product that read them before is over.
-template <int COUNT, int OWN>
-__device__ __forceinline__ void add_products(float (&sum)[OWN][OUTPUTS / 2], const char* x,
-                                             const int (&offset)[OWN], MatrixDescriptor right) {
-    constexpr int ALL = COUNT * OWN;
+template <int COUNT, int M_TILES>
+__device__ __forceinline__ void add_products(float (&sum)[M_TILES][OUTPUTS / 2], const char* x,
+                                             const int (&offset)[M_TILES], MatrixDescriptor right) {
+    constexpr int ALL = COUNT * M_TILES;
     uint32_t left[AHEAD + 1][4];
 #pragma unroll
     for (int i = 0; i < AHEAD; ++i)
-        if (i < ALL) read_x(left[i], x + offset[i % OWN] + i / OWN * 256);
+        if (i < ALL) read_x(left[i], x + offset[i % M_TILES] + i / M_TILES * 256);
 #pragma unroll
     for (int i = 0; i < ALL; ++i) {
         wgmma_fence();
-        MULTIPLY(sum[i % OWN], left[i % (AHEAD + 1)], right + i / OWN * (2 * OUTPUTS));
+        MULTIPLY(sum[i % M_TILES], left[i % (AHEAD + 1)], right + i / M_TILES * (2 * OUTPUTS));
         wgmma_commit();
         int next = i + AHEAD;
         if (next >= ALL) continue;
         wgmma_wait<1>();
-        read_x(left[next % (AHEAD + 1)], x + offset[next % OWN] + next / OWN * 256);
+        read_x(left[next % (AHEAD + 1)], x + offset[next % M_TILES] + next / M_TILES * 256);
     }
     wgmma_wait<0>();
 }
 
-// Four warps: OWN tiles of 64 columns, from this one on.
-template <int OWN>
+// Four warps: M_TILES tiles of 64 columns, from this one on.
+template <int M_TILES>
 __device__ __forceinline__ void multiply(const Work& w, int tile, const char* xs, const char* transposed,
                                          Barriers& barriers, float* partial) {
     int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    int offset[OWN];
+    int offset[M_TILES];
 #pragma unroll
-    for (int j = 0; j < OWN; ++j) {
+    for (int j = 0; j < M_TILES; ++j) {
         int slab = (tile + j) * 4 + warp;
         if (slab >= SLABS) slab = 0;
-        int tap = slab / (PART / 16), plane = slab % (PART / 16) * 2 + g / 4;
+        int tap = slab / (BLOCK_C / 16), plane = slab % (BLOCK_C / 16) * 2 + g / 4;
         offset[j] = plane * PLANE + (tap / KW * PITCH + tap % KW + t) * 32 + g % 4 * 8;
     }
-    float sum[OWN][OUTPUTS / 2] = {};
+    float sum[M_TILES][OUTPUTS / 2] = {};
 #pragma unroll 1
     for (int i = 0; i < w.count; ++i) {
         const char* x = xs + i % 3 * X_SLOT;
@@ -189,16 +189,16 @@ __device__ __forceinline__ void multiply(const Work& w, int tile, const char* xs
         barriers.x.wait_for(i);
         barriers.transposed.wait_for(i);
         if (STEPS != LAST_STEPS && is_last(w.first + i))
-            add_products<LAST_STEPS, OWN>(sum, x, offset, right);
+            add_products<LAST_STEPS, M_TILES>(sum, x, offset, right);
         else
-            add_products<STEPS, OWN>(sum, x, offset, right);
+            add_products<STEPS, M_TILES>(sum, x, offset, right);
         if (lane == 0) mbarrier_arrive(barriers.free.of(i));
     }
     partial += ((int64_t)blockIdx.y * G + w.group) * (KH * KW * CG) * OG + w.output;
 #pragma unroll
-    for (int j = 0; j < OWN; ++j) {
-        int slab = (tile + j) * 4 + warp, tap = slab / (PART / 16);
-        int channel = w.channel + slab % (PART / 16) * 16 + g * 2;
+    for (int j = 0; j < M_TILES; ++j) {
+        int slab = (tile + j) * 4 + warp, tap = slab / (BLOCK_C / 16);
+        int channel = w.channel + slab % (BLOCK_C / 16) * 16 + g * 2;
         if (slab >= SLABS || channel >= CG) continue;
         int64_t column = (w.row * KW + tap) * CG + channel;
 #pragma unroll
@@ -219,19 +219,19 @@ __device__ __forceinline__ void multiply(const Work& w, int tile, const char* xs
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-filter_products(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap maps_map,
+filter_products(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap dy_map,
                 float* partial, float* partial_bias) {
     PDL_BEGIN;
     extern __shared__ __align__(128) char shared[];
     __shared__ Barriers barriers;
-    char *xs = shared, *maps = xs + 3 * X_SLOT, *transposed = maps + 2 * MAPS_SLOT;
+    char *xs = shared, *dys = xs + 3 * X_SLOT, *transposed = dys + 2 * DY_SLOT;
     // What no copy reaches is multiplied by zeros, or is what zeros are.
     for (int i = threadIdx.x; i < SHARED / 16; i += THREADS)
         reinterpret_cast<uint4*>(shared)[i] = make_uint4(0, 0, 0, 0);
     if (threadIdx.x == 0) {
         for (int i = 0; i < 3; ++i) barriers.x.init(i, 1);
         for (int i = 0; i < 2; ++i) {
-            barriers.maps.init(i, 1);
+            barriers.dys.init(i, 1);
             barriers.transposed.init(i, 1);
             barriers.free.init(i, CONSUMERS * 4);
         }
@@ -243,7 +243,7 @@ filter_products(const __grid_constant__ TensorMap x_map, const __grid_constant__
     int consumer = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     if (consumer == CONSUMERS) {
         setmaxnreg_dec<FEW>();
-        transpose(w, x_map, maps_map, xs, maps, transposed, barriers, partial_bias);
+        transpose(w, x_map, dy_map, xs, dys, transposed, barriers, partial_bias);
     } else {
         setmaxnreg_inc<REGISTERS>();
         constexpr int FULL = TILES - CONSUMERS * (MAX_TILES - 1);  // warp groups with most tiles
@@ -267,7 +267,7 @@ extern "C" __global__ void add_shares(const float* partial, const float* partial
     float sum = 0;
     if (bias) {
 #pragma unroll 8
-        for (int row = threadIdx.y; row < shares * TURNS && output < OG; row += 8)
+        for (int row = threadIdx.y; row < shares * BIAS_OWNERS && output < OG; row += 8)
             sum += partial_bias[(int64_t)(row * G + blockIdx.z) * OG + output];
     } else if (output < OG && column < K) {
         const float* from = partial + ((int64_t)blockIdx.z * K + column) * OG + output;
