@@ -133,7 +133,7 @@ class Buffer:
         self.name = name
         self._backend = backend
         self.flat = Tensor((len(arena),), name=name, persistent=True)
-        memory = backend.give_memory(self.flat)
+        memory = backend.allocate_for(self.flat)
         backend.write(self.flat, 0)
         item = backend.nbytes(self.flat) // len(arena)
         starts = {id(parameter): start for start, _, parameter in arena.segments}

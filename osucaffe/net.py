@@ -294,7 +294,7 @@ class Net:
         """Let those that have none have memory of their own."""
         for tensor in tensors:
             if tensor.array is None:
-                self.backend.give_zeros(tensor)
+                self.backend.allocate_zeros_for(tensor)
 
     def _unused_gradients(self) -> list[Tensor]:
         """Those of all blobs of an inspectable net: a user may set or read them."""
@@ -410,7 +410,7 @@ class Net:
                 for step in self._build.by_layer[0][index]:
                     step()
             except Reshaped:
-                self._follow(index, end if end < len(self.layers) else None)
+                self._apply_reshape(index, end if end < len(self.layers) else None)
                 self.ready()
                 continue
             if after:
@@ -433,7 +433,7 @@ class Net:
         self._cache.drop(self._build)
         self._cache.clear()
 
-    def _follow(self, index: int, reach: int | None) -> None:
+    def _apply_reshape(self, index: int, reach: int | None) -> None:
         """Take over the shapes that a layer has just given its tops; it is to run again."""
         made = any(node.bottom for node in self.nodes[:index])
         if made and not self.inspectable:

@@ -75,7 +75,7 @@ class Backend(Protocol):
     """Primitives that overlap with the calls that follow, none of which waits for their results."""
     adds: tuple[type[Primitive], ...] = ()
     """Primitives that can add a tensor to what they compute, in its memory."""
-    gains: frozenset[str] = frozenset()
+    enabled_passes: frozenset[str] = frozenset()
     """Passes by which it gains, of those that are for some backends only
     (`graph/passes/pipeline.py`)."""
     activations: frozenset[str] = frozenset()
@@ -149,15 +149,15 @@ class Backend(Protocol):
     def place(self, tensor: Tensor, memory: Memory, offset: int) -> None:
         """Let the tensor lie in memory (from `allocate`), offset bytes from its start."""
 
-    def give_memory(self, tensor: Tensor) -> Memory:
+    def allocate_for(self, tensor: Tensor) -> Memory:
         """Let the tensor lie in memory of its own, not initialized. Returns that memory."""
         memory = self.allocate(self.nbytes(tensor))
         self.place(tensor, memory, 0)
         return memory
 
-    def give_zeros(self, tensor: Tensor) -> None:
+    def allocate_zeros_for(self, tensor: Tensor) -> None:
         """Let the tensor lie in memory of its own, all 0."""
-        self.give_memory(tensor)[:] = 0
+        self.allocate_for(tensor)[:] = 0
 
     @abstractmethod
     def read(self, tensor: Tensor) -> np.ndarray:
@@ -181,7 +181,7 @@ class Backend(Protocol):
     def store(self, x: Tensor, target: Tensor, index: int) -> None:
         """Copy x to target[index], without waiting. Both are row-major, and of one type."""
 
-    def follow(self, tensors: Iterable[Tensor]) -> None:
+    def refresh_copies(self, tensors: Iterable[Tensor]) -> None:
         """Steps have changed these tensors: update whatever else holds their values."""
         return None
 
@@ -219,7 +219,7 @@ class Backend(Protocol):
     def begin_forward(self, random: RandomState) -> None:
         """Let a forward pass draw its random numbers."""
 
-    def arrange(self, calls: Sequence[Prepared]) -> list[Run]:
+    def schedule(self, calls: Sequence[Prepared]) -> list[Run]:
         """The steps of the calls in their order, where those that may overlap others do."""
         return [step for _, step in calls]
 

@@ -39,7 +39,7 @@ class RowsAhead:
     def place(self, backend: Backend) -> None:
         """Give the table and the cursor memory."""
         for tensor in (self.table, self.cursor):
-            backend.give_memory(tensor)
+            backend.allocate_for(tensor)
 
     def write(self, rows: np.ndarray) -> None:
         """Let these be the rows that the next steps take, in place of those that are left."""
@@ -48,9 +48,9 @@ class RowsAhead:
         self._memory.reverse()
         given = self._memory[0][: len(rows)]
         given[:] = rows
-        self._uploads.send(given, self.table, behind=self._uploads.mark())
+        self._uploads.send(given, self.table, after=self._uploads.mark())
         self._sent.append(self._uploads.send(self._first, self.cursor))
-        self._uploads.receive()
+        self._uploads.wait()
         self.left = len(rows)
 
     def wait(self) -> None:

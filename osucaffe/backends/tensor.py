@@ -110,7 +110,7 @@ class Tensor:
         return self.parts or (self.owner,)
 
     @property
-    def is_open(self) -> bool:
+    def layout_undecided(self) -> bool:
         """Whether its layout is still to be chosen."""
         return self.root.flexible
 

@@ -22,7 +22,7 @@ class Uploads:
     This is a backend's whose steps have run when they return: each copy is made at once.
     """
 
-    def room(self) -> int:
+    def free_bytes(self) -> int:
         """The bytes that can still be allocated."""
         return available_memory()
 
@@ -38,14 +38,14 @@ class Uploads:
         """What has been enqueued by now."""
         return None
 
-    def send(self, rows: np.ndarray, tensor: Tensor, first: int = 0, behind: Mark = None) -> Run:
+    def send(self, rows: np.ndarray, tensor: Tensor, first: int = 0, after: Mark = None) -> Run:
         """Begin to copy rows (each row-major, of the tensor's type) to tensor[first:], after what
         is behind it, and after what was sent before. Returns what waits until rows may change."""
         tensor.array[first : first + len(rows)] = rows
         return lambda: None
 
-    def receive(self) -> None:
-        """Let what follows run behind all that was sent."""
+    def wait(self) -> None:
+        """Let what follows wait for all that was sent."""
 
 
 def pages(nbytes: int) -> mmap.mmap:

@@ -59,13 +59,13 @@ def as_one(
         isinstance(call, ops.Host) or (isinstance(call, ops.Collective) and call.blocks)
         for call, _ in calls
     )
-    arrange, capture = backend.arrange, backend.capture
+    schedule, capture = backend.schedule, backend.capture
     if enqueues or hosted:
-        steps = [*arrange(calls), *then]
+        steps = [*schedule(calls), *then]
         run = sequence(steps) if hosted else capture(steps)
     else:
         pieces = _split(calls)
-        run = sequence([p if callable(p) else capture(arrange(p)) for p in pieces] + [*then])
+        run = sequence([p if callable(p) else capture(schedule(p)) for p in pieces] + [*then])
     return sequence([begin, *feeds, run])
 
 

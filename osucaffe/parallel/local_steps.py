@@ -62,7 +62,7 @@ class LocalSteps(Exchange):
         self._histories = [flat.array[: arena.learned] for flat in optimizer.flats]
         self._differ = self._histories_differ = False
         scalars = Tensor((3,), name="outer_scalars", persistent=True)
-        net.backend.give_memory(scalars)
+        net.backend.allocate_for(scalars)
         net.backend.write(scalars, [comm.size, config.outer_lr, config.outer_momentum])
 
         def formula(text: str, weights: Tensor, gradients: Tensor, *history: Tensor) -> Run:

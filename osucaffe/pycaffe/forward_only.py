@@ -199,7 +199,7 @@ class ForwardOnly:
         for name in {*fast.inputs, *fast.outputs, *self._requested}:
             blob, other = self._net.blobs[name], fast.blobs[name]
             if blob.data.owner.array is None:
-                self._net.backend.give_memory(blob.data.owner)
+                self._net.backend.allocate_for(blob.data.owner)
             self._bind_tensor(fast, blob.data, other.data)
             if blob.length is not None and other.length is not None:
                 self._bind_tensor(fast, blob.length, other.length)

@@ -146,7 +146,7 @@ class Store:
         behind are 0. again: a tensor of that shape whose memory it is to have."""
         new = again or Tensor(shape)
         if new.array is None:
-            self.backend.give_memory(new)
+            self.backend.allocate_for(new)
         self.detach(new)
         values = self.values(old).reshape(-1)
         self.replace(old, new)
@@ -159,7 +159,7 @@ class Store:
         """The shape of a tensor has come again: arrays that a script still has from then are its
         own."""
         if self.in_use(tensor):
-            self.backend.give_memory(tensor.owner)
+            self.backend.allocate_for(tensor.owner)
 
     def replace(self, old: Tensor, new: Tensor) -> None:
         """A tensor takes the place of another, and of its values."""

@@ -33,7 +33,7 @@ class Losses:
         self.lost = False
         """Whether one of those read is not finite."""
         self._ring = Tensor((length * parts,), name="losses", persistent=True)
-        backend.give_memory(self._ring)
+        backend.allocate_for(self._ring)
         backend.write(self._ring, 0)
 
     def note(self, net: Net, part: int) -> None:

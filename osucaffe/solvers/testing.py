@@ -45,7 +45,7 @@ class OutputBuffer:
         self._buffers: list[Tensor] = []
         for blob in self._blobs if self._rows else ():
             tensor = Tensor((self._rows, *blob.shape), name="outputs", persistent=True)
-            net.backend.give_memory(tensor)
+            net.backend.allocate_for(tensor)
             self._buffers.append(tensor)
         self._noted = 0
         self._host_rows: list[np.ndarray] = []

@@ -84,7 +84,7 @@ class Sketch:
                     self.collectives.setdefault((direction, call.position), []).append(operation)
         for parameter in self.parameters:
             data = parameter.blob.data
-            if data.is_open and sizes.get(parameter.name, data.count) > data.count:
+            if data.layout_undecided and sizes.get(parameter.name, data.count) > data.count:
                 data.layout = _Padded(sizes[parameter.name])
         self.backend = Nowhere()
         self.arena = Arena(self.backend, self.parameters[::-1], gradients=True)

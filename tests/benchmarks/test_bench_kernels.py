@@ -12,7 +12,7 @@ from benchmarks.training.bench_kernels import Case, Census, loss_without, losses
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.autotune import timing
 from osucaffe.backends.cuda.autotune.trial import Trial
-from osucaffe.backends.cuda.call import spares
+from osucaffe.backends.cuda.call import fallbacks
 
 from ..backends.cuda.autotune.test_tuner import Offered, new_call
 from ..backends.cuda.simulated import simulate, with_libraries
@@ -52,7 +52,7 @@ def test_every_provider_is_asked(
     providers = [
         Offered("good", fast=0.5, slow=3.0),
         Offered("only if nothing is good", unless=0.6, plan=0.7),
-        *spares([Offered("spare", far=9.0)]),
+        *fallbacks([Offered("spare", far=9.0)]),
         Offered("hopeless", eager=False, estimates={"own": 1.0}, own=1.5),
         Offered("broken", broken=RuntimeError("too many registers")),
     ]

@@ -27,7 +27,7 @@ class Replaying:
     def __init__(self, ran: list[str]) -> None:
         self.ran = ran
 
-    def arrange(self, calls: Sequence[Prepared]) -> list[Run]:
+    def schedule(self, calls: Sequence[Prepared]) -> list[Run]:
         return [step for _, step in calls]
 
     def capture(self, steps: Sequence[Run]) -> Run:

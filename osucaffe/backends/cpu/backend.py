@@ -52,7 +52,7 @@ class Cpu(Host):
         super().__init__(dtype, threads or computing_threads())
         self.onednn = load() if onednn and dtype == "float32" else None
         threadpool_limits(self.threads)
-        _take_memory_of_products()
+        _preallocate_openblas()
         if self.onednn is not None:
             self.activations = self.onednn.activations
             self.onednn.set_threads(self.threads)
@@ -63,7 +63,7 @@ class Cpu(Host):
         if tensor.layout is None:
             return np.array(tensor.array)
         plain = Tensor(tensor.shape, tensor.dtype)
-        self.give_memory(plain)
+        self.allocate_for(plain)
         self.reorder(tensor, plain)()
         values: np.ndarray = plain.array
         return values
@@ -88,14 +88,14 @@ class Cpu(Host):
         """Let a forward pass draw its random numbers: here, calls look at `random` themselves."""
 
     def capture(self, steps: Sequence[Run]) -> Run:
-        return sequence(steps if self.onednn is None else self.onednn.joined(self, steps))
+        return sequence(steps if self.onednn is None else self.onednn.coalesce(self, steps))
 
     # -- steps ---------------------------------------------------------------------------------
 
     def prepare(self, calls: Iterable[Primitive], beside: Sequence[Primitive] = ()) -> list[Step]:
         calls = list(calls)
         if self.onednn is not None:
-            self.onednn.look_at([*calls, *beside])
+            self.onednn.analyze([*calls, *beside])
         return [self._prepare(call) for call in calls]
 
     def _prepare(self, call: Primitive) -> Step:
@@ -138,7 +138,7 @@ class Cpu(Host):
 
     def _prepare_reorder(self, call: ops.Copy) -> Step | None:
         """A copy between two layouts is a reorder; None when it is not that."""
-        if call.y.is_open or call.x.layout == call.y.layout:
+        if call.y.layout_undecided or call.x.layout == call.y.layout:
             return None
         _make_row_major(call.x)
         return self.reorder(call.x, call.y)
@@ -154,7 +154,7 @@ _PRODUCTS_BYTES = 32 << 20
 
 
 @functools.cache
-def _take_memory_of_products() -> None:
+def _preallocate_openblas() -> None:
     """Let NumPy's products take the memory that they keep, as it is known to be there: where there
     is none, OpenBLAS asks for it without end (with NumPy before 2.4).
 
@@ -214,10 +214,10 @@ def _make_row_major(tensor: Tensor) -> None:
 
 def _share_layout(tensors: list[Tensor]) -> bool:
     """Whether all the tensors lie alike; those that are open take the others' layout, or none."""
-    layouts = [tensor.layout for tensor in tensors if not tensor.is_open] or [None]
+    layouts = [tensor.layout for tensor in tensors if not tensor.layout_undecided] or [None]
     if any(layout != layouts[0] for layout in layouts):
         return False
     for tensor in tensors:
-        if tensor.is_open:
+        if tensor.layout_undecided:
             tensor.root.layout = layouts[0]
     return True

@@ -29,7 +29,7 @@ class Host(Backend):
         """A flat uint8 array of nbytes, not initialized, that begins on a cache line."""
         return _aligned(np.empty(nbytes + ALIGNMENT, np.uint8))
 
-    def give_zeros(self, tensor: Tensor) -> None:
+    def allocate_zeros_for(self, tensor: Tensor) -> None:
         # Which the system gives as they are, page by page when they are first written.
         self.place(tensor, _aligned(np.zeros(self.nbytes(tensor) + ALIGNMENT, np.uint8)), 0)
 

@@ -17,7 +17,7 @@ from .autotune.trial import trial_numbers
 from .autotune.tuner import Tuner
 from .call import Context, Pending, Provider, TuningGpu
 from .convolution.implicit_gemm import adds_gradient
-from .graphs import arrange, capture, on_other_stream
+from .graphs import capture, on_other_stream, schedule
 from .input.jpegs import Decoder, find_decoder
 from .input.mapped_file import MappedFile, map_file
 from .input.photos import DevicePhotos
@@ -42,7 +42,9 @@ class Cuda(TuningGpu):
         ops.AveragePoolingBackward, ops.ConvolutionBackwardData, ops.DropoutBackward,
         ops.InnerProductBackwardData, ops.LrnBackward, ops.MaxPoolingBackward, ops.Split, ops.Sum,
     )  # fmt: skip
-    gains = frozenset(("skip pixels", "normalize in pooling", "copy parts once", "sum outputs"))
+    enabled_passes = frozenset(
+        ("skip pixels", "normalize in pooling", "copy parts once", "sum outputs")
+    )
     overlaps = (ops.ConvolutionBackwardFilter, ops.InnerProductBackwardFilter, ops.Total)
     raw_records = True
     """A byte a pixel is quicker to upload than a float, and `transform` takes no time here."""
@@ -119,9 +121,9 @@ class Cuda(TuningGpu):
             self.cudnn.forget()
         return steps
 
-    def arrange(self, calls: Sequence[Prepared]) -> list[Run]:
+    def schedule(self, calls: Sequence[Prepared]) -> list[Run]:
         """The steps of the calls in their order; some that may overlap others on another stream."""
-        return arrange(self, calls)
+        return schedule(self, calls)
 
     def low_priority(self, step: Run) -> Run:
         """A step that runs another behind what is enqueued so far, in the room that what follows

@@ -133,8 +133,8 @@ class Provider:
 
     The tuner asks providers in their order. name: what it is called in logs and in what is
     remembered, without a colon. eager: whether the tuner lets it build what its candidates need as
-    soon as the call is known, or only when it is asked. unless: milliseconds; where another
-    candidate takes less, it is not asked. sums: whether it writes the `sums` of a call, too.
+    soon as the call is known, or only when it is asked. needed_above_ms: it is not asked
+    where another candidate takes less. sums: whether it writes the `sums` of a call, too.
     of_library: whether its candidates are a library's: each is code of its own, where those of a
     kernel of ours are one code.
     """
@@ -142,13 +142,13 @@ class Provider:
     name: str
     of_library: bool = False
     eager: bool = True
-    unless: float = 0.0
+    needed_above_ms: float = 0.0
     sums: bool = False
 
     def worthwhile(self, best: float) -> bool:
         """Whether to ask for its candidates, where the best so far takes so many milliseconds
         (infinite: there is none yet)."""
-        return best >= self.unless
+        return best >= self.needed_above_ms
 
     def candidates(self) -> Iterable[Candidate]:
         """Those that this device can run, the most promising first."""
@@ -199,11 +199,15 @@ class Kernels(Provider):
             yield Candidate(str(config), make, self._estimate(config))
 
 
-class Followed(Provider):
+class WithEpilogue(Provider):
     """Another's candidates, each with a step of the call behind it."""
 
     def __init__(self, provider: Provider, step: Callable[[Context], Run]) -> None:
-        self.name, self.eager, self.unless = provider.name, provider.eager, provider.unless
+        self.name, self.eager, self.needed_above_ms = (
+            provider.name,
+            provider.eager,
+            provider.needed_above_ms,
+        )
         self.of_library = provider.of_library
         self._provider, self._step = provider, step
 
@@ -217,34 +221,34 @@ class Followed(Provider):
         self._provider.chosen(name)
 
     def candidates(self) -> Iterable[Candidate]:
-        return map(self._followed, self._provider.candidates())
+        return map(self._with_epilogue, self._provider.candidates())
 
     def named(self, name: str) -> Candidate | None:
         found = self._provider.named(name)
-        return found and self._followed(found)
+        return found and self._with_epilogue(found)
 
     def first(self) -> Candidate | None:
         found = self._provider.first()
-        return found and self._followed(found)
+        return found and self._with_epilogue(found)
 
-    def _followed(self, candidate: Candidate) -> Candidate:
+    def _with_epilogue(self, candidate: Candidate) -> Candidate:
         def make(ctx: Context) -> Run:
             return sequence([candidate.make(ctx), self._step(ctx)])
 
         return replace(candidate, make=make)
 
 
-def only_unless(milliseconds: float, providers: list[Provider]) -> list[Provider]:
+def skip_if_faster_than(milliseconds: float, providers: list[Provider]) -> list[Provider]:
     """Providers that are asked, and build, only where candidates before them take longer: but for
     one candidate of a library, with which kernels of ours are compared (see `Tuner`)."""
     for each in providers:
-        each.eager, each.unless = False, max(each.unless, milliseconds)
+        each.eager, each.needed_above_ms = False, max(each.needed_above_ms, milliseconds)
     return providers
 
 
-def spares(providers: list[Provider]) -> list[Provider]:
+def fallbacks(providers: list[Provider]) -> list[Provider]:
     """Providers that are to be asked only where none before them has a candidate that works."""
-    return only_unless(math.inf, providers)
+    return skip_if_faster_than(math.inf, providers)
 
 
 @dataclass(frozen=True)

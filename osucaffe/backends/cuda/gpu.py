@@ -137,13 +137,13 @@ class Gpu(Backend):
         elif flat.size:
             self._copy(tensor.address, flat)
             self.stream.synchronize()
-        self.follow([tensor])
+        self.refresh_copies([tensor])
 
     def begin_write(self, tensor: Tensor, values: np.ndarray) -> None:
         """Begin to set the values of a row-major float32 tensor, from a contiguous array of the
         same: it may change once the backend was synchronized."""
         self._copy(tensor.address, values)
-        self.follow([tensor])
+        self.refresh_copies([tensor])
 
     def begin_read(self, tensor: Tensor, values: np.ndarray) -> None:
         """Begin to copy the values of a row-major float32 tensor to a contiguous array of the
@@ -168,7 +168,7 @@ class Gpu(Backend):
         """A copy of the table on the device, as bytes."""
         table = np.ascontiguousarray(table)
         copy = Tensor((table.nbytes,), "uint8", persistent=True)
-        self.give_memory(copy)
+        self.allocate_for(copy)
         self._copy(copy.address, table)
         self.stream.synchronize()
         return copy
@@ -208,7 +208,7 @@ class Gpu(Backend):
                 if _is_inside(parameter, arena):
                     self._place_copy(copy, parameter, arena, low)
             if copy.array is None:
-                self.give_memory(copy)
+                self.allocate_for(copy)
             if parameter.array is not None:
                 self._refresh(parameter, copy)
         return copy
@@ -225,7 +225,7 @@ class Gpu(Backend):
         for _, copy in inside:  # their memory can be had again
             copy.array = None
         low = self._copied_arenas[arena] = in_dtype(arena, self.dtype, "arena.16")
-        self.give_memory(low)
+        self.allocate_for(low)
         for parameter, copy in inside:
             self._place_copy(copy, parameter, arena, low)
             self._refresh(parameter, copy)
@@ -255,7 +255,7 @@ class Gpu(Backend):
         start = (parameter.address - arena.address) // 2
         self.place(copy, low.array.reshape(-1).view(np.uint8), start)
 
-    def follow(self, tensors: Iterable[Tensor]) -> None:
+    def refresh_copies(self, tensors: Iterable[Tensor]) -> None:
         """Renew the 16-bit copies of tensors that steps have changed."""
         changed = {each for tensor in tensors for each in (tensor, tensor.whole, *tensor.views)}
         for parameter, copy in self._copies.items():
@@ -303,7 +303,7 @@ class Gpu(Backend):
 
     def choose_layout(self, tensor: Tensor, dtype: str | None = None) -> None:
         """Choose the layout of a tensor, if it is still open."""
-        if not tensor.is_open:
+        if not tensor.layout_undecided:
             return
         root = tensor.root
         layout = self.layout_for(root, dtype)

@@ -32,7 +32,7 @@ def capture(backend: Gpu, steps: Sequence[Run]) -> Run:
     return step
 
 
-def arrange(backend: Gpu, calls: Sequence[Prepared]) -> list[Run]:
+def schedule(backend: Gpu, calls: Sequence[Prepared]) -> list[Run]:
     """The steps in their order; those that may overlap others go to the side stream.
 
     The main stream waits for such steps before the first call that one of them may not overlap.

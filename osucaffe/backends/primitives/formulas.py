@@ -71,14 +71,14 @@ class Sum(Primitive):
     coefficients: Sequence[float] | None = None
 
 
-class Drawing(Primitive, abstract=True, kw_only=True):
+class RandomPrimitive(Primitive, abstract=True, kw_only=True):
     """What decides which elements are kept: the share that is not, and the call's key."""
 
     ratio: float
     key: int
 
 
-class Dropout(Drawing):
+class Dropout(RandomPrimitive):
     """y = x * keep / (1 - ratio), keep drawn by `random.squares32` for (seed, step, key, i).
 
     mask: uint8 of x's shape, 1 where kept; a backend may leave it unwritten and draw again
@@ -90,7 +90,7 @@ class Dropout(Drawing):
     mask: Write
 
 
-class DropoutBackward(Drawing):
+class DropoutBackward(RandomPrimitive):
     """dx = dy * keep / (1 - ratio). dx may be dy.
 
     relu_output: as of `convolution_backward_data`.

@@ -56,7 +56,7 @@ def _seconds(backend: Backend, program: Program) -> float:
     step: Callable[[], None]
     [step] = backend.prepare([call])
     for tensor in (*call.read_tensors(), *call.written_tensors(), *call.scratch):
-        backend.give_memory(tensor)
+        backend.allocate_for(tensor)
     generator = np.random.default_rng(0)
     for tensor in call.read_tensors() if isinstance(call, InnerProduct) else ():
         # Of zeros alone a GPU multiplies faster: it needs less power.

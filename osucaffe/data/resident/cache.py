@@ -223,9 +223,9 @@ class CachedBatches:
         """Send the next batch itself, to a buffer that is not in use."""
         arrays = self._read(self._source.fill, self._fed, self._batch)
         self._turn = 1 - self._turn
-        first, behind, self._behind = self._turn * self._batch, self._behind, self._uploads.mark()
+        first, after, self._behind = self._turn * self._batch, self._behind, self._uploads.mark()
         for array, part in zip(arrays, self.slots.batches, strict=False):
-            self._uploads.send(array, part, first, behind=behind)
+            self._uploads.send(array, part, first, after=after)
         rows = np.zeros((1, *self.ahead.table.shape[1:]), np.int32)
         rows[0, :, 0] = self.slots.rows_of(first + np.arange(self._batch))
         rest = arrays[len(self.parts) :]

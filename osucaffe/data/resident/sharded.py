@@ -70,7 +70,7 @@ class ShardedSlots(RecordSlots):
 
     def split(self, ranks: int) -> None:
         """Allocate the memory: all ranks are certain to call this."""
-        size, free = self._backend.nbytes(self.parts[0]), self.uploads.room()
+        size, free = self._backend.nbytes(self.parts[0]), self.uploads.free_bytes()
         self._backend.synchronize()
         flags = None
         if all(self._neighbours.gather(size <= free * SHARE_LEFT)):
@@ -87,7 +87,7 @@ class ShardedSlots(RecordSlots):
 
     def take(self) -> bool:
         assert self.table
-        self._backend.give_memory(self.table)
+        self._backend.allocate_for(self.table)
         if not self._addresses:
             self.refuse()
             return False
@@ -133,5 +133,5 @@ class ShardedSlots(RecordSlots):
         assert self.table
         table = self.uploads.memory(self.table.shape, "int64")
         table[:] = addresses
-        self.uploads.send(table, self.table, behind=self.uploads.mark())()
-        self.uploads.receive()
+        self.uploads.send(table, self.table, after=self.uploads.mark())()
+        self.uploads.wait()

@@ -66,7 +66,7 @@ class RecordSlots:
     def take(self) -> bool:
         """Allocate the memory, after the nets have theirs; False if it only fits two batches.
         UserError if it does not fit those."""
-        size, free = sum(map(self._backend.nbytes, self.parts)), self.uploads.room()
+        size, free = sum(map(self._backend.nbytes, self.parts)), self.uploads.free_bytes()
         if size <= free * SHARE_LEFT and self._allocate(self.parts):
             log_stay(self._title, self.count, size, free)
             return True

@@ -274,7 +274,7 @@ def _may_pool(norm: ops.BatchNorm, pooling: ops.MaxPooling) -> bool:
     return (
         pooling.x is norm.y
         and pooling.index is not None
-        and pooling.index.is_open  # it is not a mask, which others read
+        and pooling.index.layout_undecided  # it is not a mask, which others read
         and not pooling.behind_relu  # it stops the gradient for another ReLU
         and math.prod(pooling.kernel) <= MOST_NOTED
         and len(norm.y.shape) == 4

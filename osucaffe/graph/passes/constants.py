@@ -52,7 +52,7 @@ class Constants:
             self.stale = True
             for call in self.new:  # in whatever precision the net runs, they stay exact
                 for tensor in call.read_tensors():
-                    if self.is_parameter(tensor) and tensor.is_open:
+                    if self.is_parameter(tensor) and tensor.layout_undecided:
                         tensor.root.flexible = False
         return self._made[name]
 
@@ -65,7 +65,7 @@ class Constants:
                 if tensor not in results:
                     self._last_use[tensor] = len(self._prepared)
                 elif tensor.array is None:
-                    backend.give_memory(tensor)
+                    backend.allocate_for(tensor)
         self.new = []
 
     def run(self, backend: Backend) -> None:
@@ -73,12 +73,12 @@ class Constants:
         for number, (call, step) in enumerate(self._prepared, 1):
             for tensor in (*call.written_tensors(), *call.scratch):
                 if tensor.owner.array is None:
-                    backend.give_memory(tensor.owner)
+                    backend.allocate_for(tensor.owner)
             step()
             for tensor in operands(call):
                 if self._last_use.get(tensor.owner) == number:
                     tensor.owner.array = None
             for scratch in call.scratch:
                 scratch.array = None
-        backend.follow(tensor for made in self._made.values() for tensor in made)
+        backend.refresh_copies(tensor for made in self._made.values() for tensor in made)
         self.stale = False

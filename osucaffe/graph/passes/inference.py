@@ -183,7 +183,7 @@ def pack_weights(calls: Sequence[Primitive], constants: Constants) -> None:
     for call in calls:
         if isinstance(call, Linear) and call.w.layout is None:
             w = call.w
-            if constants.is_parameter(w) and not w.is_open:
+            if constants.is_parameter(w) and not w.layout_undecided:
                 name = (call.position, w.owner, w.shape, "packed")
                 (call.w,) = constants.get(name, partial(_record_packed, w))
 

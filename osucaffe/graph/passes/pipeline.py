@@ -248,7 +248,7 @@ def run(passes: Iterable[Pass], build: Build) -> None:
             continue
         if build.constants is None and step.inference:
             continue
-        if not (step.for_all or step.name in build.backend.gains):
+        if not (step.for_all or step.name in build.backend.enabled_passes):
             continue
         before, changes, build.note = list(map(len, build.programs)), _changes(build), ""
         step.run(build)

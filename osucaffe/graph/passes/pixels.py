@@ -60,7 +60,7 @@ def skip_pixels(programs: Programs) -> None:
 def _readers(y: Tensor, calls: list[Primitive]) -> list[_Reader]:
     """These calls, if all of them read the images y at the same stride, each output one pixel, and
     the images may change; else none."""
-    if len(y.shape) != 4 or is_exposed(y) or not y.is_open:
+    if len(y.shape) != 4 or is_exposed(y) or not y.layout_undecided:
         return []
     readers = [call for call in calls if isinstance(call, _Reader) and _skips(call, y)]
     strides = {tuple(map(int, call.stride)) for call in readers}

@@ -81,7 +81,7 @@ def _sibling(
     """What belongs to a call, if it is a convolution of which nothing speaks against joining it."""
     match call:
         case ops.Convolution(group=1, addend=None, activation=None) if (
-            not is_exposed(call.y) and call.y.is_open
+            not is_exposed(call.y) and call.y.layout_undecided
         ):
             of_layer = [each for each in backward if each.position == call.position]
         case _:

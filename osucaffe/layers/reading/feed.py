@@ -193,7 +193,7 @@ class Stream(Feed):
         if self.data_config.cache != "auto":
             return self.data_config.cache == "device"
         return self.raw_records and may_stay(
-            nbytes, self.backend.uploads().room(), self.stream_title
+            nbytes, self.backend.uploads().free_bytes(), self.stream_title
         )
 
     def spreads(self, nbytes: int) -> bool:
@@ -202,7 +202,7 @@ class Stream(Feed):
         neighbours = self.data_config.neighbours
         if neighbours is None:
             return False
-        fits = nbytes <= SHARE * self.backend.uploads().room()
+        fits = nbytes <= SHARE * self.backend.uploads().free_bytes()
         return not all(neighbours.gather(fits))
 
     def require_source(self, message: str, source: str, batch: str = "records") -> None:

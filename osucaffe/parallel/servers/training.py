@@ -156,7 +156,7 @@ class ServerExchange(Exchange):
                 self._job.barrier()  # all that was pushed is in what the servers have
                 self._link.read(0, self._net.arena.data)
                 for parameters in self._parameters:
-                    self._net.backend.follow(parameters)
+                    self._net.backend.refresh_copies(parameters)
             self._weights_differ = False
             if history and self._history_differs and self._job.rank == 0:
                 for number, flat in enumerate(self._optimizer.flats):
@@ -176,7 +176,7 @@ class ServerExchange(Exchange):
         with self._job.watch(f"weights from the servers (ranks {self._servers})"):
             backend = self._net.backend
             if self._link.wait(bucket, backend.current):
-                backend.follow(self._parameters[bucket])
+                backend.refresh_copies(self._parameters[bucket])
 
     def wait_all(self) -> None:
         """Return when the weights of all that was pushed are here."""

@@ -92,7 +92,7 @@ class LossScale:
 
     def _number(self, name: str) -> Tensor:
         tensor = Tensor((1,), name=name, persistent=True)
-        self._backend.give_memory(tensor)
+        self._backend.allocate_for(tensor)
         return tensor
 
 

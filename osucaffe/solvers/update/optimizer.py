@@ -54,7 +54,7 @@ class Optimizer:
         self.flats = [buffer.flat for buffer in self._buffers]
         # Contiguous, in the order of the update's scalars; each is written by its owner.
         self._scalars = scalars = Tensor((len(update.names),), name="scalars", persistent=True)
-        memory = backend.give_memory(scalars)
+        memory = backend.allocate_for(scalars)
         backend.write(scalars, 0)
         given = len(update.row(0, 0))
         self._given = Tensor((given,), name="learning_rate", persistent=True)
@@ -129,7 +129,7 @@ class Optimizer:
             if not segments:
                 return
             sums = Tensor((3 * len(segments),), name="sums", persistent=True)
-            self._backend.give_memory(sums)
+            self._backend.allocate_for(sums)
             program.segment_sums(data, gradients, sums, segments=[each[:2] for each in segments])
         record(data, gradients, history, scalars, formula=formula, sums=sums)
 
@@ -192,5 +192,5 @@ class Optimizer:
         step: Run
         [step] = self._backend.prepare([call])
         for tensor in call.scratch:
-            self._backend.give_memory(tensor)
+            self._backend.allocate_for(tensor)
         return step

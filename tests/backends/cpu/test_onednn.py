@@ -180,7 +180,7 @@ def test_what_onednn_notes_has_no_values_to_read_or_write() -> None:
     x, y = blocked(program, (2, 20, 8, 8)), Tensor(index.shape, flexible=True)
     program.max_pooling(x, y, index, kernel=(2, 2), stride=(2, 2), pad=(0, 0))
     assert None not in prepare(program)
-    ONEDNN.give_memory(index)
+    ONEDNN.allocate_for(index)
     for touch in (lambda: ONEDNN.read(index), lambda: ONEDNN.write(index, 0)):
         with pytest.raises(ValueError, match="pool index holds what oneDNN noted"):
             touch()

@@ -29,18 +29,18 @@ def telling(told: list[object], what: object) -> Step:
     return Step(lambda: told.append(what))
 
 
-def joined(
+def coalesce(
     steps: list[Step],
     told: list[object],
     alone: Callable[[Step, Primitive], Step | None] = lambda *_: None,
 ) -> list[Run]:
-    return threads.joined(steps, told.append, 2, alone)
+    return threads.coalesce(steps, told.append, 2, alone)
 
 
 def test_steps_on_one_thread_run_as_one() -> None:
     told: list[object] = []
     alone = [threads.on_one_thread(telling(told, each), told.append, 2) for each in "abc"]
-    begin, *steps = joined([*alone[:2], telling(told, "both"), alone[2]], told)
+    begin, *steps = coalesce([*alone[:2], telling(told, "both"), alone[2]], told)
     assert len(steps) == 3
     for step in (begin, *steps):
         step()
@@ -74,7 +74,7 @@ class Machine:
             self.made += 1
             return on_one
 
-        self.run = threads.Faster(
+        self.run = threads.AdaptiveThreads(
             self.step("both"),
             make,
             2,
@@ -101,15 +101,15 @@ class Machine:
         return list(self.told)
 
 
-TRIAL = ["both"] * 2 * threads.TRIED + ["one"] * 2 * threads.TRIED
+TRIAL = ["both"] * 2 * threads.TRIAL_RUNS + ["one"] * 2 * threads.TRIAL_RUNS
 
 
 def test_what_was_faster_runs_until_both_are_tried_again() -> None:
     machine = Machine(short=True)
     for both, chosen in ((1.5, "both"), (9.0, "one"), (1.5, "both")):
         machine.takes["both"] = both
-        lost = 2 * threads.TRIED * abs(both - 2.0)
-        kept = max(threads.KEPT, int(lost / (threads.LOST * min(both, 2.0))))
+        lost = 2 * threads.TRIAL_RUNS * abs(both - 2.0)
+        kept = max(threads.MIN_KEPT_RUNS, int(lost / (threads.MAX_TRIAL_SHARE * min(both, 2.0))))
         assert machine.runs(len(TRIAL) + kept) == TRIAL + [chosen] * kept
     assert machine.made == 1
 
@@ -118,26 +118,26 @@ def test_what_has_become_slow_does_not_run_for_long() -> None:
     machine = Machine(short=True)
     machine.runs(len(TRIAL) + 10)
     machine.takes["both"] = 9.0
-    assert machine.runs(threads.WATCHED * (threads.WATCHED + 1) + len(TRIAL))[-1] == "one"
+    assert machine.runs(threads.WATCH_PERIOD * (threads.WATCH_PERIOD + 1) + len(TRIAL))[-1] == "one"
 
 
 def test_a_way_that_takes_microseconds_is_tried_for_longer() -> None:
     machine = Machine(short=True)
-    machine.takes = {"both": threads.TRIED_FOR / 100, "one": 1.0}
-    assert machine.runs(200).index("one") in (100 + threads.TRIED, 101 + threads.TRIED)
+    machine.takes = {"both": threads.TRIAL_SECONDS / 100, "one": 1.0}
+    assert machine.runs(200).index("one") in (100 + threads.TRIAL_RUNS, 101 + threads.TRIAL_RUNS)
 
 
 def test_one_thread_is_given_up_where_there_are_many() -> None:
     machine = Machine(short=True)
     machine.takes["one"] = 15.0
-    hopeless = ["one"] * threads.HOPELESS + ["both"]
+    hopeless = ["one"] * threads.GIVE_UP_RUNS + ["both"]
     assert machine.runs(len(TRIAL) // 2 + len(hopeless)) == TRIAL[: len(TRIAL) // 2] + hopeless
 
 
 def test_the_first_tries_do_not_count() -> None:
     machine = Machine(short=True)
     machine.takes["both"] = 100.0
-    machine.runs(threads.TRIED)
+    machine.runs(threads.TRIAL_RUNS)
     machine.takes["both"] = 1.0
     assert machine.runs(len(TRIAL))[-1] == "both"
 
@@ -147,8 +147,10 @@ def test_a_long_pass_tries_one_thread_only_where_the_cores_are_taken() -> None:
     assert set(machine.runs(1000)) == {"both"}
     assert not machine.made
     machine.share, machine.takes["both"] = 0.7, 9.0
-    assert machine.runs(threads.WATCHED + len(TRIAL))[-1] == "one"
-    kept = threads.WATCHED + int(2 * threads.TRIED * 7.0 / (threads.LOST * 2.0))
+    assert machine.runs(threads.WATCH_PERIOD + len(TRIAL))[-1] == "one"
+    kept = threads.WATCH_PERIOD + int(
+        2 * threads.TRIAL_RUNS * 7.0 / (threads.MAX_TRIAL_SHARE * 2.0)
+    )
     machine.share, machine.takes["both"] = 2.0, 1.0
     assert machine.runs(kept + len(TRIAL))[-1] == "both"
     assert set(machine.runs(5000)) == {"both"}
@@ -157,16 +159,16 @@ def test_a_long_pass_tries_one_thread_only_where_the_cores_are_taken() -> None:
 def test_all_threads_are_tried_again_once_when_cores_become_idle() -> None:
     machine = Machine(short=False)
     machine.share, machine.takes["both"] = 0.7, 9.0
-    assert machine.runs(threads.WATCHED + len(TRIAL))[-1] == "one"
-    kept = int(2 * threads.TRIED * 7.0 / (threads.LOST * 2.0))
+    assert machine.runs(threads.WATCH_PERIOD + len(TRIAL))[-1] == "one"
+    kept = int(threads.TRIAL_RUNS * 7.0 / threads.MAX_TRIAL_SHARE)
     machine.spare = 0.6
     assert set(machine.runs(kept // 4)) == {"one"}
     machine.spare = 1.0
-    soon = 3 * threads.WATCHED + len(TRIAL)
-    assert machine.runs(soon).count("both") == 2 * threads.TRIED  # which is still slow
+    soon = 3 * threads.WATCH_PERIOD + len(TRIAL)
+    assert machine.runs(soon).count("both") == 2 * threads.TRIAL_RUNS  # which is still slow
     assert set(machine.runs(kept // 4)) == {"one"}
     machine.spare, machine.share = 0.2, 0.7
-    machine.runs(2 * threads.WATCHED)
+    machine.runs(2 * threads.WATCH_PERIOD)
     machine.spare, machine.share, machine.takes["both"] = 1.0, 2.0, 1.0
     assert machine.runs(soon)[-1] == "both"
 
@@ -180,7 +182,7 @@ def test_a_program_runs_on_one_thread_where_all_of_it_can() -> None:
     long.implementation = "jit"
     on_one = {large: telling(told, "large on one")}
     steps = [small, large, telling(told, "numpy"), other, long]
-    (step,) = joined(steps, told, lambda step, call: on_one.get(step))
+    (step,) = coalesce(steps, told, lambda step, call: on_one.get(step))
     step()
     assert told == [2, 1, "small", 2, "large", "numpy", "other", "long"]
     while "large on one" not in told:
@@ -232,12 +234,12 @@ def test_a_net_gives_the_same_bits_on_one_thread_and_on_all(
 ) -> None:
     made: list[tuple[Step, Callable[[], Step]]] = []
 
-    class Both(threads.Faster):
+    class Both(threads.AdaptiveThreads):
         def __init__(self, on_all: Step, on_one: Callable[[], Step], *rest: int, **more: bool):
             super().__init__(on_all, on_one, *rest, **more)
             made.append((on_all, on_one))
 
-    monkeypatch.setattr(threads, "Faster", Both)
+    monkeypatch.setattr(threads, "AdaptiveThreads", Both)
     net = build(text, Cpu(threads=count), inference=True)
     x = np.random.default_rng(0).standard_normal(net.read("x").shape)
     net.write("x", x)

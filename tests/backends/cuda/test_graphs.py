@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from osucaffe.backends.cuda.graphs import arrange
+from osucaffe.backends.cuda.graphs import schedule
 from osucaffe.graph.capture import Mark
 
 
@@ -53,7 +53,7 @@ class Backend:
             call.overlap, call.held = sys.maxsize if name == "mark" else overlap, held
             step = lambda name=name: self.done.append(f"{self.current.name}: {name}")  # noqa: E731
             prepared.append((call, step))
-        for step in arrange(self, prepared):  # type: ignore[arg-type]
+        for step in schedule(self, prepared):  # type: ignore[arg-type]
             step()
         return self.done
 

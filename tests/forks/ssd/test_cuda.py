@@ -35,7 +35,7 @@ def test_a_detector_launches_its_kernels(
     net.forward()
     for name in ("priors", "label", *(["detections"] if phase == "TEST" else [])):
         assert dtype_of(net.blobs[name].data) == "float32", name
-        assert not net.blobs[name].data.is_open
+        assert not net.blobs[name].data.layout_undecided
     np.testing.assert_array_equal(net.read("label")[0, 0, :, :2], [[0, 1], [1, 1]])
     if phase == "TRAIN":
         net.backward()

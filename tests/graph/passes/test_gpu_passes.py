@@ -25,7 +25,7 @@ class Offers(Cpu):
 
     fuses_relu_backward = Cuda.fuses_relu_backward
     overlaps = Cuda.overlaps
-    gains = Cuda.gains
+    enabled_passes = Cuda.enabled_passes
 
     def adds_gradient(self, call: Primitive) -> bool:
         if isinstance(call, ConvolutionBackwardData):

@@ -21,7 +21,7 @@ from .test_inference import agree, block, head, outputs, randomize, read
 class Skipping(Cpu):
     """Makes what is read alone."""
 
-    gains = frozenset(("skip pixels",))
+    enabled_passes = frozenset(("skip pixels",))
 
 
 HEADS = head("one", "y") + head("two", "y") + layer("sum", "Eltwise", "one two", "sum")

@@ -20,7 +20,7 @@ from .test_pixels import run as run_on
 class Joining(Cpu):
     """Gains where maximum pooling normalizes."""
 
-    gains = frozenset(("normalize in pooling",))
+    enabled_passes = frozenset(("normalize in pooling",))
 
 
 POOL = "pooling_param { kernel_size: 3 stride: 2 }"

@@ -118,7 +118,7 @@ def gradients(net: Net, passes: int = 1) -> dict[str, np.ndarray]:
 class Cutting(Cpu):
     """Gains where concatenation takes parts."""
 
-    gains = frozenset(("copy parts once",))
+    enabled_passes = frozenset(("copy parts once",))
 
 
 @pytest.mark.parametrize("outputs", [(32, 48, 16), (16, 24, 16), (16, 16, 20)])

@@ -75,7 +75,7 @@ class OneDNN:
         number = self.library.effective_cpu_isa()
         return _INSTRUCTION_SETS.get(number, f"instruction set {number:#x}")
 
-    def look_at(self, calls: Sequence[Primitive]) -> None:
+    def analyze(self, calls: Sequence[Primitive]) -> None:
         """These are the calls of a net that will be prepared."""
         self._only_forward = not any(map(_is_backward, calls))
         layers = [call for call in calls if call.position >= 0]  # not what makes constants
@@ -92,7 +92,7 @@ class OneDNN:
 
         What takes less time than threads to meet runs on one; all of a small program runs on all:
         as a whole it is not to change between them. What a forward pass may run on one thread
-        instead (see `joined`) says what it computes.
+        instead (see `coalesce`) says what it computes.
         """
         if self._threads == 1:
             return self._prepare(call)
@@ -133,9 +133,9 @@ class OneDNN:
             del call.scratch[scratch:]
         return step
 
-    def joined(self, backend: Host, steps: Sequence[Run]) -> list[Run]:
+    def coalesce(self, backend: Host, steps: Sequence[Run]) -> list[Run]:
         """The steps, fewer, and for a forward pass on fewer threads where the cores are taken: see
-        `threads.joined`."""
+        `threads.coalesce`."""
 
         def alone(step: Step, call: Primitive) -> Step | None:
             again = call.changed(scratch=[])
@@ -149,7 +149,7 @@ class OneDNN:
             self.library.set_threads(count)
             backend.workers.alone = count == 1
 
-        return threads.joined(steps, set_threads, self._threads, alone)
+        return threads.coalesce(steps, set_threads, self._threads, alone)
 
     def reorder(self, backend: Backend, source: Tensor, target: Tensor) -> Step:
         """The step that copies source into target, of the same shape, whatever their layouts.

@@ -100,7 +100,7 @@ def binary(
     repeats = any(other.tensor.count < y.tensor.count for other in others[1:])
     if form.dimensions != extents or (repeats and math.prod(extents[2:]) == 1):
         return None
-    forms = [other.plain if other.tensor.is_open else other.form for other in others]
+    forms = [other.plain if other.tensor.layout_undecided else other.form for other in others]
     then: list[PostOperation] = [
         ("binary", kind, other) for kind, other in zip(kinds[1:], forms[1:], strict=True)
     ]
@@ -138,7 +138,7 @@ def copy(p: Preparation, a: movement.Copy) -> Step:
     plain = None if layout is None else layout.plain
     source, target = p.operand(a.x, plain), p.operand(a.y, plain)
     form = source.chosen_form
-    chosen = p.library.describe("reorder", form, form if a.y.is_open else target.form)
+    chosen = p.library.describe("reorder", form, form if a.y.layout_undecided else target.form)
     return p.step(chosen, {api.SRC: source}, {api.DST: target})
 
 
@@ -148,7 +148,7 @@ def concat(p: Preparation, a: movement.Concat) -> Step | None:
         return None
     operands, target = [p.operand(x) for x in a.xs], p.operand(a.y)
     forms = [operand.chosen_form for operand in operands]
-    form = _concatenated(p, a, forms) if a.y.is_open else target.form
+    form = _concatenated(p, a, forms) if a.y.layout_undecided else target.form
     chosen = p.library.describe("concat", form, len(a.xs), a.axis, forms)
     return p.step(chosen, _numbered(operands), {api.DST: target})
 
@@ -188,7 +188,7 @@ def split(p: Preparation, a: movement.Split) -> Step:
         if y is None:
             raise Unsupported("a part of unknown extent")
         part = p.operand(y)
-        if y.is_open and (own := form.like(y.shape)):
+        if y.layout_undecided and (own := form.like(y.shape)):
             p.choose_layout(part, own)
         steps.append(p.reorder((a.x, form.window(y.shape, start)), part.formatted))
         start[a.axis] += y.shape[a.axis]

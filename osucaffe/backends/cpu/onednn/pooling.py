@@ -32,7 +32,7 @@ def note_in(
     """Let an open tensor hold what the chosen forward notes; the argument for it, if it does."""
     if tensor is None:
         return {}
-    if not tensor.is_open:
+    if not tensor.layout_undecided:
         raise Unsupported("the note must be row-major")
     notes = forward.has(api.WORKSPACE)
     form = forward.wants(api.WORKSPACE) if notes else p.library.plain((1,))
@@ -93,7 +93,7 @@ def _backward(
 
 def max_pooling(p: Preparation, a: ops.MaxPooling) -> Step:
     """The index holds oneDNN's workspace, if there is a backward pass that reads it."""
-    index = None if p.only_forward and a.index is not None and a.index.is_open else a.index
+    index = None if p.only_forward and a.index is not None and a.index.layout_undecided else a.index
     return _forward(p, api.MAX, a.x, a.y, index, _windows(a.x, a.y, a))
 
 

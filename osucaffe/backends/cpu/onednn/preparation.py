@@ -33,7 +33,7 @@ class Operand:
     @property
     def form(self) -> Descriptor:
         """The format in which it lies, under these dimensions; `any` while that is open."""
-        if self.tensor.is_open:
+        if self.tensor.layout_undecided:
             return self.library.any(self.plain.dimensions)
         layout = self.tensor.layout
         return self.plain if layout is None or layout.plain != self.plain else layout.form
@@ -41,7 +41,7 @@ class Operand:
     @property
     def chosen_form(self) -> Descriptor:
         """The format in which it lies. Raises Unsupported while that is open."""
-        if self.tensor.is_open:
+        if self.tensor.layout_undecided:
             raise Unsupported("it has not been written yet")
         return self.form
 
@@ -195,7 +195,7 @@ class Preparation:
 
     def choose_layout(self, operand: Operand, form: Descriptor) -> None:
         """Let the operand lie in this format, if that is open."""
-        if operand.tensor.is_open:
+        if operand.tensor.layout_undecided:
             plain = operand.plain
             choose_layout(operand.tensor, None if form == plain else Layout(form, plain))
 

@@ -120,7 +120,7 @@ def _image_form(p: Preparation, x: Operand) -> Descriptor:
 def _output_form(p: Preparation, y: Operand) -> Descriptor:
     """The format to write y in: channels last where blocks of 16 channels waste too much."""
     channels = y.tensor.shape[1]
-    if y.tensor.is_open and -(-channels // 16) * 16 > MAX_PADDED * channels:
+    if y.tensor.layout_undecided and -(-channels // 16) * 16 > MAX_PADDED * channels:
         return p.channels_last(y.tensor.shape)
     return y.form
 
@@ -147,7 +147,7 @@ def _channels_last(
     if keeps and y.form != above:
         return []
     forms = [below, w.form, above]
-    if not w.tensor.is_open:
+    if not w.tensor.layout_undecided:
         try:
             if not describe(*forms).implementation.startswith(("brg", "jit_dw")):
                 return []
@@ -165,7 +165,7 @@ def convolution(p: Preparation, a: ops.Convolution) -> Step | None:
     bias = None if a.b is None else p.operand(a.b)
     geometry = _geometry(a.x, a.w, a.y, a)
 
-    narrow = p.only_forward and a.w.is_open and a.w.shape[0] in FILLS_EIGHTS
+    narrow = p.only_forward and a.w.layout_undecided and a.w.shape[0] in FILLS_EIGHTS
     narrow = narrow and a.group == 1 and math.prod(a.w.shape[2:]) > 1
     depthwise = a.group > 1 and a.w.shape[1] == 1
     best = "jit:avx2" if narrow else DEPTHWISE if depthwise else ""

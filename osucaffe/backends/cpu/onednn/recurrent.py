@@ -23,7 +23,7 @@ def _keep_row_major(p: Preparation, w: Tensor) -> None:
     for tensor in [*p.call.read_tensors(), *p.call.written_tensors()]:
         if tensor is w:
             continue
-        if tensor.is_open:
+        if tensor.layout_undecided:
             choose_layout(tensor, None)
         if tensor.layout is not None:
             raise Unsupported(f"{tensor} is not row-major")

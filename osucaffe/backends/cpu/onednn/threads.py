@@ -35,22 +35,22 @@ Products = (
 """Calls whose outputs, or gradients of them, have an element for each product with a row of
 weights."""
 
-TRIED, TRIED_FOR = 8, 0.03
+TRIAL_RUNS, TRIAL_SECONDS = 8, 0.03
 """How many passes at least, and for how many seconds, each way to run a program is tried: where
 other processes have the cores by turns, these are some milliseconds. As many passes ahead do not
 count: threads that have slept may take that long to find a core each."""
-HOPELESS = 3
+GIVE_UP_RUNS = 3
 """If each of so many passes on one thread takes twice as long as on all, no more are tried."""
-KEPT, LOST = 100, 0.01
+MIN_KEPT_RUNS, MAX_TRIAL_SHARE = 100, 0.01
 """How often at least what was faster runs before both are tried again, and the share of its time
 that trials may take."""
-WATCHED = 4
+WATCH_PERIOD = 4
 """Of so many passes one is watched. If so many of these are slow, both are tried again at once."""
-LOOKED, ENOUGH = 0.1, 0.75
+STARVATION_SECONDS, MIN_CPU_SHARE = 0.1, 0.75
 """Seconds of watched passes after which the processors' time that they had is looked at, and the
 share of all threads' time that they have where no other process wants the cores: threads that wait
 spin. On two cores it is 0.95 and more, beside one busy loop 0.7, beside four 0.4."""
-QUIET, SPARE, PATIENCE = 0.4, 0.75, 0.02
+IDLE_SECONDS, MIN_IDLE_CORES, MIN_SHARE = 0.4, 0.75, 0.02
 """Where a pass runs on one thread, all are tried again once the others' cores are idle that were
 not before: for so many seconds, so much of them, and after so much of the passes before the next
 trial."""
@@ -94,7 +94,7 @@ def on_one_thread(step: Step, set_threads: SetThreads, threads: int) -> Step:
     return Step(run, step.implementation, alone=step)
 
 
-def joined(
+def coalesce(
     runs: Sequence[Run],
     set_threads: SetThreads,
     threads: int,
@@ -102,7 +102,7 @@ def joined(
 ) -> list[Run]:
     """What runs steps on so many threads whichever thread begins them; those on one thread that
     follow each other as one, which saves a microsecond for each. Where some have a `call`, a single
-    one, as it is `Faster`: these run on one thread in its other way.
+    one, as it is `AdaptiveThreads`: these run on one thread in its other way.
 
     alone: makes the step on one thread that does what such a step does; None: there is none.
     """
@@ -139,10 +139,10 @@ def joined(
     if not free:
         return merged(steps)
     short = sum(map(work, free)) <= SHORT_PROGRAM
-    return [Faster(sequence(merged(steps)), on_one, threads, short=short).run]
+    return [AdaptiveThreads(sequence(merged(steps)), on_one, threads, short=short).run]
 
 
-class Faster:
+class AdaptiveThreads:
     """Runs a forward pass on all threads or on one: as it was faster when both were tried last,
     which depends on how busy the machine is, and on how long nobody ran any.
 
@@ -182,7 +182,7 @@ class Faster:
             self._try()
             return
         self._left -= 1
-        if self._left % WATCHED:
+        if self._left % WATCH_PERIOD:
             self._steps[self._best]()
             return
         start, used = self._clock(), self._processors()
@@ -192,27 +192,27 @@ class Faster:
         self._used += self._processors() - used
         self._slow = self._slow + 1 if self._once and passed > 2 * self._once else 0
         due = self._left <= 0 and (self._short or self._best or self._starved())
-        free = self._best == 1 and self._left < (1 - PATIENCE) * self._kept and self._are_free()
-        self._trial = bool(due) or free or self._slow == WATCHED
+        free = self._best == 1 and self._left < (1 - MIN_SHARE) * self._kept and self._are_free()
+        self._trial = bool(due) or free or self._slow == WATCH_PERIOD
 
     def _starved(self) -> bool:
         """Whether the threads had less of the processors' time than they would have alone."""
-        if self._watched < LOOKED:
+        if self._watched < STARVATION_SECONDS:
             return False
-        starved = self._used < ENOUGH * self._threads * self._watched
+        starved = self._used < MIN_CPU_SHARE * self._threads * self._watched
         self._watched = self._used = 0.0
         return starved
 
     def _are_free(self) -> bool:
         """Whether cores for all threads, which were taken before, have been idle."""
         now, begun, idled = self._clock(), self._looked, self._idled
-        if begun and now - begun < QUIET:
+        if begun and now - begun < IDLE_SECONDS:
             return False
         self._looked, self._idled = now, self._idle()
         if not begun:
             return False
         cores = (self._idled - idled) / (now - begun)
-        free, before = cores >= self._threads - 2 + SPARE, self._were_taken
+        free, before = cores >= self._threads - 2 + MIN_IDLE_CORES, self._were_taken
         self._were_taken = not free
         return free and before
 
@@ -226,11 +226,11 @@ class Faster:
         self._passes += 1
         self._spent += passed
         self._least = min(self._least, passed) if self._passes > 1 else passed
-        if self._passes > TRIED:
+        if self._passes > TRIAL_RUNS:
             self._counted += passed
-        if self._passes >= 2 * TRIED and self._counted >= TRIED_FOR:
-            mean = self._counted / (self._passes - TRIED)
-        elif way and self._passes >= HOPELESS and self._least > 2 * self._tried[0][0]:
+        if self._passes >= 2 * TRIAL_RUNS and self._counted >= TRIAL_SECONDS:
+            mean = self._counted / (self._passes - TRIAL_RUNS)
+        elif way and self._passes >= GIVE_UP_RUNS and self._least > 2 * self._tried[0][0]:
             mean = self._least
         else:
             return
@@ -243,7 +243,7 @@ class Faster:
         self._once, *_ = least = min(self._tried)
         self._best = self._tried.index(least)
         lost = sum(spent - passes * self._once for _, spent, passes in self._tried)
-        self._left = self._kept = max(KEPT, int(lost / (LOST * self._once)))
+        self._left = self._kept = max(MIN_KEPT_RUNS, int(lost / (MAX_TRIAL_SHARE * self._once)))
         self._looked = 0.0
         self._tried, self._trial, self._slow = [], False, 0
         self._watched = self._used = 0.0

@@ -116,7 +116,7 @@ def relu_backward(ctx: Context, a: ops.ReluBackward) -> Run:
     return formula(ctx, f"dx = where(x > 0, dy, {below})", {"x": a.x, "dy": a.dy, "dx": a.dx})
 
 
-class Draw:
+class RandomBits:
     """Draws 32 random bits for elements of a tensor of this size, a piece after another.
 
     An instance has memory of its own: give every thread one.
@@ -141,7 +141,7 @@ def dropout(ctx: Context, a: ops.Dropout) -> Run:
     threshold, scale = keep_threshold(a.ratio), 1 / (1 - a.ratio)
 
     def worker() -> Callable[[int, int], None]:
-        draw = Draw(ctx, a.x.size, a.key)
+        draw = RandomBits(ctx, a.x.size, a.key)
 
         def work(start: int, stop: int) -> None:
             source, target, mask = flat(a.x), flat(a.y), flat(a.mask)

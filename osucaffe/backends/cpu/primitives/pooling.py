@@ -11,7 +11,7 @@ from ...primitives import pooling as ops
 from ...tensor import Run, Tensor
 from ..registry import Context, primitive
 from ..windows import PaddedImages
-from .formulas import Draw, flat
+from .formulas import RandomBits, flat
 
 
 class _Images(PaddedImages):
@@ -113,7 +113,7 @@ def average_pooling_backward(ctx: Context, a: ops.AveragePoolingBackward) -> Run
 
 def uniform(ctx: Context, y: Tensor, key: int) -> Run:
     """A step that fills y with numbers of [0, 1): 24 random bits each, so float32 holds them."""
-    draw = Draw(ctx, y.count, key)
+    draw = RandomBits(ctx, y.count, key)
 
     def step() -> None:
         target = flat(y)

@@ -73,7 +73,7 @@ class Trial:
             if tensor is self._sums:
                 continue
             target = Tensor((SAMPLES,))
-            self._backend.give_memory(target)
+            self._backend.allocate_for(target)
             function = kernel("sample", "sample", T=C_TYPES[dtype_of(tensor)])
             arguments = [tensor, target, np.int64(tensor.size), np.int32(SAMPLES)]
             self._sampling.append(launch(function, blocks_for(SAMPLES), arguments))
@@ -108,10 +108,10 @@ class Trial:
         like = self._like.copy()
         step = candidate.make(like)
         for scratch in like.call.scratch:
-            self._backend.give_memory(scratch)
+            self._backend.allocate_for(scratch)
         return sequence([*like.before, step, *like.after])
 
-    def spoil_outputs(self) -> None:
+    def poison_outputs(self) -> None:
         """Let the outputs hold what no candidate has written: numbers to add to, or none."""
         runtime, stream = self._backend.cupy.cuda.runtime, self._backend.stream.ptr
         call = self._like.call

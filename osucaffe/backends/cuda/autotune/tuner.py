@@ -24,14 +24,14 @@ from .trial import Trial
 
 log = logging.getLogger("osucaffe")
 
-HOPELESS = 1.1
+MAX_SLOWDOWN = 1.1
 """What is so many times as slow as the best in one run is not run again."""
-JITTER = 0.01
+JITTER_MS = 0.01
 """Milliseconds by which the host's part of one run differs from that of another."""
-CHANCES = 3
+MAX_RETRIES = 3
 """Runs of one that seems so slow, where the best is brief: what compiles the next kernels may have
 held up the host."""
-PATIENCE = 12
+MAX_SLOWER_IN_A_ROW = 12
 """Libraries list the most promising first: after so many in a row that are slower than the best,
 the rest of a provider's is left out where each takes long (timing.BRIEF)."""
 TOLERANCES = {"fp32": 2e-4, "tf32": 1e-2, "fp16": 1e-2, "bf16": 4e-2}
@@ -61,7 +61,7 @@ class Tuner:
         self._backend = backend
         self._choices = Choices(name)
         self._begun: set[str] = set()
-        self._told = False
+        self._announced = False
 
     def begin(self, ctx: Context, providers: Sequence[Provider]) -> Pending:
         """Begin to build what is to be timed for a call, or what was chosen for one like it."""
@@ -86,7 +86,7 @@ class Tuner:
             if found := provider.named(name):
                 ctx.call.implementation = f"{provider.name}: {name}"
                 return found
-        self._tell()
+        self._announce()
         fine = {each.name: each for each in self._agreeing(ctx, self._time(ctx, providers))}
         best = min(fine.values(), key=lambda each: each.milliseconds)
         best = fine[self._choices.put(key, best.name, best.milliseconds, fine)]
@@ -101,10 +101,10 @@ class Tuner:
         name, _, candidate = chosen[0].partition(": ") if chosen else ("", "", "")
         return next(((each, candidate) for each in providers if each.name == name), None)
 
-    def _tell(self) -> None:
+    def _announce(self) -> None:
         """Say, once, why the user waits."""
-        if not self._told:
-            self._told = True
+        if not self._announced:
+            self._announced = True
             log.info(
                 "Looking for the fastest kernels on GPU %d, once for each net (remembered in %s)",
                 self._backend.device.id,
@@ -122,7 +122,7 @@ class Tuner:
                     continue
                 behind = 0
                 for candidate in self._candidates(ctx.call, provider, failures):
-                    if candidate.estimate >= best or behind == PATIENCE:
+                    if candidate.estimate >= best or behind == MAX_SLOWER_IN_A_ROW:
                         continue
                     try:
                         run = trial.step(candidate)
@@ -184,11 +184,11 @@ class Tuner:
 
         run: what runs it. least: of one run of those before, which it lowers; best: of many runs.
         """
-        trial.spoil_outputs()
+        trial.poison_outputs()
         run()  # what it loads or compiles is not to be timed
         trial.sample()
-        limit, first = HOPELESS * least[0] + JITTER, timing.once(self._backend, run)
-        more = CHANCES - 1 if least[0] < timing.BRIEF else 0
+        limit, first = MAX_SLOWDOWN * least[0] + JITTER_MS, timing.once(self._backend, run)
+        more = MAX_RETRIES - 1 if least[0] < timing.BRIEF else 0
         while first > limit and more:
             first, more = min(first, timing.once(self._backend, run)), more - 1
         outputs = trial.samples()

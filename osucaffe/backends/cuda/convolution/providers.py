@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ...tensor import Run, sequence
 from .. import tuned
-from ..call import Context, Provider, only_unless, spares
+from ..call import Context, Provider, fallbacks, skip_if_faster_than
 from ..libraries.cublaslt import Product
 from ..libraries.cudnn import Plan
 from . import space_to_depth
@@ -57,7 +57,7 @@ def _own_alone_if_odd(
     alone: they take these as they lie, and no library does better."""
     possible = any(True for provider in own for _ in provider.candidates())
     if ctx.call.x.shape[1] % 2 and possible:
-        return [*own, *spares(others)]
+        return [*own, *fallbacks(others)]
     return [*others, *own]
 
 
@@ -68,7 +68,7 @@ def _by_space_to_depth(ctx: Context, problem: Problem) -> list[Provider]:
     own = [form.around(each) for each in kernels(ctx, form.folded)]
     plans = [form.around(each) for each in _by_cudnn(ctx, _convolution(ctx, form.folded))]
     others = _unless_good_enough(ctx, problem, own, plans)
-    return [*others, *spares(_cudnn(ctx, problem))]
+    return [*others, *fallbacks(_cudnn(ctx, problem))]
 
 
 def _by_libraries(ctx: Context, problem: Problem) -> list[Provider]:
@@ -90,7 +90,7 @@ def _unless_good_enough(
         return [*own, *others]
     device = ctx.backend.properties
     rate = device.sm_count * device.clock * tuned.TF32_MULTIPLICATIONS * tuned.TF32_GOOD_SHARE
-    return [*own, *(only_unless(1e3 * problem.work / rate, others) if own else others)]
+    return [*own, *(skip_if_faster_than(1e3 * problem.work / rate, others) if own else others)]
 
 
 def _convolution(ctx: Context, problem: Problem) -> Convolution:
@@ -114,7 +114,7 @@ def _cudnn(ctx: Context, problem: Problem) -> list[Provider]:
     providers: list[Provider] = [*_by_cudnn(ctx, _convolution(ctx, problem))]
     if problem.is_product:
         light = operation(ctx) == "forward" or problem.work < tuned.CUBLASLT_ALONE_MAX_WORK
-        return [*_gemms(ctx, problem), *(spares(providers) if light else providers)]
+        return [*_gemms(ctx, problem), *(fallbacks(providers) if light else providers)]
     return providers
 
 
@@ -126,7 +126,7 @@ def _by_cudnn(ctx: Context, plain: Convolution) -> list[Cudnn]:
         return [alone]
     # All that fuses in 16 bits has to be compiled; where that takes longest, it is the fastest.
     if ctx.backend.dtype != "float32" and plain.work > tuned.CUDNN_HEAVY_WORK:
-        spares([alone])
+        fallbacks([alone])
     return [_plans(ctx, "cudnn fused", fused, fused=True), alone]
 
 
@@ -151,7 +151,7 @@ def _gemms(ctx: Context, problem: Problem) -> list[Gemm]:
     alone = _gemm(ctx, problem, "", "cublaslt alone")
     if ctx.call.relu:  # nothing fuses a slope
         return [alone]
-    spares([alone])
+    fallbacks([alone])
     return [_gemm(ctx, problem, f"{bias} relu".strip()), alone]
 
 

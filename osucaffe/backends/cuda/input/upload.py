@@ -94,7 +94,7 @@ class DeviceUploads(Uploads):
         self._runtime = backend.cupy.cuda.runtime
         self._pinned: set[int] = set()
 
-    def room(self) -> int:
+    def free_bytes(self) -> int:
         """What is free on the device, and what CuPy holds of it unused."""
         free, _ = self._backend.device.mem_info
         return int(free) + int(self._backend.cupy.get_default_memory_pool().free_bytes())
@@ -115,10 +115,10 @@ class DeviceUploads(Uploads):
     def mark(self) -> Mark:
         return self._recorded(self._backend.stream)
 
-    def send(self, rows: np.ndarray, tensor: Tensor, first: int = 0, behind: Mark = None) -> Run:
+    def send(self, rows: np.ndarray, tensor: Tensor, first: int = 0, after: Mark = None) -> Run:
         stream = self._backend.upload_stream
-        if behind is not None:
-            stream.wait_event(behind)
+        if after is not None:
+            stream.wait_event(after)
         row = self._backend.nbytes(tensor) // tensor.shape[0]
         target, source = tensor.address + first * row, rows.ctypes.data
         kind = self._runtime.memcpyHostToDevice
@@ -130,7 +130,7 @@ class DeviceUploads(Uploads):
         done: Run = self._recorded(stream).synchronize
         return done
 
-    def receive(self) -> None:
+    def wait(self) -> None:
         self._backend.stream.wait_event(self._recorded(self._backend.upload_stream))
 
     def _recorded(self, stream: Any) -> Any:

@@ -56,7 +56,7 @@ def dropout_backward(ctx: Context, a: ops.DropoutBackward) -> Run:
 
 
 def _dropout(
-    ctx: Context, a: ops.Drawing, x: Tensor, y: Tensor, relu_output: Tensor | None = None
+    ctx: Context, a: ops.RandomPrimitive, x: Tensor, y: Tensor, relu_output: Tensor | None = None
 ) -> Run:
     """Both directions draw the same numbers, so no mask is kept."""
     backend = ctx.backend

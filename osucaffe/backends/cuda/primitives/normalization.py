@@ -266,7 +266,7 @@ def batch_norm_pooling(ctx: Context, a: ops.BatchNormPooling) -> Run:
     for tensor in a.small.values():
         choose_row_major(tensor)
     ctx.choose_layouts(a.x, a.y, a.peaks)
-    if a.index.is_open:
+    if a.index.layout_undecided:
         a.index.layout = Layout(a.index.shape, "uint8", True)
     normalized = [a.peaks, a.mean, a.rate, a.scale, a.bias]
     return over_images(ctx, a, a.x, a.y, a.index, relu=a.relu, normalized=normalized)

@@ -12,7 +12,7 @@ from typing import Any
 from ... import primitives as ops
 from ...tensor import Run, Tensor
 from .. import tuned
-from ..call import Candidate, Followed, Kernels, Pending, Provider
+from ..call import Candidate, Kernels, Pending, Provider, WithEpilogue
 from ..convolution import providers
 from ..convolution.gemm import Bound, Gemm
 from ..convolution.operands import (
@@ -41,7 +41,7 @@ def convolution(ctx: Context, a: ops.Convolution) -> Pending:
         choose_sums(ctx, a.sums, a.y)
     offered = providers.forward(ctx, Problem.of(a.x, a.w, a.y, a))
     if a.sums is not None:
-        offered = [each if each.sums else Followed(each, sum_outputs) for each in offered]
+        offered = [each if each.sums else WithEpilogue(each, sum_outputs) for each in offered]
     return ctx.tune(offered)
 
 

@@ -85,7 +85,7 @@ def test_a_trial_touches_no_tensor_of_the_call(monkeypatch: pytest.MonkeyPatch) 
     assert not backend._copies  # of the parameter itself there is none
     assert seen["scratch"].array is not None
     assert ctx.call.scratch == []
-    trial.spoil_outputs()
+    trial.poison_outputs()
     assert np.isnan(seen["y"].array).all()
     step()
     assert (seen["y"].array == 1).all()
@@ -102,7 +102,7 @@ def test_outputs_that_are_added_to_begin_with_the_same_numbers(
     call.accumulates = frozenset(["dw"])
     trial = Trial(Context(backend, call))
     for _ in range(2):
-        trial.spoil_outputs()
+        trial.poison_outputs()
         values = trial._like.call.dw.array
         assert np.isfinite(values).all()
         np.testing.assert_array_equal(values.ravel(), trial_numbers().view(np.float32)[:360])

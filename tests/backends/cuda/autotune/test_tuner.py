@@ -14,7 +14,7 @@ from osucaffe.backends.cuda import Cuda, backend
 from osucaffe.backends.cuda.autotune import timing, tuner
 from osucaffe.backends.cuda.autotune.trial import Trial
 from osucaffe.backends.cuda.autotune.tuner import Tuner, disagreeing, signature
-from osucaffe.backends.cuda.call import Candidate, Context, Provider, only_unless, spares
+from osucaffe.backends.cuda.call import Candidate, Context, Provider, fallbacks, skip_if_faster_than
 from osucaffe.backends.cuda.runtime import compile
 from osucaffe.backends.primitives.recording import Primitive, Read, Write
 from osucaffe.backends.tensor import Tensor
@@ -155,12 +155,12 @@ def test_out_of_memory_in_all_trials_is_told(ctx: Context, last: str) -> None:
 def test_what_need_not_be_asked_is_not(ctx: Context) -> None:
     good = Offered("good", fast=0.5)
     spared = Offered("spared", unless=0.6, faster=0.1)
-    assert chosen(ctx, good, spared, *spares([Offered("spare", fastest=0.01)])) == "fast"
+    assert chosen(ctx, good, spared, *fallbacks([Offered("spare", fastest=0.01)])) == "fast"
     assert spared.made == []
     again = new_call(ctx.backend, 9)
     assert chosen(again, Offered("slow", slow=0.7), spared) == "faster"
     failing = Offered("bad", broken=RuntimeError("no"))
-    spare = spares([Offered("spare", last=9.0)])
+    spare = fallbacks([Offered("spare", last=9.0)])
     assert chosen(new_call(ctx.backend, 7), failing, *spare) == "last"
 
 
@@ -232,7 +232,7 @@ def test_what_a_library_says_is_heard_though_it_need_not_be_asked(
     candidates runs. Where they are right, the fastest is chosen as it was."""
     own, library = Offered("own", a=0.1, b=0.2, c=0.3), Offered("library", plan=9.0, other=8.0)
     library.of_library = True
-    providers = spares([library]) if spare else only_unless(5.0, [library])
+    providers = fallbacks([library]) if spare else skip_if_faster_than(5.0, [library])
     says = {"plan": values(1.0)} | dict.fromkeys("abc", values(3.0))
     monkeypatch.setattr(Trial, "samples", lambda self: says[(library.made or own.made)[-1]])
     assert chosen(ctx, own, *providers) == "plan"
@@ -257,11 +257,11 @@ def test_what_disagrees_is_dropped(
 
 
 def test_a_library_is_not_asked_to_the_end_where_each_takes_long(ctx: Context) -> None:
-    names = [f"p{i}" for i in range(tuner.PATIENCE + 4)]
+    names = [f"p{i}" for i in range(tuner.MAX_SLOWER_IN_A_ROW + 4)]
     heavy = Offered("a", **dict.fromkeys(names, 2.0) | {"p0": 1.0})
     light = Offered("b", **dict.fromkeys(names, timing.BRIEF))
     assert chosen(ctx, heavy, light) == "p0"
-    assert heavy.made == names[: tuner.PATIENCE + 1]
+    assert heavy.made == names[: tuner.MAX_SLOWER_IN_A_ROW + 1]
     assert light.made == names
 
 
