@@ -16,6 +16,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
+from operator import is_
 from typing import Any
 
 from ...backends import primitives as ops
@@ -49,6 +50,18 @@ def _is_move(call: Primitive) -> bool:
 def is_enabled() -> bool:
     """Whether nets are to be verified."""
     return os.environ.get(SWITCH, "") not in ("", "0")
+
+
+def _note(values: Iterable[Any], found: list[Any]) -> None:
+    """Add values, what lists of them hold, and what tensors say of their memory."""
+    for value in values:
+        found.append(value)
+        if isinstance(value, Tensor):
+            found += (value.persistent, value.array, value.layout)
+        elif isinstance(value, list | tuple):
+            _note(value, found)
+        elif isinstance(value, ops.Elementwise):  # an activation
+            _note(vars(value).values(), found)
 
 
 class Flow:
@@ -118,12 +131,25 @@ class Verifier:
                 self._users.setdefault(blob.diff.owner, set()).add(position)
         self._initial = owners(tensor for layer in layers for tensor, _ in layer.initial)
         self._copies = {c for c in self._calls if isinstance(c, ops.Copy) or is_plain_sum(c, 1)}
-        self.checked = 0
+        self._state: list[Any] = []
+        """What was checked last: it has so many reads."""
+        self._reads = self.checked = 0
         """How many reads were followed to who made them."""
 
     def check(self, name: str) -> None:
         """VerificationError where a program, as pass `name` left it, computes something else."""
-        self._pass = name
+        state: list[Any] = []
+        for calls in (*self._programs, self._constants.calls if self._constants else []):
+            state.append(None)
+            for call in calls:
+                _note((call, *vars(call).values()), state)
+        if len(state) != len(self._state) or not all(map(is_, state, self._state)):
+            self._state, self._pass, self._reads = state, name, 0
+            self._check_changed()
+        self.checked += self._reads
+
+    def _check_changed(self) -> None:
+        """Check the programs, which are not those that were checked last."""
         self._recorded.resolved.clear()
         constants = self._constant_calls()
         self._group(constants)
@@ -232,7 +258,7 @@ class Verifier:
         """What is read was written, or is there before the program begins."""
         for call, reads in flow.reads.items():
             for value in chain(*reads.values()):
-                self.checked += 1
+                self._reads += 1
                 if isinstance(value, Tensor) and not self._is_given(value):
                     self._fail(call, f"reads {value}, which nothing has written")
 
