@@ -28,14 +28,16 @@ class Net(Protocol):
         """Have a blob of the last pass."""
 
 
-class Array:
-    """Numbers of a net, float32: `numpy()` copies them, `x[...] = values` sets them.
+class Array(np.lib.mixins.NDArrayOperatorsMixin):
+    """Numbers of a net, float32: `numpy()` copies them, `x[...] = values` sets them, and so does
+    `x *= 2`. In NumPy's functions, and with operators, they are what `numpy()` gives.
 
     NumPy, PyTorch, CuPy and others take one as it is (`np.asarray(x)` is a copy; `from_dlpack(x)`
     is the net's own memory on its device, valid until the net runs again or is given other shapes).
     """
 
     name: str
+    dtype = np.dtype(np.float32)
     _net: Net
 
     def _tensor(self) -> Tensor:
@@ -56,6 +58,14 @@ class Array:
         if copy is False:
             raise ValueError("np.asarray copies; np.from_dlpack(x) is the memory itself")
         return self.numpy().astype(dtype or np.float32, copy=False)
+
+    def __array_ufunc__(self, ufunc: Any, how: str, *given: Any, **options: Any) -> Any:
+        out = options.pop("out", ())
+        values = [each.numpy() if isinstance(each, Array) else each for each in given]
+        result = getattr(ufunc, how)(*values, **options)
+        for target in out:
+            target[...] = result
+        return out[0] if out else result
 
     def __getitem__(self, index: Any) -> Any:
         """A copy of a part."""
@@ -226,6 +236,9 @@ class Named(Mapping[str, Value]):
         if value is None:
             value = self._made[name] = self._make(name)
         return value
+
+    def __setitem__(self, name: str, values: Any) -> None:
+        raise UserError(f'{self._what} "{name}": set its numbers, as x[...] = values')
 
     def __contains__(self, name: object) -> bool:
         return name in self._made

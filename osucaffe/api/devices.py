@@ -17,7 +17,11 @@ def backend(gpu: int | None, precision: str | None, threads: int | None) -> Back
     """The CPU (gpu=None), or a GPU by its number. precision: "fp32", "tf32", "bf16" or "fp16"
     (None: tf32 where the GPU has it). threads: of the CPU (None: as OMP_NUM_THREADS says, or one
     for each core). UserError."""
+    if threads is not None and threads < 1:
+        raise UserError(f"threads={threads}: give at least 1")
     if gpu is not None:
+        if isinstance(gpu, bool) or not str(gpu).isdecimal():
+            raise UserError(f"gpu={gpu}: give the number of one GPU, such as 0")
         from ..backends.cuda import Cuda
 
         return Cuda(int(gpu), precision)

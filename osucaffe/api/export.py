@@ -13,6 +13,7 @@ from ..backends.cpu import Cpu
 from ..data.pictures.preprocessing import Preprocessing
 from ..data.pictures.transform import centre
 from ..data.sets.photo_set import LABELS, read_labels
+from ..errors import UserError
 from ..files import write_bytes
 from ..onnx import for_any_batch, to_onnx
 from .model import Model
@@ -25,6 +26,8 @@ def export(what: Net | Model, path: str | Path, *, batch: int | None = None) -> 
     Of a model, its metadata has the names of the classes, and what is to be done to images.
     """
     net = what.net if isinstance(what, Model) else what
+    if not isinstance(net, Net):
+        raise UserError(f"{type(what).__name__}: no Net and no Model, as oc.load gives one")
     made = engine.Net(net.param, backend=Cpu(), phase="TEST", inspectable=True, gradients=False)
     with net.running():
         made.load(net.engine.to_proto())

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..errors import listed
 from ..files import write_bytes
 from ..solvers.observer import Display, Observer, Output, TestResult
 from .curves import panel
@@ -94,14 +95,18 @@ class Plot:
         series = {
             name: [(row["iteration"], row[name]) for row in rows if name in row] for name in names
         }
+        self._names = listed(names) or "nothing, as nothing was displayed yet"
         titles = {name: "Loss" if "loss" in name else "Other outputs" for name in series}
         self._panels = "".join(
             panel(title, {name: series[name] for name in series if titles[name] == title})
             for title in dict.fromkeys(titles.values())
         )
 
+    def __repr__(self) -> str:
+        return f"Plot of {self._names}: a notebook shows it, save(path) writes a page"
+
     def _repr_html_(self) -> str:
-        return f'{_STYLE}<div class="osucaffe">{self._panels}</div>'
+        return f'{_STYLE}<div class="osucaffe">{self._panels or repr(self)}</div>'
 
     def save(self, path: str | Path) -> None:
         """Write them as a page of HTML."""

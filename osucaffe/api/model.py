@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..backends.cores import usable_cores
-from ..data.pictures.preprocessing import find_preprocessing
+from ..data.pictures.preprocessing import Preprocessing, find_preprocessing
 from ..errors import UserError
+from ..loading import load_weights
 from ..proto import read_weights
 from .entry import Image, entry_as_trained
 from .explain import Explainer
@@ -48,32 +49,34 @@ class Model:
     """A net that classifies images, which enter it as they did in training.
 
     net: with one input. folder: that of its files, in which labels.txt has the names of the
-    classes, and photos.json how photographs were prepared. weights: the file that tells of its
+    classes, and photos.json how photographs were prepared. trained: how images entered in
     training. It may be used by several threads.
     """
 
-    def __init__(self, net: Net, folder: Path, weights: str | Path) -> None:
+    def __init__(self, net: Net, folder: Path, trained: Preprocessing | None) -> None:
         if len(net.inputs) != 1 or not net.outputs:
             raise UserError(
                 f"{folder}: a net that images are given to has one input and an output, such as a "
                 "deploy.prototxt's"
             )
-        self.net, self.folder = net, folder
-        trained = self.trained = find_preprocessing(read_weights(weights), weights, net.inputs[0])
+        self.net, self.folder, self.trained = net, folder, trained
         self._entry = entry_as_trained(net.engine, trained, folder)
         shape = net.engine.blobs[net.outputs[0]].shape
         self.labels = class_names([folder / "-"], int(np.prod(shape[1:])))
 
     def predict(self, images: Any, *, top: int = 5, oversample: bool = False) -> Any:
         """The predictions for images: paths, arrays (height, width, channels) of bytes, red first,
-        or Pillow's images, in a list; or for a single one.
+        or Pillow's images, in a list or one array; or for a single one.
 
         oversample: the mean over ten parts of each image. UserError for what is no image.
         """
-        if not isinstance(images, list | tuple):
+        if not isinstance(images, list | tuple) and getattr(images, "ndim", 0) != 4:
             return self.predict([images], top=top, oversample=oversample)[0]
         scores = [row for rows in self._scores(images, oversample) for row in rows]
         return [self._prediction(row, top) for row in scores]
+
+    def __reduce__(self) -> Any:
+        return Model, (self.net, self.folder, self.trained)
 
     def explain(self, image: Any) -> Pillow.Image:
         """A picture: what enters the net, and in red what its best label hangs on."""
@@ -99,7 +102,7 @@ class Model:
                 yield out.reshape(len(crops), len(crops[0]), -1).mean(axis=1)
 
     def _prediction(self, scores: np.ndarray, top: int) -> Prediction:
-        best = np.argsort(-scores, kind="stable")[:top]
+        best = np.argsort(-scores, kind="stable")[: max(1, top)]
         named = [(self.labels[at], float(scores[at])) for at in best]
         return Prediction(*named[0], named, scores)
 
@@ -120,8 +123,11 @@ def load(
     prototxt and its weights. gpu, precision, threads: as of Net. UserError."""
     if weights is None:
         model, weights = find_files(Path(model))
-    net = Net(Path(model), weights, gpu=gpu, precision=precision, threads=threads)
-    return Model(net, Path(model).parent, weights)
+    net = Net(Path(model), gpu=gpu, precision=precision, threads=threads)
+    found = read_weights(weights)
+    trained = find_preprocessing(found, weights, next(iter(net.inputs), ""))
+    load_weights([net.engine], [(weights, found)])
+    return Model(net, Path(model).parent, trained)
 
 
 def _as_image(given: Any) -> Image:
@@ -134,9 +140,10 @@ def _as_image(given: Any) -> Image:
         given = ImageOps.exif_transpose(given)
         given = given if given.mode in ("L", "RGB", "RGBA") else given.convert("RGB")
     pixels = np.asarray(given)
-    if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3):
+    flat = pixels.ndim == 2
+    if pixels.dtype != np.uint8 or not (flat or pixels.shape[2:] in ((1,), (3,), (4,))):
         raise UserError(
             f"{type(given).__name__} of {pixels.dtype} {pixels.shape}: no image: give a path, an "
             "image of Pillow's, or bytes (height, width, 3), red first"
         )
-    return pixels if pixels.ndim == 3 else pixels[:, :, None]
+    return pixels[:, :, None] if flat else pixels

@@ -87,12 +87,14 @@ class Net:
 
     # -- running ---------------------------------------------------------------------------------
 
-    def __call__(self, **inputs: Any) -> dict[str, Any]:
+    def __call__(self, *unnamed: Any, **inputs: Any) -> dict[str, Any]:
         """Run forward, with arrays for inputs; those that are not given stay as they are.
 
         The net takes their shapes: of another batch size, or of other images. Returns copies of the
         outputs: NumPy's, or of the library of the first input (CuPy, PyTorch: where it lies).
         """
+        if unnamed:
+            raise UserError(f"give arrays by the names of the inputs: {listed(self.inputs)}")
         foreign = None
         for name, values in inputs.items():
             if type(values) is not np.ndarray or values.dtype.kind not in "fiub":
@@ -125,12 +127,23 @@ class Net:
                     )
                 shapes[name] = values.shape
         if shapes:
-            net.reshape(shapes)
+            self._reshape(shapes)
         for name, values in given.items():
             if type(values) is np.ndarray:
                 net.write(name, values)
             else:
                 net.blobs[name].data.array[...] = values
+
+    def _reshape(self, shapes: dict[str, tuple[int, ...]]) -> None:
+        try:
+            self.engine.reshape(shapes)
+        except UserError as error:
+            said = ", ".join(f'input "{name}" of {shape}' for name, shape in shapes.items())
+            for name, shape in shapes.items():
+                channels = self.engine.blobs[name].shape[1:2]
+                if shape[-1:] == channels != shape[1:2]:
+                    said += ", whose channels should be axis 1 (np.moveaxis(x, -1, 1))"
+            raise UserError(f"{said}: {error}") from None
 
     def running(self) -> AbstractContextManager[Any]:
         """What lets this thread alone use the net, and its device."""
@@ -174,6 +187,18 @@ class Net:
         with self.running():
             write_weights(path, self.engine.to_proto(), hdf5=Path(path).suffix in (".h5", ".hdf5"))
 
+    def __reduce__(self) -> Any:
+        """A copy, or what is pickled, has the weights and is for the same device; not the last
+        call's blobs."""
+        with self.running():
+            backend = self.engine.backend
+            where = (
+                {"threads": backend.threads}
+                if self._on_host
+                else {"gpu": backend.device.id, "precision": backend.precision}
+            )
+            return _again, (self.param, self.engine.to_proto(), self.engine.phase, where)
+
     # -- looking at it ---------------------------------------------------------------------------
 
     @property
@@ -215,6 +240,12 @@ class Drawing:
         write_bytes(path, self._svg)
 
 
+def _again(param: NetParameter, weights: NetParameter, phase: str, where: dict[str, Any]) -> Net:
+    net = Net(param, phase=phase, **where)
+    load_weights([net.engine], [("the copy", weights)])
+    return net
+
+
 def read_description(net: Description) -> NetParameter:
     """The message of a net that is described in one of the ways that there are. UserError."""
     if is_path(net):
@@ -225,7 +256,7 @@ def read_description(net: Description) -> NetParameter:
         net = net.to_proto()
     if not hasattr(net, "layer"):
         raise UserError(
-            f"{net!r}: no net: give a prototxt's path or text, a NetParameter or a NetSpec"
+            f"{type(net).__name__}: no net: give a prototxt's path or text, a NetParameter or a NetSpec"
         )
     copy = NetParameter()
     copy.CopyFrom(net)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ from ..errors import UserError, nearest
 from ..proto import SolverParameter, parse_text, read_net, read_solver, upgrade_solver
 from ..solvers.nets import TRAIN, testing_nets, training_net
 from ..solvers.observer import Observer
+from ..solvers.signals import NONE, STOP
 from . import devices
-from .batches import Batches
+from .batches import Batches, Data
 from .history import History, Plot, ProgressLine, Row, html_rows, tested, words
 from .net import Net, is_path
 
@@ -26,8 +27,9 @@ class Solver:
     solver: a path, the text, or a SolverParameter. gpu, precision, threads: as of Net. weights:
     model files to begin from; resume: a .solverstate to go on from, or "auto", the newest one.
     observers: called while it trains (see `Observer`). data, test_data: batches for the net in
-    place of its data layers, any iterable of tuples or dicts of arrays, such as a PyTorch
-    DataLoader. inspectable: have all blobs of the net readable. progress: show a line of it (None:
+    place of its data layers: any iterable of tuples or dicts of arrays, such as a PyTorch
+    DataLoader, a function that gives one for each pass, or one tuple of arrays of all records.
+    inspectable: have all blobs of the net readable. progress: show a line of it (None:
     in a terminal and a notebook). settings: fields of the solver in place of what the file says:
     max_iter=100, base_lr=0.1. UserError for what is wrong with any of them.
     """
@@ -41,9 +43,9 @@ class Solver:
         threads: int | None = None,
         weights: str | Path | Sequence[str | Path] = (),
         resume: str | Path | None = None,
-        observers: Iterable[Observer] = (),
-        data: Iterable[Any] | None = None,
-        test_data: Iterable[Any] | None = None,
+        observers: Sequence[Observer] = (),
+        data: Data | None = None,
+        test_data: Data | None = None,
         inspectable: bool = False,
         progress: bool | None = None,
         **settings: Any,
@@ -57,11 +59,15 @@ class Solver:
         }
         self._history = History()
         self._progress = ProgressLine(self._history, progress)
+        if wrong := [each for each in observers if not isinstance(each, Observer)]:
+            raise UserError(f"{wrong[0]!r}: no observer: inherit from oc.Observer")
+        self._stop = False
         files = [weights] if isinstance(weights, str | Path) else weights
         self.engine = solvers.Solver(
             _fed(param, self.file, batches) if batches else param,
             devices.backend(gpu, precision, threads),
             file=self.file,
+            request=self._request,
             observers=[self._history, self._progress, *observers],
             inspectable=inspectable,
             weights=list(map(str, files)),
@@ -88,6 +94,13 @@ class Solver:
         """Train up to max_iter."""
         self._run(self.engine.solve, self.engine.param.max_iter)
 
+    def stop(self) -> None:
+        """End `step` or `solve` after this iteration: for observers, and other threads."""
+        self._stop = True
+
+    def _request(self) -> str:
+        return STOP if self._stop else NONE
+
     def test(self) -> dict[str, float]:
         """Test now: the means of the test nets' outputs over their test_iter batches."""
         with self.net.running():
@@ -109,8 +122,12 @@ class Solver:
         """Curves of the history."""
         return Plot(self.history)
 
+    def __reduce__(self) -> Any:
+        raise UserError("a solver cannot be copied: make another, from its snapshot (resume=)")
+
     def _run(self, train: Callable[[], None], end: int) -> None:
         with self.net.running(), np.errstate(all="ignore"):
+            self._stop = False
             self._progress.begin(self.iteration, end)
             try:
                 train()
@@ -177,10 +194,10 @@ def _fed(param: SolverParameter, file: str, batches: dict[str, Batches]) -> Solv
     return made
 
 
-def _inputs(batches: dict[str, Batches]) -> Callable[[Any], Any]:
-    def following(layer: Any) -> Any:
+def _inputs(batches: dict[str, Batches]) -> Callable[[Any], Batches]:
+    def stream(layer: Any) -> Batches:
         if layer.phase not in batches:
             layer.fail("top", f"nothing fills it: give {_NAMES[layer.phase]}=")
-        return batches[layer.phase].next(list(layer.param.top))
+        return batches[layer.phase]
 
-    return following
+    return stream

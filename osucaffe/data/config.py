@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..options.flags import flag, like
 from ..options.kinds import COUNT, Kind, positive
@@ -33,11 +33,20 @@ IGNORE_EXIF = flag(
 )
 
 
+class Inputs(Protocol):
+    """What fills the blobs of an Input layer. position: of the next records, as of a data layer."""
+
+    position: int
+
+    def next(self) -> list[Buffer]:
+        """A buffer for each of its tops."""
+
+
 @dataclass(frozen=True)
 class DataConfig:
     """sharers: how many processes share the host's memory and its cores. neighbours: other ranks,
-    whose devices may share the records that do not fit on one. inputs: gives the next batch
-    of an Input layer, a buffer for each of its tops (None: they are written to between passes).
+    whose devices may share the records that do not fit on one. inputs: gives the stream of an
+    Input layer (None: its blobs are written to between passes).
     """
 
     readers: int | None = like(READERS)
@@ -71,4 +80,4 @@ class DataConfig:
     )
     sharers: int = 1
     neighbours: Neighbours | None = None
-    inputs: Callable[[Any], Sequence[Buffer]] | None = None
+    inputs: Callable[[Any], Inputs] | None = None

@@ -50,10 +50,14 @@ def pass_on(program: Program, x: Tensor, y: Tensor) -> None:
 
 
 def register(name: str) -> Callable[[_LayerType], _LayerType]:
-    """Make a class the layer of this type. A second class for one type is an error."""
+    """Make a class the layer of this type. A second class for one type is an error, but for one of
+    the same module and name: a notebook's cell may be run again."""
 
     def decorate(layer_type: _LayerType) -> _LayerType:
-        if name in registered:
+        known = registered.get(name, layer_type)
+        if any(
+            getattr(known, at) != getattr(layer_type, at) for at in ("__module__", "__qualname__")
+        ):
             raise ValueError(f"layer type {name} is registered twice")
         layer_type.type = name
         registered[name] = layer_type

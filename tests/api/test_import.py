@@ -7,6 +7,7 @@ import json
 import pytest
 
 import osucaffe as oc
+from osucaffe.layers import base
 from tests.processes import python
 
 SCRIPT = """if True:
@@ -47,3 +48,12 @@ def test_type_checkers_know_each_public_name() -> None:
 def test_a_wrong_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Nett'"):
         oc.Nett  # noqa: B018
+
+
+def test_a_cell_that_registers_a_layer_may_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "registered", {})
+    cell = "@oc.layers.register('Mine')\nclass Mine(oc.layers.Layer): pass"
+    for _ in range(2):
+        exec(cell, {"oc": oc, "__name__": "__main__"})
+    with pytest.raises(ValueError, match="registered twice"):
+        exec(cell, {"oc": oc, "__name__": "other"})

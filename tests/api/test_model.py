@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -82,10 +83,12 @@ def test_images_come_in_every_form(folder: Path, classify: Classify) -> None:
         forms = [str(path), path, image, image.convert("RGBA"), pixels]
         same([*map(model.predict, forms)], expected * len(forms))
         same(model.predict(forms), expected * len(forms))
+        same(model.predict(np.stack([pixels, pixels])), expected * 2)
     grey = pixels[:, :, 0]
     assert model.predict(grey).scores.tolist() == model.predict(grey[:, :, None]).scores.tolist()
     assert model.predict([]) == []
     assert len(model.predict(path, top=3).top) == 3
+    same([pickle.loads(pickle.dumps(model)).predict(path)], expected)
     assert "<td" in model.predict(path)._repr_html_()
     with ThreadPoolExecutor(4) as threads:
         same([*threads.map(model.predict, [path] * 12)], expected * 12)
@@ -121,6 +124,7 @@ def test_what_is_wrong_is_a_user_error(folder: Path, tmp_path: Path) -> None:
         (lambda: model.predict("none.png"), "none.png"),
         (lambda: model.predict(np.zeros((4, 4, 3))), "ndarray of float64 .4, 4, 3.: no image"),
         (lambda: model.predict(3), "no image"),
+        (lambda: model.predict(np.zeros((3, 28, 28), np.uint8)), r".3, 28, 28.: no image"),
         (lambda: oc.load(tmp_path), "has no deploy.prototxt"),
         (lambda: oc.load(folder / "deploy.prototxt", "none.caffemodel"), "none.caffemodel"),
     ):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +98,18 @@ def test_parameters_are_read_and_assigned(net: oc.Net) -> None:
     np.testing.assert_allclose(net(data=X)["prob"], all_blobs(net, X)["prob"], atol=1e-6)
 
 
+def test_parameters_are_numbers(net: oc.Net) -> None:
+    weight = net.params["fc"].weight
+    before = weight.numpy()
+    assert (weight * 2 == 2 * before).all()
+    assert weight.dtype == np.mean(weight).dtype == np.float32
+    net.params["fc"].weight *= 2
+    np.testing.assert_array_equal(net.params["fc"].weight, 2 * before)
+    net.blobs["data"][...] = X[:2]
+    net.blobs["data"][0] += 1
+    np.testing.assert_array_equal(net.blobs["data"], [X[0] + 1, X[1]])
+
+
 def test_memory_is_passed_on_without_a_copy(net: oc.Net) -> None:
     net.blobs["data"][...] = X[:2]
     net.blobs["data"][1, 0] = 7
@@ -141,6 +156,15 @@ def test_weights_are_saved_and_loaded(net: oc.Net, tmp_path: Path) -> None:
     copied = oc.Net(parse_text(TEXT, NetParameter), [net], threads=1)
     np.testing.assert_array_equal(copied(data=X)["prob"], expected)
     assert copied.load(tmp_path / "net.h5") == ""
+
+
+def test_a_copy_has_the_weights_and_no_more_in_common(net: oc.Net) -> None:
+    expected = net(data=X)["prob"]
+    for copied in copy.deepcopy(net), pickle.loads(pickle.dumps(net)):
+        np.testing.assert_array_equal(copied(data=X)["prob"], expected)
+        copied.params["fc"].weight = 0
+    np.testing.assert_array_equal(net(data=X)["prob"], expected)
+    assert copied.engine.backend.threads == 1  # type: ignore[attr-defined]
 
 
 def test_nets_whose_passes_differ_have_all_blobs(root: Path) -> None:
@@ -205,7 +229,13 @@ def test_what_is_wrong_is_a_user_error(net: oc.Net, tmp_path: Path) -> None:
         (lambda: oc.Net(TEXT, tmp_path / "none.caffemodel"), "none.caffemodel"),
         (lambda: net(image=X), '"image" is no input of the net: it has data'),
         (lambda: net(data=X[0]), r"the shape \(3, 8, 8\): the first is the batch"),
-        (lambda: net(data=X[:, :2]), "needs .4, 2, 3, 3. instead of"),
+        (lambda: net(data=X[:, :2]), r'"data" of \(3, 2, 8, 8\): .*needs .4, 2, 3, 3. instead of'),
+        (lambda: net(data=X.transpose(0, 2, 3, 1)), r"axis 1 \(np.moveaxis\(x, -1, 1\)\)"),
+        (lambda: net(X), "by the names of the inputs: data"),
+        (lambda: net.blobs.__setitem__("data", X), 'blob "data": set its numbers'),
+        (lambda: oc.Net(TEXT, threads=0), "threads=0: give at least 1"),
+        (lambda: oc.Net(TEXT, gpu="all"), "gpu=all: give the number of one GPU"),  # type: ignore[arg-type]
+        (lambda: oc.export("x", "x.onnx"), "str: no Net and no Model"),  # type: ignore[arg-type]
         (lambda: net(data=[[1], [1, 2]]), "data: "),
         (lambda: net(data=np.array(["a"])), "no numbers"),
         (lambda: net.blobs["fc7"], 'no blob "fc7": it has data, conv'),
@@ -218,6 +248,14 @@ def test_what_is_wrong_is_a_user_error(net: oc.Net, tmp_path: Path) -> None:
     with pytest.raises(KeyError):
         net.blobs["fc7"]
     assert net(data=X)["prob"].shape == (3, 5)  # it is as it was
+
+
+def test_nets_run_beside_each_other(net: oc.Net) -> None:
+    nets = [net, copy.deepcopy(net)]
+    expected = net(data=X)["prob"]
+    with ThreadPoolExecutor(2) as threads:
+        for found in threads.map(lambda at: nets[at % 2](data=X)["prob"], range(40)):
+            np.testing.assert_array_equal(found, expected)
 
 
 def test_threads_take_turns(net: oc.Net) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import osucaffe as oc
 from osucaffe.api.history import History
 from osucaffe.api.logs import parse
-from osucaffe.solvers.observer import Display
+from osucaffe.solvers.observer import Display, TestResult
 from tests.api.test_net import Foreign
 
 NET = """
@@ -100,6 +101,78 @@ def test_batches_of_any_size_and_form_give_the_same(solver_text: str) -> None:
     np.testing.assert_array_equal(weights([(Foreign(x), y) for x, y in batches(20)]), expected)
 
 
+def test_all_records_and_a_function_for_each_pass(solver_text: str) -> None:
+    def weights(data: object) -> np.ndarray:
+        solver = make(solver_text, data=data, test_data=(DATA, LABELS))
+        assert solver.net.blobs["data"].shape[0] == 60
+        solver.step(2)
+        return solver.net.params["ip"].weight.numpy()
+
+    expected = weights(batches(60))
+    np.testing.assert_array_equal(weights((DATA, LABELS)), expected)
+    np.testing.assert_array_equal(weights({"label": LABELS, "data": DATA}), expected)
+    np.testing.assert_array_equal(weights(lambda: iter(batches(60))), expected)
+    many = make(solver_text, data=(np.tile(DATA, (2, 1)), np.tile(LABELS, 2)))
+    assert many.net.blobs["data"].shape[0] == 64  # as the data layer says
+
+
+def test_an_observer_ends_training(solver_text: str) -> None:
+    class Stop(oc.Observer):
+        def on_test(self, event: TestResult) -> None:
+            if event.iteration == 6:
+                solver.stop()
+
+    solver = make(solver_text, observers=[Stop()])
+    solver.solve()
+    assert solver.iteration == 7  # the iteration after the test
+    solver.solve()
+    assert solver.iteration == 12
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_data_loader(solver_text: str, tmp_path: Path, workers: int) -> None:
+    torch = pytest.importorskip("torch")
+    tensors = torch.utils.data.TensorDataset(torch.from_numpy(DATA), torch.from_numpy(LABELS))
+
+    def loader(**options: object) -> object:
+        return torch.utils.data.DataLoader(tensors, 20, num_workers=workers, **options)
+
+    solver = make(solver_text, data=loader(), snapshot_prefix=f"{tmp_path}/run")
+    solver.step(4)
+    state = solver.snapshot().replace("caffemodel", "solverstate")
+    solver.step(5)
+    resumed = make(solver_text, data=loader(), resume=state)
+    resumed.step(5)
+    expected = make(solver_text)
+    expected.step(9)
+    for each in solver, resumed:
+        np.testing.assert_array_equal(
+            each.net.params["ip"].weight, expected.net.params["ip"].weight
+        )
+    shuffled = make(solver_text, data=loader(shuffle=True), test_data=loader())
+    shuffled.solve()
+    assert shuffled.test()["accuracy"] == 1
+
+
+@pytest.mark.parametrize("size", [60, 7])
+def test_a_resumed_run_goes_on_at_its_batch(solver_text: str, tmp_path: Path, size: int) -> None:
+    first = [(DATA[:20], LABELS[:20])]
+    whole = make(solver_text, data=first + batches(size), snapshot_prefix=f"{tmp_path}/run")
+    whole.step(5)
+    state = whole.snapshot().replace("caffemodel", "solverstate")
+    whole.step(4)
+    expected = whole.net.params["ip"].weight.numpy()
+    whole.restore(state)
+    resumed = make(solver_text, data=first + batches(size), resume=state)
+    passed = make(solver_text, data=iter(9 * (first + batches(size))), resume=state)
+    for each in whole, resumed, passed:
+        each.step(4)
+        np.testing.assert_array_equal(each.net.params["ip"].weight, expected)
+    with pytest.raises(oc.UserError, match="data: it cannot go back to record 100: give"):
+        passed.restore(state)
+
+
 def test_nets_with_several_inputs_get_parts_of_one_batch(tmp_path: Path) -> None:
     inputs = "".join(
         f'layer {{ name: "{name}" type: "Input" top: "{name}" '
@@ -151,6 +224,7 @@ def test_what_is_wrong_is_a_user_error(solver_text: str, tmp_path: Path) -> None
         ({"data": [batches(20)[0], (DATA[:20, :2], LABELS[:20])]}, r"records of \(2,\)"),
         ({"data": wrong}, "has label"),
         ({"data": None}, "nowhere"),
+        ({"observers": [print]}, "no observer"),
         ({"test_data": [{"data": DATA}]}, "test_data: a batch must have data, label"),
     ]
     for options, words in cases:
@@ -160,6 +234,8 @@ def test_what_is_wrong_is_a_user_error(solver_text: str, tmp_path: Path) -> None
         oc.Solver(3)
     with pytest.raises(oc.UserError, match="cannot read it"):
         oc.Solver(tmp_path / "none.prototxt")
+    with pytest.raises(oc.UserError, match="cannot be copied"):
+        copy.copy(make(solver_text))
 
 
 def test_a_log_gives_the_same_history(root: Path) -> None:

@@ -21,8 +21,7 @@ from ...cli.output import make_folder, short
 from ...cli.score import sharding
 from ...cli.score.predictions import Predictions, class_names
 from ...comm.job.job import Job
-from ...data.ahead.pipeline import Buffer
-from ...data.config import DataConfig
+from ...data.config import DataConfig, Inputs
 from ...data.pictures.preprocessing import find_preprocessing
 from ...data.sets.photo_set import LABELS
 from ...errors import UserError, naming
@@ -47,7 +46,7 @@ def _classify(options: Classify, job: Job) -> None:
     paths = list(find_files(options.images))
     models = loading.read_weights(options.weights)
     with naming(options.model):
-        net = _make_net(options, len(paths), lambda: stream.next())
+        net = _make_net(options, len(paths), lambda _: stream)
     trained = find_preprocessing(models[0][1], options.weights, next(iter(net.inputs), ""))
     loading.load_weights(net, models, strict=options.strict)
     entry = find_entry(net, trained, options)
@@ -163,11 +162,11 @@ def _best(scores: np.ndarray, count: int) -> np.ndarray:
     return np.take_along_axis(indices, order, axis=1)
 
 
-def _make_net(options: Classify, images: int, following: Callable[[], Sequence[Buffer]]) -> Net:
+def _make_net(options: Classify, images: int, inputs: Callable[[Any], Inputs]) -> Net:
     """The net, with its batches as input. If its batch size is inefficiently small, and there are
     enough images, it gets a larger one, if its layers allow it."""
     param, backend = read_net(options.model), loading.make_backend(options.device)
-    config = DataConfig(inputs=lambda layer: following())
+    config = DataConfig(inputs=inputs)
 
     def make(rows: int | None = None) -> Net:
         given = param

@@ -63,7 +63,9 @@ def _tell_unlike(layers: Sequence[Layer]) -> None:
 
 def _reads(layer: Layer) -> bool:
     """Whether a layer without bottoms brings records."""
-    return layer.type == "Python" or (isinstance(layer, Feed) and layer.type != "DummyData")
+    if isinstance(layer, Feed):
+        return layer.type not in ("DummyData", "Input")
+    return layer.type == "Python"
 
 
 def _arrangement(layer: Layer) -> Arrangement | None:

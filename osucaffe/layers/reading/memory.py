@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ... import filler
 from ...data.ahead.pipeline import Buffer, allocate
+from ...data.config import Inputs
 from ...data.pictures.transform import Transform, record_draws
 from ...errors import UserError
 from ...labels import Labels
 from ...proto import caffe_pb2
 from ..base import Blobs, Layer, Program, Shape, Shapes, register
-from .feed import Feed, feed
+from .feed import Feed
 
 log = logging.getLogger("osucaffe")
 
@@ -30,10 +29,9 @@ def _for_each_top(layer: Layer, field: str, values: list[Any], named: str) -> li
 
 
 @register("Input")
-class Input(Layer):
+class Input(Feed):
     """Blobs that the caller fills before each forward pass, or lets the net ask for."""
 
-    bottoms = (0, 0)
     tops = (1, None)
 
     def setup(self, bottom: Shapes) -> Shapes:
@@ -47,16 +45,30 @@ class Input(Layer):
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         if self.data_config.inputs is not None:
-            feed(program, [blob.data for blob in top], partial(self._next, self.data_config.inputs))
+            super().forward(program, bottom, top)
             return
         for blob in top:
             blob.data.persistent = True
 
-    def _next(self, inputs: Callable[[Layer], Sequence[Buffer]]) -> Sequence[Buffer]:
-        buffers = inputs(self)
+    def next(self) -> list[Buffer]:
+        buffers = self._stream.next()
         for top, labels in self._labels.items():
             labels.check_all(buffers[top].array, f'{self.title}: blob "{self.param.top[top]}"')
         return buffers
+
+    @property
+    def _stream(self) -> Inputs:
+        assert self.data_config.inputs is not None
+        return self.data_config.inputs(self)
+
+    @property
+    def position(self) -> int:
+        return self._stream.position if self.data_config.inputs is not None else 0
+
+    @position.setter
+    def position(self, position: int) -> None:
+        if self.data_config.inputs is not None:
+            self._stream.position = position
 
 
 @register("DummyData")
