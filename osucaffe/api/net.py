@@ -256,7 +256,8 @@ def read_description(net: Description) -> NetParameter:
         net = net.to_proto()
     if not hasattr(net, "layer"):
         raise UserError(
-            f"{type(net).__name__}: no net: give a prototxt's path or text, a NetParameter or a NetSpec"
+            f"{type(net).__name__}: no net: give a prototxt's path or text, a NetParameter or a "
+            "NetSpec"
         )
     copy = NetParameter()
     copy.CopyFrom(net)
