@@ -191,7 +191,7 @@ class Net:
         """A copy, or what is pickled, has the weights and is for the same device; not the last
         call's blobs."""
         with self.running():
-            backend = self.engine.backend
+            backend: Any = self.engine.backend
             where = (
                 {"threads": backend.threads}
                 if self._on_host
