@@ -19,10 +19,18 @@ class _Finder:
         return PathFinder.find_spec(name, [FOLDER]) if name == "caffe" else None
 
 
+class _LastFinder:
+    """As if our folder were the last of `sys.path`, which stays as it is."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        return PathFinder.find_spec(name, [*sys.path, FOLDER]) if name == "caffe" else None
+
+
 def offer() -> None:
     """Let `import caffe` find osucaffe, unless another Caffe is on `sys.path`."""
-    if FOLDER not in sys.path:
-        sys.path.append(FOLDER)
+    if _LastFinder not in sys.meta_path:
+        sys.meta_path.insert(0, _LastFinder)
 
 
 def lead() -> None:
