@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import simplejpeg
 
+from osucaffe.api.images import load_image
 from osucaffe.backends.cores import usable_cores
-from osucaffe.cli.images import load_image
 from osucaffe.data.ahead.pipeline import Pipeline
 from osucaffe.data.ahead.processes import Processes
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from osucaffe.api.curves import COLOURS
 from osucaffe.cli import plots
 
 from .. import results
@@ -146,7 +147,7 @@ def draw(rows: Sequence[dict[str, Any]], path: str) -> None:
         for number, way in enumerate(ways):
             at = [index + 0.8 * number / len(ways) for index in range(len(chosen))]
             better = [ratio(row, way) for row in chosen]
-            colour = plots.COLOURS[number % len(plots.COLOURS)]
+            colour = COLOURS[number % len(COLOURS)]
             axes.bar(at, better, 0.8 / len(ways), align="edge", color=colour, label=way)
         axes.set_xticks([n + 0.4 for n in range(len(chosen))], [row["payload"] for row in chosen])
         axes.set_yscale("log")

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..api.images import load_image as load_image
-from ..api.images import to_image as to_image
 from ..data.sets.folder import images_in
 from ..errors import UserError
 from ..files import replacing

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from .. import log
-from ..api.tables import scaled as scaled
-from ..api.tables import table as table
 from ..errors import UserError
 from ..messages import one_line
 

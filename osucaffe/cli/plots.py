@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..api.curves import COLOURS as COLOURS
 from ..errors import UserError
 from ..files import replacing
 from ..messages import printable

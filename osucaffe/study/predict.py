@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
+from ..api.curves import COLOURS
 from ..backends.cores import computing_threads
 from ..backends.cpu import Cpu
 from ..cli import output, plots
@@ -303,7 +304,7 @@ def _draw(cluster: Cluster, predictions: Sequence[Prediction], path: str) -> Non
     ranks = sorted({one.ranks for one in predictions})
     lines = sorted(curves(predictions), key=lambda line: -line[1][-1].images)
     for number, (design, points) in enumerate(lines):
-        colour = plots.COLOURS[number % len(plots.COLOURS)]
+        colour = COLOURS[number % len(COLOURS)]
         width = WIDTHS[min(number, len(WIDTHS) - 1)]
         at = [point.ranks for point in points]
         for axes, name, unit in (images, "images", 1), (efficiency, "efficiency", 100):

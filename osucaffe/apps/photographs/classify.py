@@ -13,13 +13,16 @@ from typing import Any
 
 import numpy as np
 
+from ...api.curves import COLOURS
 from ...api.explain import Explainer
+from ...api.images import load_image
+from ...api.model_files import class_names
 from ...backends.cores import usable_cores
 from ...cli import loading, output, plots
-from ...cli.images import find_files, load_image, save_image
+from ...cli.images import find_files, save_image
 from ...cli.output import make_folder, short
 from ...cli.score import sharding
-from ...cli.score.predictions import Predictions, class_names
+from ...cli.score.predictions import Predictions
 from ...comm.job.job import Job
 from ...data.config import DataConfig, Inputs
 from ...data.pictures.preprocessing import find_preprocessing
@@ -230,8 +233,8 @@ def _draw(
         left.axis("off")
         bars_at = range(len(best))
         scores = [score for _, score in best]
-        bars = right.barh(bars_at, scores, color=plots.COLOURS[0], height=0.62)
-        bars[0].set_color(plots.COLOURS[1])
+        bars = right.barh(bars_at, scores, color=COLOURS[0], height=0.62)
+        bars[0].set_color(COLOURS[1])
         right.bar_label(bars, [f" {score:.3f}" for score in scores], fontsize=9)
         right.set_yticks(bars_at, [short(label, 32) for label, _ in best], fontsize=9)
         right.invert_yaxis()

@@ -9,11 +9,12 @@ from functools import partial
 from pathlib import Path
 
 from ... import log
+from ...api.tables import table
 from ...backends.cores import usable_cores
 from ...cli import loading
 from ...cli.data.contact_sheet import draw_contact_sheet
 from ...cli.images import save_image
-from ...cli.output import make_folder, progress, short, table
+from ...cli.output import make_folder, progress, short
 from ...data.ahead.parallel_map import BadRecords
 from ...data.databases.database import open_database
 from ...data.sets.convert import convert_images

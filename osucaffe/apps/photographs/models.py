@@ -6,7 +6,8 @@ import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
-from ...cli.output import make_folder, table
+from ...api.tables import table
+from ...cli.output import make_folder
 from ...errors import UserError, nearest
 from ...files import read_bytes, unreadable, write_bytes
 from .options import Check, Copy, Models

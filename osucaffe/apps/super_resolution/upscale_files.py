@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ...cli.images import find_files, save_image, to_image
+from ...api.images import to_image
+from ...cli.images import find_files, save_image
 from ...cli.output import make_folder
 from ...data.pictures.bicubic import enlarge as interpolate
 from ...data.pictures.image import decode_content

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from ...api.images import to_image
 from ...cli import output
-from ...cli.images import save_image, to_image
+from ...cli.images import save_image
 from ...data.pictures.bicubic import enlarge, shrink
 from ...errors import UserError
 from .options import Upscale

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..images import to_image
+from ...api.images import to_image
 
 if TYPE_CHECKING:
     from PIL import Image

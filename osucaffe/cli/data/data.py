@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ... import plugins
+from ...api.tables import scaled
 from ...backends.cores import usable_cores
 from ...data.databases.database import convert_database, open_database, write_database
 from ...data.sets import mnist
@@ -19,7 +20,7 @@ from ...errors import UserError, listed
 from ...files import write_bytes
 from ...proto import write_mean
 from ..images import save_image
-from ..output import progress, scaled, verify_all
+from ..output import progress, verify_all
 from .contact_sheet import draw_contact_sheet
 from .options import (
     Annotated,

@@ -11,9 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...api import tables
+from ...api.curves import COLOURS
 from ...errors import UserError
-from .. import output
-from ..plots import COLOURS, draw_next_to, pyplot, save
+from ..plots import draw_next_to, pyplot, save
 
 if TYPE_CHECKING:
     from ...comm.job.job import Job
@@ -85,7 +86,7 @@ def table(summary: dict[str, Any]) -> Iterator[str]:
         f"{name} {ms:.3f} ms ({ms / wall:.1%})" for name, ms in summary["parts_ms"].items()
     )
     heads = ("operation", "algorithm", "level", "size", "calls", "MB", "ms", "hidden", "exposed")
-    yield from output.table(
+    yield from tables.table(
         "<<<<" + 6 * ">",
         (*heads, "slowest"),
         *(
@@ -99,7 +100,7 @@ def table(summary: dict[str, Any]) -> Iterator[str]:
         ),
     )
     moments = ("ready", "sent", "arrived", "needed", "waited")
-    yield from output.table(
+    yield from tables.table(
         "<" + 6 * ">",
         ("gradient of", "MB", *moments),
         *(

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
+from ...api.tables import table
 from ...backends.cpu import Cpu
 from ...comm.job.job import cuda_aware, find_job, start_mpi
 from .. import output
 from ..launch import ranks
 from ..options import Device
-from ..output import table
 from .gpus import describe_gpus, nccl_version
 from .options import DeviceQuery
 

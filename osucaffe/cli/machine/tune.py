@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ...api.curves import COLOURS
 from ...backends.cores import computing_threads
 from ...backends.cpu import Cpu
 from ...comm.communicator import Communicator
@@ -77,7 +78,7 @@ def draw_designs(results: Sequence[tuple[Design, float]], path: str) -> None:
         figsize=(7, 0.5 * len(results) + 1), layout="constrained"
     )
     named = [(design.name, rate) for design, rate in reversed(results)]
-    bars = axes.barh(*zip(*named, strict=True), color=plots.COLOURS[0])
+    bars = axes.barh(*zip(*named, strict=True), color=COLOURS[0])
     axes.bar_label(bars, fmt="{:.2f}", padding=3)
     axes.set_xlabel("batches a second")
     axes.spines[["top", "right"]].set_visible(False)

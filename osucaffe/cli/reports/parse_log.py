@@ -6,6 +6,7 @@ import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 
+from ...api.curves import COLOURS
 from ...api.logs import Log, Row, panels_of, parse
 from ...errors import UserError
 from ...files import read_bytes, write_bytes
@@ -79,7 +80,7 @@ def draw(log: Log, path: str, title: str) -> None:
                 iterations,
                 values,
                 label=name,
-                color=plots.COLOURS[index % len(plots.COLOURS)],
+                color=COLOURS[index % len(COLOURS)],
                 linewidth=1.8 if tested else 1.2,
                 marker="o" if tested and len(points) < 40 else None,
                 markersize=4,

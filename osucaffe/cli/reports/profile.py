@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...api import tables
 from ...errors import UserError
 from ...files import read_bytes
 from ...parsing import from_json
-from .. import output, plots
+from .. import plots
 from ..launch.comm_profile import draw_sizes, table
 from .options import Profile
 
@@ -50,7 +51,7 @@ def compare(summaries: Sequence[dict[str, Any]], names: Sequence[str]) -> Iterat
     yield "Milliseconds of an iteration, the ranks' mean:"
     wholes = [{"all": summary["wall_ms"]} | summary["parts_ms"] for summary in summaries]
     rows = [(part, *_pair(*(whole[part] for whole in wholes))) for part in wholes[0]]
-    yield from output.table("<>>>", ("part", *names, "ratio"), *rows)
+    yield from tables.table("<>>>", ("part", *names, "ratio"), *rows)
     yield "Milliseconds of what travelled, by operation, level and size, and what of it is exposed:"
     found = [_by_size(summary["operations"]) for summary in summaries]
     lines = []
@@ -62,7 +63,7 @@ def compare(summaries: Sequence[dict[str, Any]], names: Sequence[str]) -> Iterat
         lines.append((*key, algorithms, *_pair(ms, other_ms), *_pair(exposed, other_exposed)))
     heads = "operation", "level", "size", "algorithms", *names, "ratio"
     exposures = *(f"{name}: exposed" for name in names), "ratio"
-    yield from output.table("<<<<" + 6 * ">", (*heads, *exposures), *lines)
+    yield from tables.table("<<<<" + 6 * ">", (*heads, *exposures), *lines)
 
 
 def _by_size(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, ...], tuple[str, float, float]]:

@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...api.model_files import class_names as class_names
+from ...api.images import to_image
+from ...api.model_files import class_names
+from ...api.tables import table
 from ...data.pictures.preprocessing import find_preprocessing
 from ...data.pictures.transform import centre
 from ...errors import UserError
@@ -21,8 +23,8 @@ from ...files import write_bytes
 from ...net import Net
 from ...proto import NetParameter
 from ...solvers.report import epochs_of
-from ..images import png, to_image
-from ..output import csv_text, short, table
+from ..images import png
+from ..output import csv_text, short
 
 TOP = 5
 """Among so many of the most likely classes the right one counts, too."""

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ... import log, plugins
+from ...api.tables import scaled, table
 from ...backends.primitives.movement import is_feed
 from ...graph.flops import by_layer, bytes_moved, flops
 from ...net import Net
 from .. import loading, output
 from ..nets.summary import memory_of, report_memory
-from ..output import scaled, table
 from .device_rates import Rates, measure_rates
 from .options import Time
 
