@@ -64,6 +64,7 @@ def movement_cases() -> None:
     case("", "crop_backward", {"dy": small}, offsets, {"dx": surrounded})
     for label, table, index in [
         ("rows", normal(5, 3, 2), labels(5, 4, 2)), ("numbers", normal(6), labels(6, 9)),
+        ("more than a block", normal(3, 140), labels(3, 300)),
     ]:  # fmt: skip
         rows = index.astype(int)
         dy = normal(*table[rows].shape)

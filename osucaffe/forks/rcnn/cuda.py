@@ -13,7 +13,7 @@ from ...backends.primitives.recording import Primitive
 from ...backends.tensor import Run, Tensor
 from . import primitives as ops
 
-REGIONS, OHEM = (Path(__file__).with_name(name) for name in ("regions.cu", "ohem_select.cu"))
+REGIONS, OHEM = (Path(__file__).with_name(name) for name in ("regions.cu", "ohem.cu"))
 
 
 def _launch(

@@ -36,6 +36,7 @@ LABELS = {
     "concat": None,
     "detect_boxes": None,
     "evaluate_boxes": None,
+    "gather_backward": ("rows", "more than a block"),
     "match_boxes": ("by prediction", "bipartite", "without difficult", "inside", "no truth"),
     "mine_boxes": None,
     "multibox_losses": ("SSD's", "a match a class"),

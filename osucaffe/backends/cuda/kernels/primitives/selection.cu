@@ -12,16 +12,31 @@ extern "C" __global__ void gather(const float* x, const INDEX* index, float* y, 
 }
 #endif
 
-// Each element of dx adds what was picked from it, in order: no atomics, the same bits each time.
+// A block for each row of dx, which adds what was picked from it, in order: no atomics, the same bits
+// each time. The block looks at blockDim.x picks at a time: a bit of a warp's word for each.
 extern "C" __global__ void gather_backward(const float* dy, const float* index, float* dx, int rows,
                                            int picks, int64_t inner, int accumulate) {
     PDL_BEGIN;
-    FOR_EACH(rows * inner) {
-        int row = id / inner;
-        float sum = 0;
-        for (int pick = 0; pick < picks; ++pick)
-            if (whole_number(index[pick]) == row) sum += dy[pick * inner + id % inner];
-        dx[id] = sum + (accumulate ? dx[id] : 0.0f);
+    __shared__ unsigned matches[32];
+    int row = blockIdx.x;
+    if (row >= rows) return;
+    float* sums = dx + row * inner;
+    if (!accumulate)
+        for (int64_t i = threadIdx.x; i < inner; i += blockDim.x) sums[i] = 0;
+    for (int first = 0; first < picks; first += blockDim.x) {
+        int pick = first + threadIdx.x;
+        bool match = pick < picks && whole_number(index[pick]) == row;
+        unsigned word = __ballot_sync(0xffffffff, match);
+        if ((threadIdx.x & 31) == 0) matches[threadIdx.x >> 5] = word;
+        if (!__syncthreads_or(match)) continue;
+        for (int64_t i = threadIdx.x; i < inner; i += blockDim.x) {
+            float sum = sums[i];
+            for (int warp = 0; warp < blockDim.x >> 5; ++warp)
+                for (unsigned left = matches[warp]; left; left &= left - 1)
+                    sum += dy[(first + warp * 32 + __ffs(left) - 1) * inner + i];
+            sums[i] = sum;
+        }
+        __syncthreads();
     }
 }
 
