@@ -3,24 +3,18 @@ outputs of the script's, but has no other blobs until the script reads them."""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import weakref
-from bisect import bisect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from .. import net as engine
-from ..arena import ALIGNMENT
 from ..backends.cores import computing_threads
 from ..backends.cpu.workers import Workers
 from ..backends.tensor import Tensor
 from .store import Key, Store, key
-from .written_pages import EVERYTHING, Range, WrittenPages
 
 MAX_REQUESTED = 8
 """A script that reads more blobs gets them all: its own net runs."""
@@ -49,11 +43,6 @@ class ForwardOnly:
         self._saved: dict[Tensor, np.ndarray] = {}
         """The inputs and parameters of the last run that may have been written since."""
         self._parameters = {blob.data for layer in net.layers for blob in layer.parameters}
-        self._pages: WrittenPages | None = None
-        """Those of the parameters, once a script has held an array of one."""
-        self._may_watch = net.backend.name == "cpu"
-        self._unsure: set[Tensor] = set()
-        """Tensors saved before their pages were watched."""
         self.is_stale = False
         self.parameters_moved()
         store.watchers.add(self)
@@ -118,25 +107,6 @@ class ForwardOnly:
             if is_read and named not in self._saved:
                 self._saved[named] = np.array(self._store.values(named))
 
-    def lend(self, tensor: Tensor) -> None:
-        """A script is about to get an array of a tensor: as long as it has none of a parameter, the
-        kernel can be made to track writes to the memory of all of them."""
-        if not self._may_watch or self._parameters.isdisjoint(self._named(tensor)):
-            return
-        sizes = {parameter.address: parameter.array.nbytes for parameter in self._parameters}
-        spans = sorted((address, address + size) for address, size in sizes.items())
-        begin, end = spans[0][0], spans[-1][1]
-        in_one_arena = all(
-            start - stop < 4 * ALIGNMENT for (_, stop), (start, _) in pairwise(spans)
-        )
-        lent = any(begin <= address < end for address, _ in list(self._store.leases))
-        if in_one_arena and not lent:
-            self._may_watch = False
-            with contextlib.suppress(OSError):
-                self._pages = WrittenPages(begin, end)
-                self._unsure = set(self._saved)
-                weakref.finalize(self, self._pages.close)
-
     def _named(self, tensor: Tensor) -> Sequence[Tensor]:
         """The inputs and parameters in the memory of a tensor."""
         return self._tensors.get(key(tensor), ())
@@ -183,13 +153,11 @@ class ForwardOnly:
         self.is_stale = False
         backend, net = self._net.backend, self._net
         has = {*net.inputs, *net.outputs, *(self._requested if self._fast else ())}
-        exposed = [(name, backend.read(name), values) for name, values in self._saved.items()]
-        different = _different([values for _, *values in exposed])
-        old = [(name, values) for i, (name, _, values) in enumerate(exposed) if i in different]
-        tensors = {*(net.blobs[name].data for name in has), *(tensor for tensor, _ in old)}
+        old = _different({tensor: backend.read(tensor) for tensor in self._saved}, self._saved)
+        tensors = {*(net.blobs[name].data for name in has), *old}
         now = [(tensor, backend.read(tensor)) for tensor in tensors]
-        for tensor, values in old:
-            backend.write(tensor, values)
+        for tensor in old:
+            backend.write(tensor, self._saved[tensor])
         net.forward()
         for tensor, values in now:  # a script may have written to them since
             backend.write(tensor, values)
@@ -217,31 +185,16 @@ class ForwardOnly:
         if not (self._saved or self._overwritten or self._store.leases):
             return False
         held = [t for name in list(self._store.leases) for t in self._tensors.get(name, ())]
-        tensors = list({*self._saved, *self._overwritten, *held})
+        tensors = {*self._saved, *self._overwritten, *held}
         values = {tensor: self._store.values(tensor) for tensor in tensors}
-        changed = {*tensors} - {*self._same_parameters(values)}
+        before = {each: self._saved[each] for each in self._parameters.intersection(self._saved)}
+        changed = tensors - {*before} | _different(values, before)
         self._saved = {
             tensor: np.array(values[tensor]) if tensor in changed else self._saved[tensor]
             for tensor in tensors
             if tensor in self._overwritten or self._store.in_use(tensor)
         }
         return any(tensor in self._parameters for tensor in changed)
-
-    def _same_parameters(self, values: Mapping[Tensor, np.ndarray]) -> set[Tensor]:
-        """Those that were saved, and have the same values now."""
-        before = self._parameters.intersection(self._saved)
-        if not before:
-            return before
-        written = self._pages.ranges() if self._pages else [EVERYTHING]
-        pairs: list[tuple[np.ndarray, np.ndarray]] = []
-        owners: list[Tensor] = []
-        for tensor in before:
-            ranges = [EVERYTHING] if tensor in self._unsure else written
-            for part in _overlaps(ranges, tensor.address, values[tensor].nbytes):
-                pairs.append((_bytes(values[tensor])[part], _bytes(self._saved[tensor])[part]))
-                owners.append(tensor)
-        self._unsure.clear()
-        return before - {owners[number] for number in _different(pairs)}
 
 
 def _by_memory(pairs: Iterable[tuple[Key, Any]]) -> dict[Key, list[Any]]:
@@ -257,34 +210,25 @@ def overwritten(net: engine.Net, tensors: Iterable[Tensor]) -> set[Tensor]:
     return {tensor for tensor in tensors if tensor.owner in net.written}
 
 
-def _bytes(array: np.ndarray) -> np.ndarray:
-    return array.reshape(-1).view(np.uint8)
-
-
-def _overlaps(ranges: Sequence[Range], begin: int, size: int) -> Iterator[slice]:
-    """The parts of so many bytes of memory that lie in ranges, which are in order."""
-    for number in range(max(bisect(ranges, (begin,)) - 1, 0), len(ranges)):
-        start, stop = ranges[number]
-        if start >= begin + size:
-            break
-        if stop > begin:
-            yield slice(max(start - begin, 0), min(stop - begin, size))
-
-
-def _different(pairs: Iterable[Sequence[np.ndarray]]) -> set[int]:
-    """The numbers of those pairs of contiguous arrays of one size that differ in any bit.
+def _different(now: Mapping[Tensor, Any], before: Mapping[Tensor, Any]) -> set[Tensor]:
+    """Those that differ in any bit from the arrays, contiguous as they, that they were `before`.
 
     The C library compares: it makes no arrays for that, and so takes half as long as NumPy.
     """
     pieces = [
-        (number, one.ctypes.data + start, other.ctypes.data + start, min(PIECE, one.nbytes - start))
-        for number, (one, other) in enumerate(pairs)
-        for start in range(0, one.nbytes, PIECE)
+        (
+            tensor,
+            now[tensor].ctypes.data + start,
+            old.ctypes.data + start,
+            min(PIECE, old.nbytes - start),
+        )
+        for tensor, old in before.items()
+        for start in range(0, old.nbytes, PIECE)
     ]
-    changed: set[int] = set()
+    changed: set[Tensor] = set()
 
-    def compare(part: Sequence[tuple[int, int, int, int]]) -> None:
-        changed.update(number for number, *where in part if _MEMCMP(*where))
+    def compare(part: Sequence[tuple[Tensor, int, int, int]]) -> None:
+        changed.update(tensor for tensor, *where in part if _MEMCMP(*where))
 
     count = _WORKERS.count if sum(size for *_, size in pieces) > WORTH_THREADS else 1
     _WORKERS.run([partial(compare, pieces[first::count]) for first in range(count)])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,9 +23,6 @@ _COPIERS = Workers(min(8, usable_cores()))
 
 class Watcher(Protocol):
     """Is notified before tensors may be written."""
-
-    def lend(self, tensor: Tensor) -> None:
-        """A script, which has no array of a tensor, is about to get one (on the CPU)."""
 
     def expose(self, tensor: Tensor) -> None:
         """The memory of a tensor may be written from now on."""
@@ -78,7 +75,9 @@ class Staged(Plain):
         if is_large and fills and values.flags.c_contiguous:
             target, source = np.asarray(self).reshape(-1), values.reshape(-1)
             parts = cut(target.size, _COPIERS.count)
-            copies = [partial(np.copyto, target[i:j], source[i:j], "unsafe") for i, j in parts]
+            copies = [
+                functools.partial(np.copyto, target[i:j], source[i:j], "unsafe") for i, j in parts
+            ]
             _COPIERS.run(copies)
         else:
             super().__setitem__(where, values)
@@ -122,9 +121,7 @@ class Store:
         name = key(tensor)
         lease = self.leases.get(name)
         if lease is None:
-            for watcher in list(self.watchers):
-                watcher.expose(tensor)
-                watcher.lend(tensor)
+            self.expose([tensor])
             lease = self.leases[name] = Lease(tensor)
         return lease.array(tensor.shape, Lent)
 
@@ -368,11 +365,7 @@ def key(tensor: Tensor) -> Key:
     return tensor.address, tensor.count
 
 
-_stores: dict[int, Store] = {}
-
-
+@functools.cache
 def store_of(backend: Backend) -> Store:
     """The one store of a backend: nets on it share tensors."""
-    if id(backend) not in _stores:
-        _stores[id(backend)] = (Store if backend.name == "cpu" else DeviceStore)(backend)
-    return _stores[id(backend)]
+    return (Store if backend.name == "cpu" else DeviceStore)(backend)

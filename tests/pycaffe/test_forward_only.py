@@ -170,3 +170,29 @@ def test_a_script_that_calls_back_or_looks_at_everything_gets_the_net_as_it_is(
 def test_an_unknown_precision_is_refused():
     with pytest.raises(UserError, match="precision 'half': it must be one of fp32, tf32"):
         caffe.set_precision("half")
+
+
+def test_weights_that_are_held_may_change_at_any_time(tmp_path: Path) -> None:
+    net, plain = two_nets(tmp_path, NET.replace("num_output: 5", "num_output: 500"))
+    plain.params["bn"][2].data[...] = 1
+    plain.save(str(tmp_path / "statistics"))
+    net.copy_from(str(tmp_path / "statistics"))
+    feed(1, net, plain)
+    net.forward()
+    held = [[blob.data for row in each.params.values() for blob in row] for each in (net, plain)]
+    generator = np.random.default_rng(2)
+    for _ in range(12):
+        index = int(generator.integers(len(held[0])))
+        at, value = int(generator.integers(held[0][index].size)), generator.normal()
+        if generator.random() < 0.7:
+            for arrays in held:
+                arrays[index].reshape(-1)[at] = abs(value)
+        late = generator.random() < 0.3
+        for each in (net, plain):
+            each.forward()
+        if late:  # a blob is looked at when a weight has been written since
+            for arrays in held:
+                arrays[0][...] *= 1.5
+        for name in ("scaled", "prob") if late else ("prob",):
+            wanted = plain.blobs[name].data
+            np.testing.assert_allclose(net.blobs[name].data, wanted, atol=1e-5 * abs(wanted).max())
