@@ -10,10 +10,13 @@ import contextlib
 import itertools
 import os
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from osucaffe.backends.cores import usable_cores
+
+from .ranks import MPIEXEC, ROOT
 
 AGENT = """#!/bin/bash
 # Stands in for ssh: drops its options, takes the host, runs the command there.
@@ -111,6 +114,23 @@ class Hosts:
         line = [mpiexec, "-launcher", "ssh", "-launcher-exec", str(self._agent)]
         line += ["-iface", self.bridge, "-hosts", places, "-n", str(sum(ranks)), *program]
         return line, environment
+
+    def mpiexec(
+        self, ranks: int, *arguments: str, times: int = 1, timeout: float = 300
+    ) -> subprocess.CompletedProcess[str]:
+        """Run `python ARGUMENTS` as so many ranks on each host, and so many times around."""
+        assert MPIEXEC is not None
+        program = [sys.executable, *arguments]
+        line, environment = self.command(MPIEXEC, [ranks] * len(self.names) * times, program)
+        return subprocess.run(
+            line,
+            env=environment | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
 
 
 @contextlib.contextmanager

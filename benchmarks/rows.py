@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from tests.comm.ranks import ROOT, command
+from .ranks import ROOT, command
 
 MARK = "ROW "
 

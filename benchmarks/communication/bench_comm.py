@@ -12,10 +12,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.comm.hosts import hosts
-from tests.comm.ranks import mpiexec
-
 from .. import results
+from ..hosts import hosts
+from ..ranks import mpiexec
 from ..rows import rows_of, rows_of_ranks
 
 MODULE = "benchmarks.communication.bench_comm_ranks"

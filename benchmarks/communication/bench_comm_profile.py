@@ -27,10 +27,10 @@ from osucaffe.parallel.profile import MOST, WARM_UP, Profiled
 from osucaffe.proto import caffe_pb2, read_net
 from osucaffe.solvers import Solver
 from osucaffe.study.sketch import Sketch
-from tests.comm.ranks import mpiexec
 
 from .. import results
 from ..prediction.bench_predict_training import net_param
+from ..ranks import mpiexec
 from ..rows import rows_of
 
 NETS: dict[str, Callable[[], caffe_pb2.NetParameter]] = {

@@ -28,11 +28,11 @@ from osucaffe.study.iteration import DESIGNS as PREDICTABLE
 from osucaffe.study.iteration import Simulation
 from osucaffe.study.sketch import Sketch
 from osucaffe.study.times import estimate_times
-from tests.comm.hosts import hosts
-from tests.comm.ranks import mpiexec
 
 from .. import results
+from ..hosts import hosts
 from ..papers import ROOT, TABLE
+from ..ranks import mpiexec
 from ..rows import MARK
 
 MODULE = "benchmarks.communication.bench_designs_ranks"

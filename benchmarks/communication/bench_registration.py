@@ -23,9 +23,9 @@ import numpy as np
 
 from osucaffe.comm.job.job import MpiJob, find_job
 from osucaffe.rpc.direct import Mapped, Region, Registered
-from tests.comm.ranks import mpiexec
 
 from .. import results
+from ..ranks import mpiexec
 from ..rows import rows_of
 from .bench_servers_ranks import turn
 

@@ -18,10 +18,10 @@ from typing import Any
 
 from osucaffe.comm.channels import KINDS
 from osucaffe.rpc.ucx import is_available
-from tests.comm.hosts import hosts
-from tests.comm.ranks import mpiexec
 
 from .. import results
+from ..hosts import hosts
+from ..ranks import mpiexec
 from ..rows import rows_of
 
 MODULE = "benchmarks.communication.bench_servers_ranks"

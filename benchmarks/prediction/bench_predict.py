@@ -22,10 +22,10 @@ from osucaffe.study.cluster import Cluster, Device, Link
 from osucaffe.study.network import Network
 from osucaffe.study.plan import Planner
 from osucaffe.study.sketch import Sketch
-from tests.comm.hosts import hosts
-from tests.comm.ranks import mpiexec
 
 from .. import results
+from ..hosts import hosts
+from ..ranks import mpiexec
 from ..rows import rows_of
 from . import bench_predict_training as training
 from .bench_predict_links import in_a_row

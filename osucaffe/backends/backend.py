@@ -7,10 +7,10 @@ same where work is done when a step returns.
 from __future__ import annotations
 
 import time
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -56,7 +56,7 @@ class Timer:
         return self._marks
 
 
-class Backend(Protocol):
+class Backend(ABC):
     """Runs nets on a device.
 
     dtype: the element type of blobs. random: the state by which the calls draw that are prepared

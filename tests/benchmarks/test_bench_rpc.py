@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.hosts import hosts
 from benchmarks.rpc import rpc_payloads as payloads
 from benchmarks.rpc.bench_rpc import main
 from benchmarks.rpc.rpc_cpp_peer import measure
 from benchmarks.rpc.rpc_report import _peer_table, ratio
 from osucaffe.errors import UserError
-from tests.comm.hosts import hosts
 from tests.comm.ranks import needs_mpi
 from tests.processes import python
 

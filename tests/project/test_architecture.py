@@ -25,7 +25,7 @@ PARTS = ("apps", "forks", "rpc", "study")
 FORKS = sorted(path.parent.name for path in (PACKAGE / "forks").glob("*/__init__.py"))
 """The families of forks of Caffe."""
 
-MAX_CODE = {"core": 39_500, "all": 54_000}
+MAX_CODE = {"core": 39_500, "all": 53_500}
 """Lines of Python but blank ones, comments and docstrings: to be lowered as it gets less. What is
 not in the core: other parts, and the interfaces and formats of other programs."""
 NOT_CORE = (*PARTS, "pycaffe", "onnx")
@@ -226,6 +226,11 @@ def importing(part: str) -> list[str]:
     others = [path for path in sources("osucaffe") if folder not in path.parents]
     inside = f"osucaffe.{part}."
     return [str(p) for p in others if any(f"{n}.".startswith(inside) for n in imports(p))]
+
+
+def test_benchmarks_import_no_tests() -> None:
+    pattern = re.compile(r"^ *(from|import) tests\b", re.MULTILINE)
+    assert not [path for path in sources("benchmarks") if pattern.search(path.read_text())]
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.hosts import hosts
 from benchmarks.prediction.bench_predict import BURST_KB, RATE, cluster_of
 from benchmarks.prediction.bench_predict_training import (
     computed,
@@ -24,7 +25,6 @@ from benchmarks.rows import rows_of
 from osucaffe.parallel.profile import Pass, Records
 from osucaffe.study.cluster import Cluster, Device, Link
 from osucaffe.study.sketch import Sketch
-from tests.comm.hosts import hosts
 from tests.comm.ranks import needs_mpi
 
 TRIES = 2

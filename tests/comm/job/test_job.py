@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from ..hosts import hosts
+from benchmarks.hosts import hosts
+
 from ..ranks import command, mpiexec, needs_mpi
 
 SHARE = """

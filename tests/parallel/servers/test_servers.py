@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.hosts import hosts
 from osucaffe.errors import UserError
 from osucaffe.parallel.buckets import Bucket
 from osucaffe.parallel.servers.shards import MAX_UNDIVIDED, Consistency, divide
 from osucaffe.proto import read_state
-from tests.comm.hosts import hosts
 from tests.comm.ranks import all_say, mpiexec, needs_mpi
 
 from ..failures import kills
