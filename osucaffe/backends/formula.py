@@ -37,6 +37,7 @@ ARITHMETIC = {
 
 ELU = "y = where(a > 0, a, alpha * expm1(min(a, 0)))"
 PRELU = "y = where(a > 0, a, a * b)"
+RELU6 = "y = where(a > 0, min(a, n), negative_slope * a)"
 """Formulas for which libraries have code of their own: they know them by these words."""
 
 

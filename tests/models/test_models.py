@@ -80,6 +80,10 @@ PUBLISHED = {
         "conv1": (64, 112, 112), "pool1": (64, 56, 56), "res2c": (256, 56, 56),
         "res3d": (512, 28, 28), "res4f": (1024, 14, 14), "res5c": (2048, 7, 7),
     }),
+    # Google's 4,652,008 and so on, and the wider kernels
+    "efficientnet_lite0": classifier((3, 224, 224), 4_652_008 + 12_000, {"head": (1280, 7, 7)}),
+    "efficientnet_lite1": classifier((3, 240, 240), 5_416_680 + 4_608, {"head": (1280, 8, 8)}),
+    "efficientnet_lite2": classifier((3, 260, 260), 6_092_072 + 1_344, {"head": (1280, 9, 9)}),
     # Lim et al. 2017: 40.7 million, and 1.37 million
     "edsr": Published(PAIR, 40_729_603, {"upscale": (256, 96, 96), "output": (3, 96, 96)},
                       output="output"),
@@ -91,8 +95,8 @@ PUBLISHED = {
                                output="feat"),
 }  # fmt: skip
 CAFFES = [model for model, published in PUBLISHED.items() if published.batches]
-HEAVY = ("vgg16", "edsr")
-"""Built once only: half a gigabyte and more."""
+HEAVY = ("vgg16", "edsr", "efficientnet_lite1", "efficientnet_lite2")
+"""Built once only: half a gigabyte and more, or as another is."""
 AUXILIARY = {"googlenet": 13_378_280 - 6_998_552}
 """Parameters of the classifiers that the deploy net leaves out."""
 OUTPUTS = {
@@ -201,6 +205,9 @@ def test_googlenet_loss_weights() -> None:
         ("googlenet/solver_quick", 1_800_000, 0.005),
         ("vgg16/solver", 369_999, 1e-5),
         ("resnet50/solver", 150_000, 0.01),
+        ("efficientnet_lite0/solver", 300_000, 0.025),
+        ("efficientnet_lite1/solver", 300_000, 0.025),
+        ("efficientnet_lite2/solver", 300_000, 0.025),
         ("edsr/solver", 199_999, 1e-4),
         ("edsr_baseline/solver", 200_000, 5e-5),
         ("mnist_autoencoder/solver", 10_000, 1e-3),

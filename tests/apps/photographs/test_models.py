@@ -32,7 +32,7 @@ def test_published_weights_have_the_parameters_of_their_nets() -> None:
         "googlenet": 13_378_280 - 6_998_552,  # the auxiliary classifiers
         "resnet50": 53_173,  # statistics of batch normalization
     }
-    found = models.published()
+    found = [each for each in models.published() if each.file.endswith(".caffemodel")]
     assert len(found) == 5
     for each in found:
         assert (len(each.sha1), len(each.sha256)) in ((40, 64), (40, 0), (0, 64))
@@ -71,6 +71,6 @@ def test_a_file_of_weights_is_recognised(tmp_path: Path, monkeypatch: pytest.Mon
         models._check(str(file))
     digest = hashlib.sha256(b"weights").hexdigest()
     monkeypatch.setattr(models, "published", lambda: [known._replace(sha256=digest)])
-    assert "whole (sha256" in models._check(str(file))
+    assert ", whole; its net" in models._check(str(file))
     with pytest.raises(UserError, match=r"none: cannot read it: No such file"):
         models._check(str(tmp_path / "none"))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.backends.formula import ELU, PRELU
+from osucaffe.backends.formula import ELU, PRELU, RELU6
 from osucaffe.net import Net
 
 from ...backends.cpu.programs import NEEDS_ONEDNN
@@ -22,6 +22,10 @@ def elu(bottom: str, top: str, alpha: float = 0.7) -> str:
 
 def prelu(bottom: str, top: str, settings: str = "") -> str:
     return layer(f"p_{bottom}", "PReLU", bottom, top, f"prelu_param {{ {settings} }}")
+
+
+def relu6(bottom: str, top: str, settings: str = "n: 0.5") -> str:
+    return layer(f"r_{bottom}", "ReLU6", bottom, top, f"relu6_param {{ {settings} }}")
 
 
 def summed(top: str) -> str:
@@ -43,6 +47,11 @@ NETS = {
     # name: the text behind the input, and how many activations go
     "in place": (convolution("c", "x", "c") + elu("c", "c") + product("p", "c", "p"), 1),
     "a top of its own": (convolution("c", "x", "c") + elu("c", "e") + prelu("e", "f"), 1),
+    "a ReLU6": (convolution("c", "x", "c") + relu6("c", "c"), 1),
+    "a ReLU6 with a slope": (
+        product("p", "x", "p") + relu6("p", "p", "n: 0.3 negative_slope: 0.2"),
+        1,
+    ),
     "slopes of channels": (convolution("c", "x", "c") + prelu("c", "c"), 1),
     "one slope": (convolution("c", "x", "c") + prelu("c", "p", "channel_shared: true"), 1),
     "groups": (convolution("c", "x", "c", "group: 3") + prelu("c", "c"), 1),
@@ -74,7 +83,7 @@ NETS = {
 def test_outputs_are_those_of_the_two_calls(name: str, onednn: bool) -> None:
     text, activations = NETS[name]
     fused, apart = Cpu(onednn=onednn), Cpu(onednn=onednn)
-    fused.activations, apart.activations = frozenset((ELU, PRELU)), frozenset()
+    fused.activations, apart.activations = frozenset((ELU, PRELU, RELU6)), frozenset()
     plain = Net(read(text), backend=fused, phase="TEST", inspectable=True)
     nets = [
         Net(read(text), backend=backend, phase="TEST", inference=True) for backend in (fused, apart)
@@ -102,6 +111,17 @@ def test_the_library_applies_them() -> None:
     fused = [[f"{each.name} of {each.layer}" for each in call.fused] for call in net.programs[0]]
     assert fused == [["broadcast of p_c"], ["elementwise of e_e"]]
     assert all("," not in call.implementation for call in net.programs[0])
+
+
+@NEEDS_ONEDNN
+def test_nan_stays_behind_a_relu6() -> None:
+    net = Net(
+        read(convolution("c", "x", "c") + relu6("c", "c")),
+        backend=Cpu(), phase="TEST", inference=True,
+    )  # fmt: skip
+    net.write("x", np.full(net.blobs["x"].shape, np.nan))
+    net.forward()
+    assert np.isnan(net.read("c")).all()
 
 
 @NEEDS_ONEDNN

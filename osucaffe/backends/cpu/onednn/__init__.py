@@ -15,7 +15,7 @@ from typing import Any
 from ....messages import lacks_memory
 from ... import primitives as ops
 from ...backend import Backend
-from ...formula import ELU, PRELU
+from ...formula import ELU, PRELU, RELU6
 from ...primitives.recording import Primitive
 from ...tensor import Run, Step, Tensor
 from ..host import Host
@@ -56,7 +56,7 @@ _INSTRUCTION_SETS = {
 class OneDNN:
     """oneDNN as a part of the CPU backend: `prepare` declines what it does not serve."""
 
-    activations = frozenset((ELU, PRELU))
+    activations = frozenset((ELU, PRELU, RELU6))
     """Formulas that convolution and inner product can end with."""
 
     def __init__(self, library: Library) -> None:

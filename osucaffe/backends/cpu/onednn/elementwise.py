@@ -28,6 +28,13 @@ def _forward(p: Preparation, form: Descriptor, kind: int, *numbers: float) -> Pr
     return p.library.describe("eltwise_forward", api.FORWARD_TRAINING, kind, form, form, *numbers)
 
 
+def relu6_operations(n: float, slope: float) -> list[PostOperation]:
+    """ReLU6 behind another primitive; NaN stays, as of ReLU: n + min(y - n, 0)."""
+    below = ("eltwise", api.HARDSWISH, -_LARGEST, 0.0)
+    moved, back = (("eltwise", api.LINEAR, 1.0, offset) for offset in (-n, n))
+    return [relu_operation(slope), moved, below, back]
+
+
 def relu(p: Preparation, a: formulas.Relu) -> Step:
     source = p.operand(a.x)
     chosen = _forward(p, source.chosen_form, *relu_operation(a.slope)[1:])

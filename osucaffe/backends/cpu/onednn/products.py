@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from ...formula import ELU
+from ...formula import ELU, RELU6
 from ...primitives import products as ops
 from ...tensor import Step, Tensor
 from . import api
 from .api import Descriptor, PostOperation, PrimitiveDescriptor, Unsupported
-from .elementwise import relu_operation
+from .elementwise import relu6_operations, relu_operation
 from .memory import Formatted
 from .preparation import Operand, Preparation, padding_behind
 
@@ -101,8 +101,11 @@ def _ending(
         return [relu_operation(a.relu)], {}
     if a.activation is None:
         return [], {}
+    constants = a.activation.constants or {}
     if a.activation.formula == ELU:
-        return [("eltwise", api.ELU, (a.activation.constants or {})["alpha"], 0.0)], {}
+        return [("eltwise", api.ELU, constants["alpha"], 0.0)], {}
+    if a.activation.formula == RELU6:
+        return relu6_operations(constants["n"], constants["negative_slope"]), {}
     _, slopes = a.activation.inputs
     if len(slopes.shape) != len(dimensions) or slopes.count not in (1, dimensions[1]):
         raise Unsupported("slopes along another axis")
