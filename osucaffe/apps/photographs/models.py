@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from io import BufferedReader, BytesIO
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from ...api.tables import table
 from ...cli.output import make_folder
@@ -121,7 +122,7 @@ def _check(path: str) -> str:
     return f"{path}: {one.file}, whole; {net}"
 
 
-def damage(file: BinaryIO, known: Published) -> str:
+def damage(file: BufferedReader | BytesIO, known: Published) -> str:
     """What is wrong with the content of a file of published weights; "" if it is whole."""
     method = "sha256" if known.sha256 else "sha1"
     digest = hashlib.file_digest(file, method).hexdigest()
