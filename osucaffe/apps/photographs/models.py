@@ -2,40 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-from io import BufferedReader, BytesIO
 from pathlib import Path
-from typing import NamedTuple
 
 from ...api.tables import table
 from ...cli.output import make_folder
-from ...errors import UserError, nearest
+from ...errors import UserError
 from ...files import read_bytes, unreadable, write_bytes
+from .catalogue import damage, find_model, models, published
 from .options import Check, Copy, Get, Models
-
-FOLDER = Path(__file__).parents[2] / "models"
-"""The folder of the models; its README.md has the tables that are printed."""
-
-
-class Model(NamedTuple):
-    """A line of the list. parameters: as a number with commas."""
-
-    name: str
-    what: str
-    source: str
-    parameters: str
-
-
-class Published(NamedTuple):
-    """Published weights. sha1, sha256: "" if not known. url: of the file, or of a page with a link;
-    or `pip:` and the release of a package index whose wheel has it."""
-
-    file: str
-    model: str
-    size: int
-    sha1: str
-    sha256: str
-    url: str
+from .pretrained import get
 
 
 def run(options: Models) -> None:
@@ -48,32 +23,9 @@ def run(options: Models) -> None:
     elif isinstance(command, Check):
         print(_check(command.file))
     elif isinstance(command, Get):
-        from .pretrained import get
-
         print(get(command.name))
     else:
         _print()
-
-
-def models() -> dict[str, Model]:
-    """The models by name, in the list's order."""
-    return {row[0]: Model(*row) for row in _table("model")}
-
-
-def published() -> list[Published]:
-    """The known published weights."""
-    rows = _table("file")
-    return [Published(row[0], row[1], int(row[2].replace(",", "")), *row[3:]) for row in rows]
-
-
-def find_model(name: str) -> Path:
-    """The folder of a model. UserError if there is none of this name."""
-    known = models()
-    if name not in known:
-        near = nearest(name, known)
-        hint = f"did you mean {near}?" if near else f"there are {', '.join(known)}"
-        raise UserError(f"there is no model {name!r}: {hint}")
-    return FOLDER / name
 
 
 def copy_model(name: str, folder: Path) -> list[Path]:
@@ -120,36 +72,3 @@ def _check(path: str) -> str:
         raise UserError(f"{path}: {wrong}")
     net = f"its net: osucaffe models copy {one.model}"
     return f"{path}: {one.file}, whole; {net}"
-
-
-def damage(file: BufferedReader | BytesIO, known: Published) -> str:
-    """What is wrong with the content of a file of published weights; "" if it is whole."""
-    method = "sha256" if known.sha256 else "sha1"
-    digest = hashlib.file_digest(file, method).hexdigest()
-    if digest == getattr(known, method):
-        return ""
-    return (
-        f"has the size of {known.file}, but another checksum ({method} {digest}): it is damaged, "
-        "or not that file"
-    )
-
-
-def _table(first: str) -> list[list[str]]:
-    """The rows of the table of README.md whose first column has this name."""
-    rows: list[list[str]] = []
-    inside = False
-    for line in (FOLDER / "README.md").read_text(encoding="utf-8").splitlines():
-        cells = [_plain(cell) for cell in line.strip().strip("|").split("|")]
-        if not line.startswith("|"):
-            inside = False
-        elif inside and not cells[0].startswith("---"):
-            rows.append(cells)
-        elif cells[0] == first:
-            inside = True
-    return rows
-
-
-def _plain(cell: str) -> str:
-    """A cell without its link."""
-    text = cell.strip()
-    return text[1 : text.index("]")] if text.startswith("[") else text

@@ -9,7 +9,8 @@ from ...data.sets.photo_set import open_photo_set
 from ...errors import UserError, listed, naming
 from ...proto import AnyWeights, NetParameter, read_net, read_solver, read_weights
 from .adapt import classifiers, crop_of, for_prediction, learned_layers
-from .models import FOLDER, copy_model, find_model, models, published
+from .catalogue import FOLDER, find_model, models, published
+from .models import copy_model
 from .new_files import Start, write_files
 from .options import New
 

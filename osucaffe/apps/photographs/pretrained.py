@@ -16,7 +16,7 @@ from ...backends.cuda.runtime.cache import cache_folder
 from ...cli.output import make_folder, progress
 from ...errors import UserError, reason
 from ...proto import read_net, write_weights
-from .models import FOLDER, Published, damage, find_model, published
+from .catalogue import FOLDER, Published, damage, find_model, published
 from .pytorch_weights import read_tensors, set_weights
 
 _INDEX = "pip:"

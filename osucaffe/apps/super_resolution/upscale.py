@@ -8,7 +8,7 @@ from ...data.pictures.preprocessing import Preprocessing, find_preprocessing
 from ...errors import UserError, naming
 from ...net import Net
 from ...proto import read_net
-from ..photographs.models import find_model
+from ..photographs.catalogue import find_model
 from . import upscale_files as files
 from .options import Upscale
 from .tiling import Enlarger

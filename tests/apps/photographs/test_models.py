@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from osucaffe.apps.photographs import models
+from osucaffe.apps.photographs import catalogue, models
 from osucaffe.errors import UserError
 from osucaffe.proto import read_net, read_solver
 from tests.cli.conftest import ROOT, Cli
 
 
 def test_the_list_has_every_model_and_what_their_pages_say(cli: Cli) -> None:
-    known = models.models()
+    known = catalogue.models()
     assert set(known) == {path.name for path in (ROOT / "models").iterdir() if path.is_dir()}
     for name, model in known.items():
         page = (ROOT / "models" / name / "README.md").read_text()
         assert f"| parameters | {model.parameters}" in page
-        read_net(models.FOLDER / name / "deploy.prototxt")
+        read_net(catalogue.FOLDER / name / "deploy.prototxt")
     done = cli.ok("models")
     lines = done.out.splitlines()
     assert lines[0].split()[0] == "lenet"
@@ -32,11 +32,11 @@ def test_published_weights_have_the_parameters_of_their_nets() -> None:
         "googlenet": 13_378_280 - 6_998_552,  # the auxiliary classifiers
         "resnet50": 53_173,  # statistics of batch normalization
     }
-    found = [each for each in models.published() if each.file.endswith(".caffemodel")]
+    found = [each for each in catalogue.published() if each.file.endswith(".caffemodel")]
     assert len(found) == 5
     for each in found:
         assert (len(each.sha1), len(each.sha256)) in ((40, 64), (40, 0), (0, 64))
-        numbers = int(models.models()[each.model].parameters.replace(",", ""))
+        numbers = int(catalogue.models()[each.model].parameters.replace(",", ""))
         names = each.size - 4 * (numbers + extra.get(each.model, 0))
         assert 1000 < names < 50_000
 
@@ -65,7 +65,7 @@ def test_a_file_of_weights_is_recognised(tmp_path: Path, monkeypatch: pytest.Mon
     file.write_bytes(b"weights")
     with pytest.raises(UserError, match=r"7 bytes: no published file .* has 243,862,414$"):
         models._check(str(file))
-    known = models.published()[0]._replace(size=7)
+    known = catalogue.published()[0]._replace(size=7)
     monkeypatch.setattr(models, "published", lambda: [known])
     with pytest.raises(UserError, match=r"has the size of bvlc_alexnet.* another checksum"):
         models._check(str(file))

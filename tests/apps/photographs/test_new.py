@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osucaffe.apps.photographs import adapt, models
+from osucaffe.apps.photographs import adapt, catalogue
 from osucaffe.backends.cpu import Cpu
 from osucaffe.graph.prototxt.filter import filter_layers, net_state
 from osucaffe.net import Net
@@ -91,7 +91,7 @@ def test_a_model_for_photos_trains_as_it_stands(new: Cli) -> None:
 
 def test_a_net_is_fine_tuned(new: Cli) -> None:
     """Its own kind of net, told by the weights; then once more, by the files beside them."""
-    net = read_net(models.FOLDER / "cifar10_quick" / "deploy.prototxt")
+    net = read_net(catalogue.FOLDER / "cifar10_quick" / "deploy.prototxt")
     learned = Net(net, phase="TEST", backend=Cpu(), seed=3).to_proto()
     write_weights(new.folder / "small.caffemodel", learned)
     done = new("new", "finetune", "--data=data", "--from=small.caffemodel", "--epochs=1")
@@ -116,7 +116,7 @@ def test_a_net_is_fine_tuned(new: Cli) -> None:
 def test_layers_of_other_shapes_begin_anew(new: Cli) -> None:
     """A net of grey digits, with a scale, for coloured photographs; then one that has learned on
     smaller ones."""
-    grey = read_net(models.FOLDER / "lenet" / "deploy.prototxt")
+    grey = read_net(catalogue.FOLDER / "lenet" / "deploy.prototxt")
     learned = Net(grey, phase="TEST", backend=Cpu(), seed=3).to_proto()
     write_weights(new.folder / "digits.caffemodel", learned)
     command = ("new", "finetune", "--data=data", "--epochs=1")
@@ -142,7 +142,7 @@ def test_layers_of_other_shapes_begin_anew(new: Cli) -> None:
 
 
 def test_weights_begin_with_the_mean_that_they_know(new: Cli) -> None:
-    net = read_net(models.FOLDER / "cifar10_quick" / "deploy.prototxt")
+    net = read_net(catalogue.FOLDER / "cifar10_quick" / "deploy.prototxt")
     learned = Net(net, phase="TEST", backend=Cpu(), seed=3).to_proto()
     del learned.layer[0]
     data = caffe_pb2.LayerParameter(name="data", type="Data", top=["data", "label"])
@@ -169,7 +169,7 @@ def test_weights_begin_with_the_mean_that_they_know(new: Cli) -> None:
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_every_model_that_classifies(name: str) -> None:
-    net = read_net(models.FOLDER / name / "train_val.prototxt")
+    net = read_net(catalogue.FOLDER / name / "train_val.prototxt")
     assert [layer.name for layer in adapt.classifiers(net)] == CLASSIFIERS[name]
     assert adapt.set_classes(net, 4, {*CLASSIFIERS[name]}) == [
         f"{x}_new" for x in CLASSIFIERS[name]
@@ -182,7 +182,7 @@ def test_every_model_that_classifies(name: str) -> None:
         assert [layer.data_param.source for layer in layers if not layer.bottom] == [source]
         assert all(layer.accuracy_param.top_k < 4 for layer in layers)
     deploy = adapt.for_prediction(made, (1, 3, 8, 8))
-    published = read_net(models.FOLDER / name / "deploy.prototxt")
+    published = read_net(catalogue.FOLDER / name / "deploy.prototxt")
     old = [layer.name for layer in published.layer]
     new = [layer.name.removesuffix("_new") for layer in deploy.layer]
     assert new[:-1] == old[: len(new) - 1]
@@ -190,7 +190,7 @@ def test_every_model_that_classifies(name: str) -> None:
 
 def test_a_layer_that_is_learned_anew_does_not_begin_as_the_old_one_did() -> None:
     """Both runs have the seed of the published solver, and here as many classes."""
-    old = read_net(models.FOLDER / "lenet" / "deploy.prototxt")
+    old = read_net(catalogue.FOLDER / "lenet" / "deploy.prototxt")
     tuned = caffe_pb2.NetParameter()
     tuned.CopyFrom(old)
     adapt.set_classes(tuned, 10, {"ip2"})
@@ -203,7 +203,7 @@ def test_a_layer_that_is_learned_anew_does_not_begin_as_the_old_one_did() -> Non
 
 
 def test_a_deploy_net_becomes_one_that_trains() -> None:
-    net = read_net(models.FOLDER / "lenet" / "deploy.prototxt")
+    net = read_net(catalogue.FOLDER / "lenet" / "deploy.prototxt")
     adapt.set_classes(net, 3, {"ip2"})
     records = adapt.Records(("a", "b"), (8, 5), caffe_pb2.TransformationParameter())
     made = adapt.for_training(net, records)
@@ -213,7 +213,7 @@ def test_a_deploy_net_becomes_one_that_trains() -> None:
 
 
 def test_what_will_not_do_is_said(new: Cli) -> None:
-    net = read_net(models.FOLDER / "lenet" / "deploy.prototxt")
+    net = read_net(catalogue.FOLDER / "lenet" / "deploy.prototxt")
     weights = NetParameter(name="x")
     for layer in net.layer:
         if layer.type in ("Convolution", "InnerProduct"):

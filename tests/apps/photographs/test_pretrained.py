@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from osucaffe.apps.photographs import pretrained
-from osucaffe.apps.photographs.models import Published
+from osucaffe.apps.photographs.catalogue import Published
 from osucaffe.apps.photographs.pytorch_weights import read_tensors, set_weights
 from osucaffe.errors import UserError
 from osucaffe.proto import NetParameter, blob_to_array, parse_text
