@@ -257,7 +257,7 @@ class Layer:
     def indices(self, program: Program, shape: Shape) -> Tensor:
         """Memory of the layer's own with 0, 1, 2 ... : the numbers of classes, say."""
         made = self.tensor(shape)
-        program.positions(made)
+        program.arange(made)
         return made
 
     def delegate(

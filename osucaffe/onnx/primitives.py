@@ -57,7 +57,7 @@ def fill(graph: Graph, a: ops.Fill) -> None:
 
 
 @translator
-def positions(graph: Graph, a: ops.Positions) -> None:
+def arange(graph: Graph, a: ops.Arange) -> None:
     values = np.arange(a.y.count, dtype=np.float32).reshape(a.y.shape)
     graph.write(a.y, graph.constant(values))
 

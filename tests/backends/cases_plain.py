@@ -74,7 +74,7 @@ def movement_cases() -> None:
     outside = {"x": np.ones((3, 2)), "index": np.array([0.0, 3, -1])}
     nothing = [np.nan, np.nan]
     case("out of range", "gather", outside, {}, {"y": np.array([[1, 1], nothing, nothing])})
-    case("", "positions", {}, {}, {"y": np.arange(24).reshape(2, 3, 4)})
+    case("", "arange", {}, {}, {"y": np.arange(24).reshape(2, 3, 4)})
 
 
 def _transformed(records: np.ndarray, mean: Any, scale: float, size: int, rows: Any) -> np.ndarray:

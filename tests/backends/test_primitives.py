@@ -100,7 +100,7 @@ for define in (
     cases_layers.inner_product_cases, cases_layers.pooling_cases,
     cases_layers.normalization_cases, cases_layers.batch_norm_cases,
     cases_layers.batch_norm_pooling_cases,
-    cases_layers.loss_cases, segmentation.unpooling_cases, segmentation.interpolation_cases,
+    cases_layers.loss_cases, segmentation.unpooling_cases, segmentation.resize_bilinear_cases,
     cases_recurrent.recurrent_cases, ssd.box_cases, rcnn.region_cases,
 ):  # fmt: skip
     define()

@@ -38,7 +38,7 @@ class Program(Recorder):
     crop_backward = recorded(CropBackward)
     gather = recorded(Gather)
     gather_backward = recorded(GatherBackward)
-    positions = recorded(Positions)
+    arange = recorded(Arange)
     top_k = recorded(TopK)
     collective = recorded(Collective)
     host = recorded(Host)

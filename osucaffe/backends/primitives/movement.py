@@ -136,7 +136,7 @@ class GatherBackward(Primitive):
     dx: WriteOrAdd
 
 
-class Positions(Primitive):
+class Arange(Primitive):
     """y = 0, 1, 2, ... in row-major order."""
 
     y: Write

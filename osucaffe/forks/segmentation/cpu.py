@@ -86,14 +86,14 @@ def _product(ctx: Context, x: Tensor, y: Tensor, rows: np.ndarray, columns: np.n
 
 
 @primitive()
-def interpolation(ctx: Context, a: ops.Interpolation) -> Run:
+def resize_bilinear(ctx: Context, a: ops.ResizeBilinear) -> Run:
     dtype = ctx.backend.dtype_of(a.x)
     axes = zip(a.y.shape[2:], a.x.shape[2:], strict=True)
     return _product(ctx, a.x, a.y, *(weights(large, small, dtype) for large, small in axes))
 
 
 @primitive()
-def interpolation_backward(ctx: Context, a: ops.InterpolationBackward) -> Run:
+def resize_bilinear_backward(ctx: Context, a: ops.ResizeBilinearBackward) -> Run:
     dtype = ctx.backend.dtype_of(a.dx)
     axes = zip(a.dy.shape[2:], a.dx.shape[2:], strict=True)
     matrices = (weights(large, small, dtype).T for large, small in axes)

@@ -41,8 +41,8 @@ def unpooling_backward(ctx: Context, a: ops.UnpoolingBackward) -> Run:
     return launch(kernel(RESAMPLING, "unpooling_backward"), blocks_for(a.dx.count), arguments)
 
 
-def _interpolation(
-    a: ops.Interpolation | ops.InterpolationBackward,
+def _resize_bilinear(
+    a: ops.ResizeBilinear | ops.ResizeBilinearBackward,
     x: Tensor,
     y: Tensor,
     over: Tensor,
@@ -60,12 +60,12 @@ def _interpolation(
 
 
 @primitive("own")
-def interpolation(ctx: Context, a: ops.Interpolation) -> Run:
+def resize_bilinear(ctx: Context, a: ops.ResizeBilinear) -> Run:
     ctx.choose_layouts(a.x, a.y)
-    return _interpolation(a, a.x, a.y, a.y, a.x)
+    return _resize_bilinear(a, a.x, a.y, a.y, a.x)
 
 
 @primitive("own")
-def interpolation_backward(ctx: Context, a: ops.InterpolationBackward) -> Run:
+def resize_bilinear_backward(ctx: Context, a: ops.ResizeBilinearBackward) -> Run:
     ctx.choose_layouts(a.dx, a.dy)
-    return _interpolation(a, a.dx, a.dy, a.dx, a.dy)
+    return _resize_bilinear(a, a.dx, a.dy, a.dx, a.dy)

@@ -30,7 +30,7 @@ def unpooling(graph: Graph, a: ops.Unpooling) -> None:
 
 
 @translator
-def interpolation(graph: Graph, a: ops.Interpolation) -> None:
+def resize_bilinear(graph: Graph, a: ops.ResizeBilinear) -> None:
     value = graph.read(a.x)
     shape = shape_of(graph, value, 1, a.y.shape[1:])
     put(

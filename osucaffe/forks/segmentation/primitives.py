@@ -26,16 +26,16 @@ class UnpoolingBackward(Primitive):
     dx: Write
 
 
-class Interpolation(Primitive):
-    """y (N, C, *out) = x (N, C, H, W) between its pixels, corners on corners: row i of y stands
-    at i * (H - 1) / (rows of y - 1) of x, the only row of one at 0; columns likewise."""
+class ResizeBilinear(Primitive):
+    """y (N, C, *out) = x (N, C, H, W) between its pixels, with align_corners: row i of y lies at
+    i * (H - 1) / (rows of y - 1) of x, a single row at 0; columns likewise."""
 
     x: Read
     y: Write
 
 
-class InterpolationBackward(Primitive):
-    """dx = the gradient of `interpolation` to x."""
+class ResizeBilinearBackward(Primitive):
+    """dx = the gradient of `resize_bilinear` to x."""
 
     dy: Read
     dx: Write

@@ -1,6 +1,6 @@
-// Owns unpooling by noted places, and interpolation with corners on corners.
+// Owns unpooling by noted places, and resize_bilinear with corners on corners.
 //
-// Unpooling works on row-major float32: planes of `small` elements, and of `large`. Interpolation
+// Unpooling works on row-major float32: planes of `small` elements, and of `large`. ResizeBilinear
 // takes images as they lie: X_T, Y_T are the element types of the image with H x W pixels and of
 // that with OH x OW; XN XC XH XW and YN YC YH YW their distances along each axis, C their channels.
 
@@ -71,7 +71,7 @@ __device__ __forceinline__ Point locate(int at, int small, int large) {
     return {left, (float)(scaled - (int64_t)left * (large - 1)) / (large - 1)};
 }
 
-extern "C" __global__ void interpolation(const X_T* x, Y_T* y, int64_t count) {
+extern "C" __global__ void resize_bilinear(const X_T* x, Y_T* y, int64_t count) {
     PDL_BEGIN;
     FOR_EACH(count) {
         PLACES(id, OH, OW)
@@ -102,7 +102,7 @@ __device__ __forceinline__ int last_point(int at, int small, int large) {
 }
 
 // y: the gradient of the output; x: that of the input, each of whose elements adds in order.
-extern "C" __global__ void interpolation_backward(const Y_T* y, X_T* x, int64_t count) {
+extern "C" __global__ void resize_bilinear_backward(const Y_T* y, X_T* x, int64_t count) {
     PDL_BEGIN;
     FOR_EACH(count) {
         PLACES(id, H, W)

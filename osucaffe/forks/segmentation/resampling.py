@@ -145,11 +145,11 @@ class Interp(Layer):
         if self.part:
             x, image = self.tensor(self.part), x
             program.crop(image, x, offsets=(0, 0, self.begin, self.begin))
-        program.record(ops.Interpolation(x, top[0].data))
+        program.record(ops.ResizeBilinear(x, top[0].data))
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dx = bottom[0].diff if self.part is None else self.tensor(self.part)
-        program.record(ops.InterpolationBackward(top[0].diff, dx))
+        program.record(ops.ResizeBilinearBackward(top[0].diff, dx))
         if self.part:
             offsets = (0, 0, self.begin, self.begin)
             program.crop_backward(dx, bottom[0].diff, offsets=offsets)
@@ -168,7 +168,7 @@ class BilinearInterpolation(Layer):
         return [(*bottom[0][:2], *bottom[1][2:])]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        program.record(ops.Interpolation(bottom[0].data, top[0].data))
+        program.record(ops.ResizeBilinear(bottom[0].data, top[0].data))
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        program.record(ops.InterpolationBackward(top[0].diff, bottom[0].diff))
+        program.record(ops.ResizeBilinearBackward(top[0].diff, bottom[0].diff))

@@ -22,7 +22,7 @@ def unpooling(x, index, shape):
     return y
 
 
-def interpolation(x, out):
+def resize_bilinear(x, out):
     """One axis after the other, at points between the corners."""
     for axis, wanted in zip((2, 3), out, strict=True):
         extent = x.shape[axis]
@@ -49,11 +49,11 @@ def unpooling_cases() -> None:
          {"y": unpooling(x, outside, dy.shape)})  # fmt: skip
 
 
-def interpolation_cases() -> None:
+def resize_bilinear_cases() -> None:
     for label, image, out in [
         ("larger", (2, 3, 4, 5), (7, 13)), ("smaller", (2, 3, 7, 9), (3, 5)),
         ("of one row", (1, 2, 1, 4), (3, 4)), ("to one row", (1, 17, 5, 3), (1, 6)),
         ("the same", (2, 2, 3, 4), (3, 4)),
     ]:  # fmt: skip
-        function = partial(interpolation, out=out)
-        both_ways(label, "interpolation", function, normal(*image), {})
+        function = partial(resize_bilinear, out=out)
+        both_ways(label, "resize_bilinear", function, normal(*image), {})

@@ -300,13 +300,13 @@ class Library:
     def dimensions(values: Sequence[int]) -> Any:
         return (c_int64 * max(len(values), 1))(*values)
 
-    def _attributes(self, keep: float | None, then: Sequence[PostOperation]) -> Handle:
+    def _attributes(self, sum_scale: float | None, post_ops: Sequence[PostOperation]) -> Handle:
         attributes = Handle(self, "primitive_attr", self.create("primitive_attr_create"))
         self.call("primitive_attr_set_scratchpad_mode", attributes, _USER_SCRATCHPAD)
         operations = Handle(self, "post_ops", self.create("post_ops_create"))
-        if keep is not None:
-            self.call("post_ops_append_sum", operations, keep, 0, _UNDEFINED)
-        for name, *settings in then:
+        if sum_scale is not None:
+            self.call("post_ops_append_sum", operations, sum_scale, 0, _UNDEFINED)
+        for name, *settings in post_ops:
             self.call(f"post_ops_append_{name}", operations, *settings)
         self.call("primitive_attr_set_post_ops", attributes, operations)
         return attributes
@@ -315,18 +315,18 @@ class Library:
         self,
         primitive: str,
         *arguments: Any,
-        keep: float | None = None,
-        then: Sequence[PostOperation] = (),
+        sum_scale: float | None = None,
+        post_ops: Sequence[PostOperation] = (),
     ) -> PrimitiveDescriptor:
         """Choose an implementation. Engines and attributes are filled in; sequences of whole
         numbers become dimensions, of Descriptors arrays of them. Scratchpads come from the caller.
 
-        keep: add this share of what is in the output. then: apply these to it.
+        sum_scale: add the output times this. post_ops: apply these to it.
         Raises Unsupported.
         """
         remaining = iter(arguments)
         given: list[Any] = []
-        attributes = self._attributes(keep, then)
+        attributes = self._attributes(sum_scale, post_ops)
         for letter in _PRIMITIVES[primitive]:
             if letter in "ea":
                 given.append(self.engine if letter == "e" else attributes)

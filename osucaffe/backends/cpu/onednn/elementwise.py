@@ -108,14 +108,14 @@ def binary(
     if form.dimensions != extents or (repeats and math.prod(extents[2:]) == 1):
         return None
     forms = [other.plain if other.tensor.layout_undecided else other.form for other in others]
-    then: list[PostOperation] = [
+    post_ops: list[PostOperation] = [
         ("binary", kind, other) for kind, other in zip(kinds[1:], forms[1:], strict=True)
     ]
     if relu:
-        then.append(relu_operation(0.0))
+        post_ops.append(relu_operation(0.0))
 
     def describe(second: Descriptor) -> PrimitiveDescriptor:
-        return p.library.describe("binary", kinds[0], form, second, form, then=then)
+        return p.library.describe("binary", kinds[0], form, second, form, post_ops=post_ops)
 
     chosen = describe(forms[0])
     if chosen.is_reference:  # with blocks of channels it wants the other in blocks, too

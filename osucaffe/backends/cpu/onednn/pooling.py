@@ -65,7 +65,7 @@ def _forward(
     def describe(x: Descriptor, y: Descriptor) -> PrimitiveDescriptor:
         return p.library.describe("pooling_forward", kind, algorithm, x, y, *windows)
 
-    chosen = p.choose(describe, below.form, above.form, last=index is None)
+    chosen = p.choose(describe, below.form, above.form, try_nhwc=index is None)
     if index is None and chosen.is_reference:
         raise Unsupported(chosen.implementation)
     return p.step(chosen, {api.SRC: below}, {api.DST: above}, note_in(p, index, chosen))

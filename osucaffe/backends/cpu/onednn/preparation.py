@@ -79,24 +79,24 @@ class Preparation:
         self,
         describe: Callable[..., PrimitiveDescriptor],
         *forms: Descriptor,
-        cheap: Sequence[int] = (),
-        last: bool = False,
-        ahead: Sequence[Sequence[Descriptor]] = (),
+        reorderable: Sequence[int] = (),
+        try_nhwc: bool = False,
+        preferred: Sequence[Sequence[Descriptor]] = (),
     ) -> PrimitiveDescriptor:
         """The implementation that `describe(*forms)` finds for operands in these formats.
 
         Where oneDNN has no fast one for those, it chooses the formats itself: of the operands
-        whose positions are in `cheap` (their reorders cost little), else of all. Of those that are
-        not fast, its reference code comes last: it takes a hundred times as long as a GEMM.
-        last: then those that are not cheap are tried with their channels last. ahead: formats that
-        are tried before all others.
+        whose indices are in `reorderable` (their reorders cost little), else of all. Of those that
+        are not fast, its reference code comes last: it takes a hundred times as long as a GEMM.
+        try_nhwc: then the others are tried with their channels last. preferred: formats to try
+        before all others.
         """
         free = [self.library.any(form.dimensions) for form in forms]
-        some = [free[i] if i in cheap else form for i, form in enumerate(forms)]
-        tried = [*ahead, forms, some, free]
-        if last:
+        some = [free[i] if i in reorderable else form for i, form in enumerate(forms)]
+        tried = [*preferred, forms, some, free]
+        if try_nhwc:
             tried.append([
-                any_ if i in cheap else self.channels_last(any_.dimensions)
+                any_ if i in reorderable else self.channels_last(any_.dimensions)
                 for i, any_ in enumerate(free)
             ])  # fmt: skip
         slow: PrimitiveDescriptor | None = None
@@ -155,8 +155,8 @@ class Preparation:
 
     def reorder(self, source: Formatted, target: Formatted, *, add: bool = False) -> Step:
         """The step that copies between two formats of the same dimensions; add: adds."""
-        keep = 1.0 if add else None
-        chosen = self.library.describe("reorder", source[1], target[1], keep=keep)
+        sum_scale = 1.0 if add else None
+        chosen = self.library.describe("reorder", source[1], target[1], sum_scale=sum_scale)
         return self._execution(chosen, {api.SRC: source, api.DST: target})
 
     def _execution(

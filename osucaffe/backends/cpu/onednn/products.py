@@ -163,7 +163,7 @@ def convolution(p: Preparation, a: ops.Convolution) -> Step | None:
     """A sum in a format that its code cannot add in is left to NumPy, and so is an activation that
     only slow code could end with."""
     adds = a.addend is not None
-    then, given = _ending(p, a.y.shape, a, behind=adds)
+    post_ops, given = _ending(p, a.y.shape, a, behind=adds)
     image, weights, output = p.operand(a.x), _weights(p, a.w, a.group), p.operand(a.y)
     bias = None if a.b is None else p.operand(a.b)
     geometry = _geometry(a.x, a.w, a.y, a)
@@ -180,8 +180,8 @@ def convolution(p: Preparation, a: ops.Convolution) -> Step | None:
             api.CONVOLUTION_DIRECT,
             *(x, w, bias and bias.plain, y),
             *geometry,
-            keep=1.0 if adds else None,
-            then=then,
+            sum_scale=1.0 if adds else None,
+            post_ops=post_ops,
         )
 
     def describe(*forms: Descriptor) -> PrimitiveDescriptor:
@@ -189,8 +189,8 @@ def convolution(p: Preparation, a: ops.Convolution) -> Step | None:
         return _fast(proposed, weights.tensor, a.group)
 
     forms = _image_form(p, image), weights.form, _output_form(p, output)
-    ahead = _channels_last(p, describe, image, weights, output, keeps=adds)
-    chosen = p.choose(describe, *forms, cheap=_WEIGHTS, last=True, ahead=ahead)
+    preferred = _channels_last(p, describe, image, weights, output, keeps=adds)
+    chosen = p.choose(describe, *forms, reorderable=_WEIGHTS, try_nhwc=True, preferred=preferred)
     if adds and chosen.wants(api.DST) != output.form:
         return None
     if a.activation is not None and not chosen.is_fast:
@@ -221,7 +221,7 @@ def convolution_backward_data(p: Preparation, a: ops.ConvolutionBackwardData) ->
     if a.group == 1 and a.w.shape[1] <= FEW_CHANNELS:
         any_weights = p.library.any(weights.plain.dimensions)
         chosen = _named(find(below.plain, any_weights, above.plain), "x64:gemm")
-    chosen = chosen or p.choose(describe, *forms, cheap=_WEIGHTS, last=True)
+    chosen = chosen or p.choose(describe, *forms, reorderable=_WEIGHTS, try_nhwc=True)
     return p.step(chosen, {api.DIFF_DST: above, api.WEIGHTS: weights}, {api.DIFF_SRC: below})
 
 
@@ -250,7 +250,7 @@ def convolution_backward_filter(p: Preparation, a: ops.ConvolutionBackwardFilter
         return proposed
 
     forms = _image_form(p, image), weights.form, above.form
-    chosen = p.choose(describe, *forms, cheap=_WEIGHTS, last=True)
+    chosen = p.choose(describe, *forms, reorderable=_WEIGHTS, try_nhwc=True)
     reads = {api.SRC: image, api.DIFF_DST: above}
     return p.step(chosen, reads, {api.DIFF_WEIGHTS: weights, api.DIFF_BIAS: bias})
 
@@ -280,19 +280,21 @@ def _product(
     w: Descriptor,
     b: Descriptor | None,
     y: Descriptor,
-    then: Sequence[PostOperation] = (),
+    post_ops: Sequence[PostOperation] = (),
 ) -> PrimitiveDescriptor:
-    return p.library.describe("inner_product_forward", api.FORWARD_TRAINING, x, w, b, y, then=then)
+    return p.library.describe(
+        "inner_product_forward", api.FORWARD_TRAINING, x, w, b, y, post_ops=post_ops
+    )
 
 
 def inner_product(p: Preparation, a: ops.InnerProduct) -> Step | None:
     """An activation that only slow code could end with is left to NumPy."""
     images, weights, scores = _matrices(p, a.x, a.w, a.y, a)
-    then, given = _ending(p, scores.plain.dimensions, a)
+    post_ops, given = _ending(p, scores.plain.dimensions, a)
     bias = None if a.b is None else p.operand(a.b)
 
     def describe(x: Descriptor, w: Descriptor, y: Descriptor) -> PrimitiveDescriptor:
-        return _product(p, x, w, None if bias is None else bias.plain, y, then)
+        return _product(p, x, w, None if bias is None else bias.plain, y, post_ops)
 
     chosen = p.choose(describe, images.form, weights.form, scores.form)
     if a.activation is not None and not chosen.is_fast:

@@ -38,7 +38,7 @@ def recurrent(p: Preparation, a: ops.Recurrent) -> Step | None:
 
     def describe(v: Descriptor) -> PrimitiveDescriptor:
         return p.library.describe(
-            "inner_product_forward", api.FORWARD_TRAINING, inputs, v, None, outputs, keep=1.0
+            "inner_product_forward", api.FORWARD_TRAINING, inputs, v, None, outputs, sum_scale=1.0
         )
 
     begin, product = _product(p, a.w, describe, {api.SRC: a.h_in, api.DST: a.gates})

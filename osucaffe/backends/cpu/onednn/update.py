@@ -137,7 +137,7 @@ def update(p: Preparation, a: Update) -> Step:
         made = []
         for column, each in enumerate(rule):
             chosen = p.library.describe(
-                "binary", api.BINARY_MULTIPLY, form, single, form, keep=each.keep
+                "binary", api.BINARY_MULTIPLY, form, single, form, sum_scale=each.keep
             )
             arguments = {
                 api.SRC: (Part(buffers[each.source], start), form),

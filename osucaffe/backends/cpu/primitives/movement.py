@@ -133,7 +133,7 @@ def gather_backward(ctx: Context, a: ops.GatherBackward) -> None:
 
 
 @direct()
-def positions(ctx: Context, a: ops.Positions) -> None:
+def arange(ctx: Context, a: ops.Arange) -> None:
     flat = a.y.array.reshape(-1)
     flat.fill(1)
     flat[:1] = 0

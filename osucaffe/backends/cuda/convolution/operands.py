@@ -9,7 +9,7 @@ from ...tensor import Run, Shape, Tensor
 from ..call import Context
 from ..layout import Layout, dtype_of, is_nhwc, with_layout
 from ..passes.convert import convert
-from ..passes.elementwise import bias_step, finish_gradient
+from ..passes.elementwise import add_and_mask, bias_step
 from ..passes.rows import sum_rows
 
 
@@ -98,7 +98,7 @@ class Operands(NamedTuple):
     def epilogue(self) -> list[Run]:
         """The bias and the ReLU, or the addend and the mask, as a pass of its own over y."""
         if self.addend is not None or self.relu_output is not None:
-            return [finish_gradient(self.y, self.addend, self.relu_output)]
+            return [add_and_mask(self.y, self.addend, self.relu_output)]
         if self.b is None and self.slope == 1:
             return []
         return [bias_step(self.y, self.b, self.slope, self.y.shape[1])]

@@ -95,10 +95,10 @@ class Small(Problem):
         """How many elements a word holds: two of 16 bits, if the extent summed over is even."""
         return 2 if self.dtype != "float32" and even % 2 == 0 else 1
 
-    def macros_for(self, x: Tensor, places: Sequence[int], pair: int, most: int) -> dict[str, Any]:
-        """Macros of each kernel. places: the strides of x; pair: elements of a word; most: those
+    def macros_for(self, x: Tensor, strides: Sequence[int], pair: int, most: int) -> dict[str, Any]:
+        """Macros of each kernel. strides: the strides of x; pair: elements of a word; most: those
         loaded at once."""
-        n, c, h, w = places
+        n, c, h, w = strides
         # Neighbouring channels in one load, where they are neighbours.
         vector = math.gcd(self.x[1], most) if c == 1 else 1
         return self.macros | mma_macros(self.dtype, pair) | {
@@ -170,14 +170,14 @@ class Small(Problem):
         return self.correlation(config, x, strides(x), w, b, relu_output, y, slope)
 
     def correlation(
-        self, config: TileConfig, x: Tensor, places: Sequence[int], w: Tensor, b: Tensor | None,
+        self, config: TileConfig, x: Tensor, strides: Sequence[int], w: Tensor, b: Tensor | None,
         relu_output: Tensor | None, y: Tensor, slope: float,
     ) -> Run:  # fmt: skip
-        """A step that computes it from these (see `Operands`). places: the strides of x."""
+        """A step that computes it from these (see `Operands`). strides: the strides of x."""
         divided = dict(config.macros)
         own = [divided["BLOCK_K"], self.y[1] - (config.grid[2] - 1) * divided["BLOCK_K"]]
         most = 16 // ITEM_BYTES[self.dtype]
-        macros = self.macros_for(x, places, self.pair(self.x[1]), most)
+        macros = self.macros_for(x, strides, self.pair(self.x[1]), most)
         macros["MASKED"] = int(relu_output is not None)
         if self.flipped:
             macros["WVEC"] = math.gcd(*own, 4)

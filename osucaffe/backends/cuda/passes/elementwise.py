@@ -124,7 +124,7 @@ def fill_step(y: Tensor, value: float) -> Run:
     return element_step([Operand("y", y, stored=True, loaded=False)], f"y = {float(value)!r}f;")
 
 
-def finish_gradient(dx: Tensor, addend: Tensor | None, relu_output: Tensor | None) -> Run:
+def add_and_mask(dx: Tensor, addend: Tensor | None, relu_output: Tensor | None) -> Run:
     """A step that adds to dx, then sets it to 0 where `relu_output` is not positive: what there is
     of these, which lie as dx does."""
     given = {"more": addend, "positive": relu_output}

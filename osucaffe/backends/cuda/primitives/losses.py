@@ -49,7 +49,7 @@ def softmax_loss(ctx: Context, a: ops.SoftmaxLoss) -> Run:
     macros = {"X_T": x, "P_T": probability, **_macros(a)}
     if rows.count <= SMALL_ROWS and rows.length <= SMALL_SCORES:
         function = kernel("loss", "softmax_loss", SCORES=rows.length, **macros)
-        arguments = [x, label, probability, loss, fixed, rows.count, rows.step]
+        arguments = [x, label, probability, loss, fixed, rows.count, rows.stride]
         return launch(function, 1, arguments, block=-(-rows.count // 32) * 32)
     note = ctx.temporary((rows.count,))
     losses = rows.launch("softmax_losses", [x, label, probability, note], **macros)

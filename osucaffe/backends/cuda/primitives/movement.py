@@ -82,7 +82,7 @@ def split(ctx: Context, a: ops.Split) -> Run:
 
 
 @primitive("own")
-def positions(ctx: Context, a: ops.Positions) -> Run:
+def arange(ctx: Context, a: ops.Arange) -> Run:
     ctx.backend.choose_layout(a.y)
     place = row_major_place(a.y) if is_channels_last(a.y) else "at"
     return element_step([Operand("y", a.y, stored=True, loaded=False)], f"y = (float)({place});")

@@ -65,7 +65,7 @@ def lrn_backward(ctx: Context, a: ops.LrnBackward) -> Run:
 
 
 class Rows:
-    """Tensors of one shape as rows along an axis: `count` rows of `length` elements, `step` apart.
+    """Tensors of one shape as rows along an axis: `count` of `length` elements, `stride` apart.
 
     tensors: in one memory order, in which the rows' elements are evenly spaced.
     """
@@ -77,12 +77,12 @@ class Rows:
         self.tensors = [ctx.in_layout(tensor, nhwc=nhwc) for tensor in tensors]
         self.length = shape[axis]
         self.count = math.prod(shape) // max(1, self.length)
-        self.step = 1 if nhwc else math.prod(shape[axis + 1 :])
+        self.stride = 1 if nhwc else math.prod(shape[axis + 1 :])
 
     @property
     def shape(self) -> list[int]:
         """The kernels' arguments that describe the rows."""
-        return [self.count, self.length, self.step]
+        return [self.count, self.length, self.stride]
 
     def launch(self, name: str, tensors: list[Tensor], *others: int, **macros: Any) -> Run:
         """A step that launches a kernel of loss.cu, a warp for each row."""

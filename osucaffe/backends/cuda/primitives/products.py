@@ -24,7 +24,7 @@ from ..convolution.problem import Problem
 from ..convolution.small_mma import TileConfig, small_product
 from ..layout import ITEM_BYTES, Layout, choose_row_layout, dtype_of, is_row_major
 from ..libraries.cublaslt import Product
-from ..passes.elementwise import bias_step, finish_gradient
+from ..passes.elementwise import add_and_mask, bias_step
 from ..passes.rows import sum_rows
 from ..registry import Context, primitive
 from ..runtime.compile import kernel
@@ -211,7 +211,7 @@ def inner_product_backward_data(ctx: Context, a: ops.InnerProductBackwardData) -
 
     def bind(ctx: Context) -> Bound:
         a: ops.InnerProductBackwardData = _operands(ctx, nhwc)
-        behind = [] if a.relu_output is None else [finish_gradient(a.dx, None, a.relu_output)]
+        behind = [] if a.relu_output is None else [add_and_mask(a.dx, None, a.relu_output)]
         return Bound(a.dy, a.w, a.dx, None, behind)
 
     tensor_cores = _by_tensor_cores(ctx, nhwc, (rows, columns, inside), flipped=True)

@@ -1,4 +1,4 @@
-// Owns softmax, its loss and accuracy. A row is one position: its C scores stand `step` apart.
+// Owns softmax, its loss and accuracy. A row is one position: its C scores stand `stride` apart.
 //
 // One warp works on a row; labels are floats, one a row. X_T, Y_T, ...: element types, by argument
 // (P: probability). WEIGHTS: of the classes, by which losses are multiplied, if there are any.
@@ -24,30 +24,30 @@ __device__ const float class_weights[] = {WEIGHTS};
 #endif
 
 // The first score of a row: rows of inner positions are interleaved.
-#define BASE (row / step * step * c + row % step)
+#define BASE (row / stride * stride * c + row % stride)
 
 // A warp writes the softmax of a row. most: the greatest score; returns the sum of the exponentials
 // of what they are less.
 template <typename X, typename Y>
-__device__ __forceinline__ float softmax_row(const X* from, Y* to, int c, int64_t step, int lane,
+__device__ __forceinline__ float softmax_row(const X* from, Y* to, int c, int64_t stride, int lane,
                                              float& most) {
     float sum = 0;
     most = -INFINITY;
-    for (int i = lane; i < c; i += 32) most = fmaxf(most, to_float(from[i * step]));
+    for (int i = lane; i < c; i += 32) most = fmaxf(most, to_float(from[i * stride]));
     most = warp_max(most);
-    for (int i = lane; i < c; i += 32) sum += expf(to_float(from[i * step]) - most);
+    for (int i = lane; i < c; i += 32) sum += expf(to_float(from[i * stride]) - most);
     sum = warp_sum(sum);
     float scale = 1 / sum;
     for (int i = lane; i < c; i += 32)
-        to[i * step] = from_float<Y>(expf(to_float(from[i * step]) - most) * scale);
+        to[i * stride] = from_float<Y>(expf(to_float(from[i * stride]) - most) * scale);
     return sum;
 }
 
 #if defined(X_T) && defined(Y_T)
-extern "C" __global__ void softmax(const X_T* x, Y_T* y, int64_t rows, int c, int64_t step) {
+extern "C" __global__ void softmax(const X_T* x, Y_T* y, int64_t rows, int c, int64_t stride) {
     PDL_BEGIN;
     float most;
-    ROW_LOOP softmax_row(x + BASE, y + BASE, c, step, lane, most);
+    ROW_LOOP softmax_row(x + BASE, y + BASE, c, stride, lane, most);
 }
 #endif
 
@@ -55,16 +55,16 @@ extern "C" __global__ void softmax(const X_T* x, Y_T* y, int64_t rows, int c, in
 #ifdef X_T
 // x: the probabilities y.
 extern "C" __global__ void softmax_backward(const X_T* y, const Y_T* dy, DX_T* dx, int64_t rows,
-                                            int c, int64_t step) {
+                                            int c, int64_t stride) {
     PDL_BEGIN;
     ROW_LOOP {
         int64_t base = BASE;
         float dot = 0;
         for (int i = lane; i < c; i += 32)
-            dot += to_float(y[base + i * step]) * to_float(dy[base + i * step]);
+            dot += to_float(y[base + i * stride]) * to_float(dy[base + i * stride]);
         dot = warp_sum(dot);
         for (int i = lane; i < c; i += 32) {
-            int64_t at = base + i * step;
+            int64_t at = base + i * stride;
             dx[at] = from_float<DX_T>(to_float(y[at]) * (to_float(dy[at]) - dot));
         }
     }
@@ -75,13 +75,13 @@ extern "C" __global__ void softmax_backward(const X_T* y, const Y_T* dy, DX_T* d
 extern "C" __global__ void softmax_loss_backward(const P_T* probability, const float* label,
                                                  const float* dloss, const float* counted,
                                                  float scale, DX_T* dx, int64_t rows, int c,
-                                                 int64_t step) {
+                                                 int64_t stride) {
     PDL_BEGIN;
     float factor = *dloss * (counted ? 1 / *counted : scale);
     FOR_EACH(rows * c) {
-        int64_t inner = id % step, outer = id / step / c;
-        int channel = id / step % c;
-        int target = whole_number(label[outer * step + inner]);
+        int64_t inner = id % stride, outer = id / stride / c;
+        int channel = id / stride % c;
+        int target = whole_number(label[outer * stride + inner]);
         bool counts = target >= 0 && target < c && !IGNORED(target);
         float value = (to_float(probability[id]) - (channel == target)) * factor;
         if (counts) value = WEIGH(value, target);
@@ -114,11 +114,11 @@ extern "C" __global__ void mean_notes(const float* note, const float* label, flo
 #if defined(X_T) && defined(P_T)
 // note (rows): the loss of each row, or -1 where the label is ignored.
 extern "C" __global__ void softmax_losses(const X_T* x, const float* label, P_T* probability,
-                                          float* note, int64_t rows, int c, int64_t step) {
+                                          float* note, int64_t rows, int c, int64_t stride) {
     PDL_BEGIN;
     ROW_LOOP {
         const X_T* from = x + BASE;
-        float most, sum = softmax_row(from, probability + BASE, c, step, lane, most);
+        float most, sum = softmax_row(from, probability + BASE, c, stride, lane, most);
         if (lane == 0) {
             int target = whole_number(label[row]);
             float value = -1;
@@ -126,7 +126,7 @@ extern "C" __global__ void softmax_losses(const X_T* x, const float* label, P_T*
             if (!IGNORED(target))
                 value = target < 0 || target >= c
                     ? NAN
-                    : WEIGH(bounded_loss(logf(sum) + most - to_float(from[target * step])), target);
+                    : WEIGH(bounded_loss(logf(sum) + most - to_float(from[target * stride])), target);
             note[row] = value;
         }
     }
@@ -138,13 +138,13 @@ extern "C" __global__ void softmax_losses(const X_T* x, const float* label, P_T*
 extern "C" __global__ void softmax_loss(const X_T* x, const float* label, P_T* probability,
                                         float* loss, float fixed, int64_t rows, int64_t distance) {
     PDL_BEGIN;
-    int row = threadIdx.x, step = distance;
+    int row = threadIdx.x, stride = distance;
     float total = 0, count = 0;
     if (row < rows) {
-        int base = row / step * step * SCORES + row % step, target = whole_number(label[row]);
+        int base = row / stride * stride * SCORES + row % stride, target = whole_number(label[row]);
         float score[SCORES], most = -INFINITY, sum = 0, hit = NAN;
 #pragma unroll
-        for (int i = 0; i < SCORES; ++i) score[i] = to_float(x[base + i * step]);
+        for (int i = 0; i < SCORES; ++i) score[i] = to_float(x[base + i * stride]);
 #pragma unroll
         for (int i = 0; i < SCORES; ++i) {
             most = fmaxf(most, score[i]);
@@ -155,7 +155,7 @@ extern "C" __global__ void softmax_loss(const X_T* x, const float* label, P_T* p
         float scale = 1 / sum;
 #pragma unroll
         for (int i = 0; i < SCORES; ++i)
-            probability[base + i * step] = from_float<P_T>(score[i] * scale);
+            probability[base + i * stride] = from_float<P_T>(score[i] * scale);
         if (!IGNORED(target))
             total = bounded_loss(logf(sum) + most - hit), count = 1;
         if (target >= 0 && target < SCORES) total = WEIGH(total, target);
@@ -178,17 +178,17 @@ extern "C" __global__ void count_labels(const float* label, float* counted, int6
 #ifdef X_T
 // note: 1 where the label is among the top k, 0 where not, NaN where its score is, -1 where ignored.
 extern "C" __global__ void accuracy(const X_T* x, const float* label, float* note, int64_t rows,
-                                    int c, int64_t step, int top_k) {
+                                    int c, int64_t stride, int top_k) {
     PDL_BEGIN;
     ROW_LOOP {
         const X_T* from = x + BASE;
         int target = whole_number(label[row]);
         bool skip = IGNORED(target);
         bool there = target >= 0 && target < c;
-        float score = !skip && there ? to_float(from[target * step]) : INFINITY;
+        float score = !skip && there ? to_float(from[target * stride]) : INFINITY;
         float above = 0;
         for (int i = lane; i < c; i += 32)
-            above += i != target && to_float(from[i * step]) >= score;
+            above += i != target && to_float(from[i * stride]) >= score;
         above = warp_sum(above);
         float hit = score == score ? (float)(there && above < top_k) : NAN;
         if (lane == 0) note[row] = skip ? -1.0f : hit;
