@@ -38,7 +38,7 @@ EDSR = {
     "MPI": (11, 21, 41, 75, 126, 242, 490, 933, 1675, 3258),
     "MPI-Opt": (11, 22, 44, 83, 156, 296, 588, 1152, 2185, 4116),
 }
-"""Images a second, as published (EDSR on MVAPICH2-GDR, 2021)."""
+"""Images per second, as published (EDSR on MVAPICH2-GDR, 2021)."""
 
 GPUS = 8, 16, 24
 """On as many AR-gRPC was published (2018)."""
@@ -93,7 +93,7 @@ def collective(cluster: str, ranks: int, operation: str, nbytes: int, algorithm:
 
 
 def edsr() -> tuple[str, list[list[Any]]]:
-    """Images a second by GPUs, beside the three published curves."""
+    """Images per second by GPUs, beside the three published curves."""
     rows = []
     for index, ranks in enumerate(RANKS):
         cells: list[str] = []
@@ -212,7 +212,7 @@ layer { name: "loss" type: "SoftmaxWithLoss" bottom: "y" bottom: "label" top: "l
 
 def servers() -> tuple[str, list[list[Any]]]:
     """How much faster ResNet-50 and Inception3 train with parameter servers over links 2.5 times as
-    fast, and images a second of ResNet-50 over these."""
+    fast, and images per second of ResNet-50 over these."""
     file = str(ROOT / "clusters" / "edr-k80.toml")
     resnet = read_net(str(ROOT / "models/resnet50/train_val.prototxt"))
     nets = Sketch(resnet), Sketch(parse_text(INCEPTION3, NetParameter))

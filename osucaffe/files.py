@@ -50,7 +50,7 @@ def read_file(path: str | Path) -> bytes:
             return file.read()
         content = file.read(_LONGEST + 1)
         if len(content) > _LONGEST:
-            told = f"it is no file, and has no end in {_LONGEST:,} bytes"
+            told = f"is not a regular file, and does not end within {_LONGEST:,} bytes"
             raise OSError(errno.EFBIG, told, str(path))
         return content
 
@@ -68,7 +68,7 @@ def open_file(path: str | Path) -> BinaryIO:
     try:
         return open(path, "rb", opener=_open)
     except ValueError as error:  # a NUL, or half of a pair of UTF-16: a file may say so
-        raise OSError(errno.EINVAL, f"no file can have this name ({error})", str(path)) from None
+        raise OSError(errno.EINVAL, f"not a valid file name ({error})", str(path)) from None
 
 
 def _open(path: str, flags: int) -> int:
@@ -87,9 +87,9 @@ def _await_writer(path: str, pipe: int) -> None:
     first, rest = _PATIENCE
     if select.select([pipe], [], [], first)[0]:
         return
-    _logger.warning("%s is a pipe into which nobody has written yet", path)
+    _logger.warning("%s is a pipe: waiting for a process to write to it", path)
     if not select.select([pipe], [], [], rest)[0]:
-        raise OSError(errno.ETIMEDOUT, "it is a pipe into which nobody writes", path)
+        raise OSError(errno.ETIMEDOUT, "it is a pipe, and no process writes to it", path)
 
 
 def unreadable(path: str | Path, error: OSError) -> UserError:
@@ -99,7 +99,7 @@ def unreadable(path: str | Path, error: OSError) -> UserError:
         where = f" (looked in {Path.cwd()})"
     if isinstance(error, IsADirectoryError):
         what = "an LMDB" if (Path(path) / "data.mdb").exists() else "a folder"
-        return UserError(f"{path}: it is {what}, but a file is wanted here")
+        return UserError(f"{path}: it is {what}, expected a file")
     return UserError(f"{path}: cannot read it: {error.strerror}{where}")
 
 
@@ -221,7 +221,7 @@ def remove_leftovers(folder: Path) -> None:
     """Remove what processes of this host that were killed have left in a folder."""
     with contextlib.suppress(OSError):
         for path in [each for each in folder.iterdir() if _is_leftover(each)]:
-            _logger.info("Removing %s, left behind by a run that was killed", path)
+            _logger.info("Removing %s, left by a run that was killed", path)
             _remove(path)
 
 

@@ -40,7 +40,7 @@ def create_layer(param: LayerParameter, phase: str, *, key: int = 0, seed: int =
         near = nearest(param.type, layer_names())
         hint = f' (did you mean "{near}"?)' if near else ""
         what = f'unknown layer type "{param.type}"{hint}' if param.type else "has no type"
-        raise UserError(f"{title(param)}: {what}; osucaffe layers lists the types there are")
+        raise UserError(f"{title(param)}: {what}; `osucaffe layers` lists the known types")
     if param.HasField("phase"):
         phase = Phase.Name(param.phase)
     layer = found.form(param)(param, phase, key=key, seed=seed)

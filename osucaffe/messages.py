@@ -44,7 +44,7 @@ def _explain(error: BaseException) -> str:
     where = f" (at {Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     told = str(error).strip().partition("\n")[0]
     return (
-        f"{type(error).__name__}: {told}{where}. Nothing should end so: please report it, "
+        f"{type(error).__name__}: {told}{where}. This is a bug in osucaffe: please report it, "
         "with the command, its files and what OSUCAFFE_DEBUG=1 shows"
     )
 

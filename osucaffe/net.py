@@ -439,8 +439,8 @@ class Net:
         if made and not self.inspectable:
             self.layers[index].fail(
                 "top",
-                "its shape changed while the net ran. Behind other layers that works in the Python "
-                "interface only; a layer without bottoms may do it everywhere",
+                "its shape changed while the net ran. After other layers this works in the Python "
+                "interface only; a layer without bottoms may do it anywhere",
             )
         self.reshape({}, reach)
 

@@ -32,7 +32,7 @@ def as_int(value: object, least: int = INT32[0], most: int = INT32[1]) -> int:
     if isinstance(text, str):
         text = int(text) if _WHOLE.fullmatch(text) else None
     if not isinstance(text, int) or isinstance(text, bool):
-        raise ValueError(f"{_quoted(value)} is no whole number")
+        raise ValueError(f"{_quoted(value)} is not an integer")
     if not least <= text <= most:
         raise ValueError(f"{_quoted(value)} is not from {least} to {most}")
     return text
@@ -44,20 +44,20 @@ def as_float(value: object) -> float:
     if isinstance(text, str):
         text = float(text) if _NUMBER.fullmatch(text) else None
     if not isinstance(text, int | float) or isinstance(text, bool):
-        raise ValueError(f"{_quoted(value)} is no number")
+        raise ValueError(f"{_quoted(value)} is not a number")
     if not abs(text) <= _FLOAT32:
-        raise ValueError(f"{_quoted(value)} is no number that float32 holds")
+        raise ValueError(f"{_quoted(value)} is not a float32 number")
     return float(text)
 
 
 def as_name(value: object) -> str:
     """A name of a file or a class: text of one line, without control characters."""
     if not isinstance(value, str) or not value or any(each < " " for each in value):
-        raise ValueError(f"{_quoted(value)} is no name")
+        raise ValueError(f"{_quoted(value)} is not a name")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"{_quoted(value)} is no name: it is not Unicode") from None
+        raise ValueError(f"{_quoted(value)} is not a name: it is not Unicode") from None
     return value
 
 

@@ -61,7 +61,9 @@ def test_space_is_asked_for_before_anything_is_written(
 
 
 def test_what_has_no_end_is_not_read_for_ever() -> None:
-    with pytest.raises(UserError, match="/dev/zero: cannot read it: it is no file, and has no end"):
+    with pytest.raises(
+        UserError, match="/dev/zero: cannot read it: it is not a regular file, and does not end"
+    ):
         read_bytes("/dev/zero")
     assert read_bytes("/dev/null") == b""
 
@@ -115,7 +117,7 @@ def test_a_pipe_that_nobody_writes_into(tmp_path: Path, monkeypatch: pytest.Monk
     """It is told of, and ends with a message."""
     monkeypatch.setattr(files, "_PATIENCE", (0.0, 0.0))
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UserError, match="pipe: cannot read it: it is a pipe into which nobody wr"):
+    with pytest.raises(UserError, match="pipe: cannot read it: it is a pipe, and no process wr"):
         read_bytes(tmp_path / "pipe")
 
 

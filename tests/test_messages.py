@@ -28,7 +28,10 @@ from tests.processes import python
         (PermissionError(errno.EACCES, "Permission denied", "/home/x"), "/home/x: Permission"),
         (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
         (OSError("truncated"), "truncated"),
-        (ValueError("odd\n\nand long"), "ValueError: odd. Nothing should end so: please report it"),
+        (
+            ValueError("odd\n\nand long"),
+            "ValueError: odd. This is a bug in osucaffe: please report it",
+        ),
     ],
 )
 def test_one_message(error: BaseException, told: str) -> None:

@@ -60,20 +60,20 @@ def test_numbers() -> None:
 
 @pytest.mark.parametrize("value", NONE_WHOLE, ids=lambda value: repr(value)[:12])
 def test_no_whole_number(value: object) -> None:
-    with pytest.raises(ValueError, match=r"is no whole number|is not from"):
+    with pytest.raises(ValueError, match=r"is not an integer|is not from"):
         as_int(value)
 
 
 @pytest.mark.parametrize("value", NO_NUMBERS, ids=lambda value: repr(value)[:12])
 def test_no_number(value: object) -> None:
-    with pytest.raises(ValueError, match="is no number"):
+    with pytest.raises(ValueError, match="is not a number"):
         as_float(value)
 
 
 def test_what_is_long_takes_no_time_with_its_square() -> None:
     begun = time.process_time()
     for text in "1" * 300_000 + "x", "1." + "1" * 300_000 + "x", "1e" + "1" * 300_000 + "x":
-        with pytest.raises(ValueError, match="is no number"):
+        with pytest.raises(ValueError, match="is not a number"):
             as_float(text)
     assert time.process_time() - begun < 2
 
@@ -84,7 +84,7 @@ def test_json() -> None:
         with pytest.raises(ValueError):  # noqa: PT011
             from_json(text)
     for name in "", "a\nb", "\x1b[2J", "\ud800", 3:
-        with pytest.raises(ValueError, match="is no name"):
+        with pytest.raises(ValueError, match="is not a name"):
             as_name(name)
 
 
@@ -109,7 +109,7 @@ def test_a_name_that_is_not_utf_8_is_opened_as_it_lies_there(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", ["a\0b", "a\ud800"])
 def test_a_name_that_no_file_has(name: str) -> None:
-    with pytest.raises(UserError, match="no file can have this name"):
+    with pytest.raises(UserError, match="not a valid file name"):
         read_bytes(name)
 
 
@@ -137,7 +137,7 @@ IMAGE = '{"id": 1, "file_name": "%s", "width": %s, "height": 4}'
 )  # fmt: skip
 def test_json_of_coco_that_is_damaged(image: str, tmp_path: Path) -> None:
     (tmp_path / "c.json").write_text(COCO % image)
-    with pytest.raises(UserError, match=r"c\.json is no file of COCO"):
+    with pytest.raises(UserError, match=r"c\.json is not a COCO file"):
         read_coco(tmp_path, tmp_path / "c.json")
 
 

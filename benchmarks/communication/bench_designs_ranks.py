@@ -42,7 +42,7 @@ def make_solver(job: Job, topology: Topology, options: str, settings: str) -> So
 
 
 def reach(solver: Solver, accuracy: float, every: int, most: int) -> list[float]:
-    """Train until a test, one every so many iterations, gives this accuracy; all that they gave."""
+    """Train until a test, one every so often, gives this accuracy; all that they gave."""
     found: list[float] = []
     while len(found) * every < most and max(found, default=0.0) < accuracy:
         solver.step(every)

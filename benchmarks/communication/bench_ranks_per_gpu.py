@@ -124,7 +124,7 @@ def render(record: dict[str, Any]) -> str:
         [
             f"# Several ranks on a GPU: {record['device']}, {record['date']}",
             "",
-            f"Images a second of all ranks together, each with the batch, {record['precision']}; "
+            f"Images per second of all ranks together, each with the batch, {record['precision']}; "
             f"more than one rank {record['service']}. `make bench-ranks` wrote this.",
             "",
             results.table(columns, list(rows(record["cases"]))),

@@ -65,7 +65,7 @@ class Decoding:
 
 
 def decode(paths: Sequence[str]) -> dict[str, float]:
-    """Images a second of as many reader processes as `classify` has, that only decode."""
+    """Images per second of as many reader processes as `classify` has, that only decode."""
     batches = -(-len(paths) // _BATCH)
     pipeline = Pipeline(
         Decoding(paths).fill, [(_BATCH,)], depth=4, threads=usable_cores(), workers=Processes
@@ -92,7 +92,7 @@ def _rates(count: int, first: float, total: float) -> dict[str, float]:
 def classify(
     model: Sequence[str], folders: Sequence[str], count: int, *, on_host: bool
 ) -> dict[str, float]:
-    """Images a second of the command, by its log. on_host: as if no GPU scaled photos."""
+    """Images per second of the command, by its log. on_host: as if no GPU scaled photos."""
     program = ["-c", _ON_THE_HOST] if on_host else ["-m", "osucaffe"]
     command = [sys.executable, *program, "classify", *model, *folders]
     start = time.perf_counter()

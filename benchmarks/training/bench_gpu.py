@@ -223,7 +223,7 @@ def _net(case: dict[str, Any]) -> str:
 
 
 def _rates(case: dict[str, Any]) -> tuple[str, str, str, str]:
-    """The net, the precision, and images a second of osucaffe and PyTorch."""
+    """The net, the precision, and images per second of osucaffe and PyTorch."""
     ours, theirs = (f"{case[side]['images_per_second']:,}" for side in ("osucaffe", "torch"))
     return _net(case), case["precision"], ours, theirs
 

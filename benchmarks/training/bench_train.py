@@ -136,7 +136,7 @@ def peer(job: dict[str, Any], source: Path, side: str, gpus: int, precision: str
 
 
 def resident(job: dict[str, Any], precision: str) -> float:
-    """Images a second of one GPU on a batch that lies on it."""
+    """Images per second of one GPU on a batch that lies on it."""
     described = {"framework": "osucaffe gpu", "precision": precision, "threads": 4}
     with Worker(described | {key: job[key] for key in ("model", "batch")}) as worker:
         worker.run(1.0)

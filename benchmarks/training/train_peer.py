@@ -210,7 +210,7 @@ def _forever(loader: Any) -> Iterator[Any]:
 
 
 def train(job: dict[str, Any], rank: int) -> dict[str, Any]:
-    """Run the job's iterations; images a second of this rank in the second half."""
+    """Run the job's iterations; images per second of this rank in the second half."""
     gpu = None if job["device"] == "cpu" else rank
     if gpu is not None:
         torch.cuda.set_device(gpu)

@@ -59,7 +59,7 @@ def numbers(values: Any, xp: Any, name: str) -> Any:
         except ValueError as error:  # rows of several lengths
             raise UserError(f"{name}: {error}") from None
     if values.dtype.kind not in "fiub":
-        raise UserError(f"{name}: {values.dtype} are no numbers that a net computes with")
+        raise UserError(f"{name}: {values.dtype} is not a type of numbers that a net computes with")
     return values
 
 

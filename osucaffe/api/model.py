@@ -143,7 +143,7 @@ def _as_image(given: Any) -> Image:
     flat = pixels.ndim == 2
     if pixels.dtype != np.uint8 or not (flat or pixels.shape[2:] in ((1,), (3,), (4,))):
         raise UserError(
-            f"{type(given).__name__} of {pixels.dtype} {pixels.shape}: no image: give a path, an "
-            "image of Pillow's, or bytes (height, width, 3), red first"
+            f"{type(given).__name__} of {pixels.dtype} {pixels.shape}: not an image: give a path, "
+            "a Pillow image, or bytes (height, width, 3), red first"
         )
     return pixels[:, :, None] if flat else pixels

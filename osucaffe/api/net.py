@@ -118,7 +118,7 @@ class Net:
         for name, values in given.items():
             if name not in self.inputs:
                 has = listed(net.inputs) or "none"
-                raise UserError(f'"{name}" is no input of the net: it has {has}')
+                raise UserError(f'"{name}" is not an input of the net; it has {has}')
             if values.shape != (shape := net.blobs[name].shape):
                 if len(values.shape) != len(shape):
                     raise UserError(
@@ -256,7 +256,7 @@ def read_description(net: Description) -> NetParameter:
         net = net.to_proto()
     if not hasattr(net, "layer"):
         raise UserError(
-            f"{type(net).__name__}: no net: give a prototxt's path or text, a NetParameter or a "
+            f"{type(net).__name__}: not a net: give a prototxt's path or text, a NetParameter or a "
             "NetSpec"
         )
     copy = NetParameter()

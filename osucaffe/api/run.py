@@ -124,7 +124,7 @@ class Run:
         """The file of the best model (`best=` was given), or else of the newest. UserError."""
         prefix = read_solver(self.solver).snapshot_prefix
         if not (found := newest_model(prefix)):
-            raise UserError(f"{self.solver}: there is no model of {prefix}")
+            raise UserError(f"{self.solver}: no model found for {prefix}")
         return found[0]
 
     def report(self, path: str | Path | None = None, **options: Any) -> str:

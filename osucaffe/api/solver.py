@@ -155,7 +155,7 @@ def _read(solver: Any) -> SolverParameter:
         solver = parse_text(solver, SolverParameter, "the solver's text")
     if not isinstance(solver, SolverParameter):
         raise UserError(
-            f"{solver!r}: no solver: give a prototxt's path or text, or a SolverParameter"
+            f"{solver!r}: not a solver: give a prototxt's path or text, or a SolverParameter"
         )
     return upgrade_solver(solver)
 
@@ -167,7 +167,7 @@ def change(param: SolverParameter, settings: dict[str, Any]) -> None:
         if name not in known:
             near = nearest(name, known)
             hint = f" (did you mean {near}?)" if near else ""
-            raise UserError(f"{name}: no option, and no setting of a solver{hint}")
+            raise UserError(f"{name}: not an option, nor a setting of a solver{hint}")
         param.ClearField(name)
         try:
             param.MergeFrom(SolverParameter(**{name: value}))

@@ -106,7 +106,7 @@ class Formula:
 
 @functools.cache
 def parse(text: str) -> Formula:
-    """Parse a formula. Raises ValueError, which quotes the text, when it is not in the language."""
+    """Parse a formula. Raises ValueError, which quotes the text, when it is not one."""
     try:
         body = ast.parse("\n".join(part.strip() for part in text.split(";"))).body
     except SyntaxError as error:
@@ -169,7 +169,7 @@ def _expression(node: ast.expr, text: str, condition: bool = False) -> Expressio
         case ast.Call(func=ast.Name(id=function), args=arguments, keywords=[]):
             if FUNCTIONS.get(function) == len(arguments):
                 return operation(function, *arguments)
-    raise ValueError(f"formula {text!r}: {ast.unparse(node)!r} is not in the language")
+    raise ValueError(f"formula {text!r}: {ast.unparse(node)!r} is not supported in formulas")
 
 
 SCALAR_FUNCTIONS: dict[str, Callable[..., float]] = {

@@ -39,7 +39,7 @@ _TITLES = {
 _EPILOG = """\
 Options are Caffe's; one dash or two, "-" or "_" are alike: -log_dir D, --log-dir=D.
 They are read as gflags reads them: --gray=false or --nogray, --weights= for none, -gpu 0 train.
-`osucaffe COMMAND --help` tells more. OSUCAFFE_DEBUG=1 shows tracebacks of errors."""
+`osucaffe COMMAND --help` shows more. OSUCAFFE_DEBUG=1 shows tracebacks of errors."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

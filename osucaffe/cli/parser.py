@@ -61,7 +61,7 @@ class Parser(argparse.ArgumentParser):
         """Like argparse's, but a wrong command gets a hint instead of a long list."""
         if isinstance(action, argparse._SubParsersAction) and value not in (action.choices or ()):
             hint = _hint(value, action.choices or ())
-            self.error(f"there is no command {value!r}{hint}")
+            self.error(f"no command {value!r}{hint}")
         super()._check_value(action, value)
 
     def error(self, message: str) -> NoReturn:

@@ -120,7 +120,7 @@ class Communicator(ABC):
     def _collective(self, operation: str, array: Any, root: int, stream: Any) -> Handle:
         check(array)
         if not 0 <= root < self.size:
-            raise ValueError(f"there is no rank {root} among {self.size}")
+            raise ValueError(f"no rank {root} among {self.size}")
         if self.size == 1 or not array.size:
             return DONE
         return self._begin(operation, array, root, stream)

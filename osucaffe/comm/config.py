@@ -48,7 +48,7 @@ class CommConfig:
         name="--comm_timeout",
     )
     group: int = flag(
-        "treat each N ranks of a machine as a machine of their own, to try out hierarchies",
+        "treat each N ranks of a machine as a separate machine, to try out hierarchies",
         COUNT,
         0,
     )

@@ -61,7 +61,7 @@ class DataConfig:
         const=256,
     )
     decode: str = flag(
-        "what decodes JPEGs in an LMDB that are read anew in each epoch: the CPU (host); the "
+        "what decodes JPEGs in an LMDB that are read again in each epoch: the CPU (host); the "
         "GPU (gpu); or what is faster (auto, the default): the JPEG engines of a single GPU, if it "
         "has any, as an H100 or H200 does, for images from 200x200 on; else the CPU",
         ("auto", "host", "gpu"),

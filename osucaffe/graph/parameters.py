@@ -104,7 +104,7 @@ def same_layers(layers: Sequence[Layer], others: Sequence[Layer]) -> dict[Layer,
             group[0].fail(
                 "name",
                 f"{len(theirs)} layers with parameters of the net that it shares with have this "
-                f"name, and {len(group)} here: give them names of their own",
+                f"name, and {len(group)} here: give them distinct names",
             )
         if name in sources:
             pairs |= zip(group, theirs, strict=True)

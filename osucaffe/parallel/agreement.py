@@ -40,7 +40,7 @@ def check_alike(job: Job, parts: dict[str, str]) -> None:
             # The first of them speaks for the others.
             value, first = values[wrong[0]], values[0]
             shown = "" if _HIDDEN in (value[:1], first[:1]) else f" ({value} and not {first})"
-            differences.append(f"{name_ranks(wrong)} another {name} than rank 0{shown}")
+            differences.append(f"{name_ranks(wrong)} a different {name} from rank 0{shown}")
     if differences:
         more = f"; and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
         raise UserError(
@@ -88,9 +88,8 @@ def check_weights(job: Job, net: Net, occasion: str) -> None:
     layers = [f'"{layer.name}"' for layer in net.layers if layer in differ]
     raise Fault(
         f"{occasion} the weights of rank {listed(wrong)} are not those of rank "
-        f"{right}, in layer {listed(layers, _SHOWN)}: they have fallen out of step. Is "
-        "it the same program, and the same libraries, on each host? Or has a machine's memory, or "
-        "a GPU, a fault?"
+        f"{right}, in layer {listed(layers, _SHOWN)}: the ranks have diverged. Check "
+        "that all hosts run the same program and libraries, and their memory and GPUs for faults"
     )
 
 

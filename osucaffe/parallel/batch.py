@@ -69,7 +69,7 @@ def describe(param: caffe_pb2.NetParameter, ranks: int, iter_size: int) -> str:
     parts = f"{size} records on each of {ranks} ranks"
     if iter_size > 1:
         parts += f", {iter_size} times (iter_size)"
-    return f"Global batch: {size * ranks * iter_size} records an update ({parts})"
+    return f"Global batch: {size * ranks * iter_size} records per update ({parts})"
 
 
 def _trains(layer: caffe_pb2.LayerParameter) -> bool:

@@ -67,9 +67,9 @@ class ParallelConfig:
     )
     of: int = 1
     compression: str = flag(
-        "what each rank sends of its gradients; what it lacks comes later (error feedback). "
-        "topk:SHARE, randomk:SHARE: the largest, or a random, share of them; powersgd:RANK: "
-        "matrices of low rank; 8bit; sign: a bit each (default: none)",
+        "compress gradients, and add the error to the next ones (error feedback). topk:SHARE, "
+        "randomk:SHARE: send the largest, or a random, share of them; powersgd:RANK: matrices of "
+        "low rank; 8bit; sign: one bit per element (default: none)",
         "KIND",
         "none",
     )
@@ -121,13 +121,11 @@ class ParallelConfig:
         """UserError where designs exclude each other. gradient_dtype: in which gradients travel."""
         design, outer = self.hooked, (self.local_after, self.outer_lr, self.outer_momentum)
         if not self.local_steps and outer != (0, 1, 0):
-            raise UserError(
-                "--local_after, --outer_lr and --outer_momentum go with --local_steps: give it, too"
-            )
+            raise UserError("--local_after, --outer_lr and --outer_momentum require --local_steps")
         if self.split_inner_products != "none":
             other = design or ("--gradient_type" if gradient_dtype != "float32" else "")
             if other:
-                raise UserError(f"--split_inner_products does not go with {other}: leave one out")
+                raise UserError(f"--split_inner_products cannot be combined with {other}")
             design = "--split_inner_products"
         if not design:
             return
@@ -139,8 +137,7 @@ class ParallelConfig:
             )
         if (self.compression != "none" or self.reproducible) and gradient_dtype != "float32":
             raise UserError(
-                f"{design} sends gradients in a form of its own: leave out --gradient_type "
-                f"{gradient_dtype}"
+                f"{design} uses its own gradient encoding: remove --gradient_type {gradient_dtype}"
             )
         if not 0 <= self.outer_momentum < 1 or self.outer_lr <= 0:
             raise UserError(

@@ -102,7 +102,8 @@ class DataParallel(ProcessGroup):
             ):
                 if given and solver.net.arena.is_split:
                     raise UserError(
-                        f"{OPTION}: {text} whole parameters, which no rank has: leave it out"
+                        f"{OPTION}: {text} whole parameters, but each rank holds only a slice: "
+                        "remove it"
                     )
         if self._config.hooked or solver.net.splitter is not None:
             self._config = replace(self._config, propagation="none")
@@ -117,7 +118,7 @@ class DataParallel(ProcessGroup):
         if self._config.propagation == "sharded" and not solver.optimizer.separable:
             raise UserError(
                 "clipping, LAMB, larc, local_lr_auto and a loss scale need sums over all "
-                "gradients, which no rank has with --propagation sharded: leave it out"
+                "gradients, but with --propagation sharded each rank holds only a slice: remove it"
             )
         self._exchange = self._make_exchange(solver)
         self._losses = [name for name in solver.net.blobs if solver.net.loss_weight(name)]
@@ -133,7 +134,7 @@ class DataParallel(ProcessGroup):
             )
         if scale and scale.dynamic and config.local_steps:
             raise UserError(
-                "--local_steps: each rank would have a dynamic loss scale of its own: give "
+                "--local_steps: each rank would have its own dynamic loss scale: give "
                 "--loss_scale a number"
             )
         if scale and scale.dynamic and config.propagation not in ("auto", "none"):
@@ -170,7 +171,7 @@ class DataParallel(ProcessGroup):
             for field in ("test_interval", "snapshot"):
                 if getattr(solver.param, field) % config.local_steps:
                     logger.warning(
-                        "%s is no multiple of --local_steps %d: there weights are averaged early",
+                        "%s is not a multiple of --local_steps %d: weights are averaged early",
                         *(field, config.local_steps),
                     )
             return LocalSteps(self.comm, net, optimizer, config, iteration, hook)

@@ -84,7 +84,7 @@ class _File:
         if dtype.kind == "S" or h5py.check_string_dtype(dtype):
             return np.dtype("S")
         if dtype.kind not in "fiub":
-            raise ValueError("its values are no numbers")
+            raise ValueError("its values are not numbers")
         if dtype.kind == "b":
             return np.dtype(np.int8)
         return np.dtype(np.float64) if dtype.itemsize > 8 else dtype
@@ -99,7 +99,7 @@ class _File:
         ):
             return None
         if offset + dataset.nbytes > self._size:
-            raise ValueError("its values lie behind the end of the file")
+            raise ValueError("its values lie beyond the end of the file")
         return offset
 
     def _follow(self, group: h5py.Group, path: str, most: int = _MAX_LINKS) -> Any:

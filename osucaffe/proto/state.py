@@ -79,13 +79,13 @@ def _read_hdf5(file: Group) -> SolverState:
         state.learned_net = file.array("learned_net").decode()
     history = file["history"]
     if not isinstance(history, Group):
-        raise ValueError("its history is no group")
+        raise ValueError("its history is not a group")
     for i in range(len(history)):
         fill_blob(state.history.add(), history.array(str(i)))
     exchange = file.get("exchange")
     for name, blobs in exchange.items() if isinstance(exchange, Group) else ():
         if not isinstance(blobs, Group):
-            raise ValueError(f"its exchange/{name} is no group")
+            raise ValueError(f"its exchange/{name} is not a group")
         buffer = state.exchange.add(name=name)
         for i in range(len(blobs)):
             fill_blob(buffer.blob.add(), blobs.array(str(i)))

@@ -64,7 +64,7 @@ def parse_text(text: str, message_type: type[AnyMessage], name: str = "text") ->
         text = _DEVICES.sub(lambda found: found[1] + found[2] + "\n" * found[0].count("\n"), text)
     if found := _BACKSLASHES.search(text):
         place = f"{name}:{text.count(chr(10), 0, found.start()) + 1}"
-        raise UserError(f"{place}: {len(found[0]):,} backslashes in a row are no text of a net")
+        raise UserError(f"{place}: {len(found[0]):,} backslashes in a row cannot be part of a net")
     if re.search(r":\s*-\s", text):
         text = _MINUS.sub(lambda found: f"{found[1]}-" if found[1] else found[0], text)
     try:

@@ -238,7 +238,7 @@ class Parameters:
         try:
             return getattr(caffe_pb2, name + "Parameter")
         except AttributeError:
-            raise AttributeError(f"there is no message {name}Parameter") from None
+            raise AttributeError(f"no message {name}Parameter") from None
 
 
 layers = Layers()

@@ -46,7 +46,7 @@ def is_of_job(context: Any, token: str) -> dict[str, Any]:
     """What came along with a call; calls that bring another token are refused."""
     metadata = dict(context.invocation_metadata())
     if not hmac.compare_digest(str(metadata.get("token", "")), token):
-        context.abort(import_grpc().StatusCode.UNAUTHENTICATED, "this is not of the job")
+        context.abort(import_grpc().StatusCode.UNAUTHENTICATED, "not a process of this job")
     return metadata
 
 

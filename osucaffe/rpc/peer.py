@@ -230,7 +230,7 @@ class Peer:
             target = Request([buffered], tag).in_parts()
             self._buffered = buffered
         else:
-            raise self._gone(f"it sent {nbytes:,} bytes that nobody waits for")
+            raise self._gone(f"it sent {nbytes:,} unexpected bytes")
         self._target, self._expected, self._kind = target, nbytes, kind
         if not nbytes:
             self._took(0)

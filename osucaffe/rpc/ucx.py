@@ -285,5 +285,5 @@ def _address_of(array: np.ndarray) -> int:
 def _failed(status: int, under_way: _UnderWay) -> UserError:
     why = ucp.describe(status)
     if status == ucp.TRUNCATED:  # it does not tell the size
-        why = f"it sent more than the {under_way.request.size:,} bytes that were awaited"
+        why = f"it sent more than the {under_way.request.size:,} bytes that were expected"
     return lost(under_way.peer.rank, why)

@@ -63,8 +63,8 @@ class Losses:
             self.lost = True
             logger.warning(
                 "The loss is %g: training has diverged. Lower base_lr, to a tenth say, or set "
-                "clip_gradients, and look whether the data is scaled as the net expects it; begin "
-                "anew, or from a snapshot that is early enough",
+                "clip_gradients, and check that the data is scaled as the net expects; train "
+                "again, or resume from an earlier snapshot",
                 losses[~np.isfinite(losses)][0],
             )
         for those in self.recent, self.shown:

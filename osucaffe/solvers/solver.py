@@ -161,7 +161,7 @@ class Solver:
         if self.iteration >= self.param.max_iter:
             raise UserError(
                 f"{self.file}: already at iteration {self.iteration} of max_iter "
-                f"{self.param.max_iter}: there is nothing left to train; raise max_iter"
+                f"{self.param.max_iter}: nothing left to train; raise max_iter"
             )
         if (self.param.snapshot or self.param.snapshot_after_train) and not self.group.rank:
             snapshot.check_net(self.param, self.net, self.file)

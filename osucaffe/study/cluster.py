@@ -13,7 +13,7 @@ nap_us = 1000                # the longest sleep between two polls for messages 
                              # computation (default 0; osucaffe's threads over MPI: 1000)
 held = 0.1                   # the fraction of its speed that communication loses to computation
 half_batch = 5               # a layer takes as long as its images and so many more (default 0): the
-                             # batch of which a device makes half as many images a second as of a
+                             # batch of which a device makes half as many images per second as of a
                              # large one
 
 [device.images_per_second]   # of one device, by the net's name: wins over tflops
@@ -110,7 +110,7 @@ class Device:
         return _PASSES_OVER_UPDATE * ITEM / self.memory_gb_s / 1e9 if self.memory_gb_s else 0.0
 
     def seconds(self, net: str, batch: int) -> float | None:
-        """Of a batch by the images a second of a net; None where the file gives none."""
+        """Of a batch by the images per second of a net; None where the file gives none."""
         rate = self.images_per_second.get(net)
         if rate is None:
             return None
@@ -163,7 +163,7 @@ class Cluster:
         count, per_host, rest = servers.partition("/host")
         if not count.isdecimal() or not int(count) or rest:
             raise UserError(
-                f"--servers {servers}: give K, or K/host for K beside each host's ranks"
+                f"--servers {servers}: give K, or K/host for K alongside each host's ranks"
             )
         if per_host:
             return [host for host in range(self.host(workers - 1) + 1) for _ in range(int(count))]

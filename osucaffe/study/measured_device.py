@@ -62,7 +62,7 @@ def measure_device(options: Time, file: str) -> None:
     }
     if not fields["half_batch"]:
         logging.getLogger("osucaffe").warning(
-            "%d images take no less than %d in proportion, so nothing seems to be fixed: if other "
+            "%d images take no less time per image than %d, so no fixed cost shows: if other "
             "programs run here, measure again",
             *(batch, small),
         )
@@ -80,7 +80,7 @@ def measure_device(options: Time, file: str) -> None:
 def write_device(
     path: str | Path, fields: Mapping[str, float], net: str, rate: float, batch: int, how: str
 ) -> None:
-    """Put fields of [device], and a net's images a second by batches of this size, into a cluster
+    """Put fields of [device], and a net's images per second by batches of this size, into a cluster
     file. how: the source that is named for each. UserError where it is none."""
     read_cluster(path)
     lines = read_bytes(path).decode().splitlines()

@@ -25,7 +25,7 @@ class Question:
         [],
         action="append",
     )
-    ranks: str = flag("numbers of ranks; three dots go on by doubling", "LIST", "1,2,4,...,64")
+    ranks: str = flag("numbers of ranks; '...' continues by doubling", "LIST", "1,2,4,...,64")
     designs: str | None = flag(
         "some of SC-B, SC-OB, SC-OBR, all-reduce behind, all-reduce, sharded, split, Horovod, "
         "servers, servers behind, with commas (default: four of them, and with --servers those "
@@ -33,8 +33,8 @@ class Question:
         "LIST",
     )
     servers: str | None = flag(
-        "parameter servers (--consistency sync): K, ranked behind the others as in training, or "
-        "K/host, K beside the ranks of each host",
+        "parameter servers (--consistency sync): K, the last ranks as in training, or K/host, K "
+        "next to the ranks of each host",
         "K",
     )
     gradient_type: str = like(
@@ -48,13 +48,13 @@ class Question:
     )
     bucket: int = like(
         field_of(ParallelConfig, "bucket"),
-        "the least that travels at once; auto: what takes the least time",
+        "minimum bucket size; auto: the fastest",
     )
     algorithm: str = like(field_of(CommConfig, "algorithm"), "as in osucaffe train")
     tuning: str | None = like(TUNING)
     flat: bool = flag("no levels: one communicator over all ranks")
     iterations: int = flag("iterations of each prediction", COUNT, 10)
-    seed: int = flag("of the stragglers", INTEGER, 1)
+    seed: int = flag("random seed of the stragglers", INTEGER, 1)
     times: str | None = flag("measured times of the layers (JSON)", "FILE", one_of=_TIMES)
     measure: int | None = flag("measure them here, N times", COUNT, one_of=_TIMES)
     save_times: str | None = flag("where --measure writes them", "FILE")
@@ -75,7 +75,7 @@ class Predict(Question):
     The code that trains runs with a communicator that only notes what is asked of it, rank by rank;
     then the same schedules of messages are carried out over a model of the cluster's links. How
     long layers compute is measured here (--measure N iterations; --save_times keeps it), read
-    (--times), or made from the cluster's file: from images a second of this net, or from the
+    (--times), or made from the cluster's file: from images per second of this net, or from the
     device's rates. Data that is not here is not needed where layers say crop_size.
 
     An iteration's time is a median, with what a tenth of all iterations are below and above, where
@@ -83,7 +83,7 @@ class Predict(Question):
     communicate."""
 
     out: str | None = flag(
-        "write the numbers (JSON, or FILE.csv), and a picture beside it (.png)", "FILE"
+        "write the numbers (JSON, or FILE.csv), and a picture next to it (.png)", "FILE"
     )
 
 
@@ -94,7 +94,7 @@ class Study(Question):
       osucaffe study --solver solver.prototxt --cluster here.toml --servers 1 --measure 20
 
     Writes one HTML page without external resources: the fastest design for each number of ranks,
-    curves of images a second, of efficiency and of exposed communication (what of an iteration a
+    curves of images per second, of efficiency and of exposed communication (what of an iteration a
     rank only waits for others), the options of osucaffe train for each design, and all numbers,
     which stand in a CSV beside it, too.
 

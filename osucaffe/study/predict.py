@@ -67,7 +67,7 @@ class Case:
         if unknown := [design for design in designs if design not in DESIGNS]:
             raise UserError(f"--designs {unknown[0]}: choose among {', '.join(DESIGNS)}")
         if not args.servers and (lacking := [design for design in designs if design in SERVED]):
-            raise UserError(f"--designs {lacking[0]}: with how many? Add --servers K, or K/host")
+            raise UserError(f"--designs {lacking[0]}: needs --servers K, or K/host")
         for design in designs:
             DESIGNS[design].check(args.gradient_type)
         self._selection = Selection(args.algorithm, file=args.tuning)
@@ -84,7 +84,7 @@ class Case:
         """The cluster and the net, and what is not as the cluster's file says."""
         return (
             f"{self.cluster.name}: {self.choice.param.name or self.args.solver}, "
-            f"{self.cluster.ranks_per_host} ranks a host"
+            f"{self.cluster.ranks_per_host} ranks per host"
             + "".join(f", {change}" for change in self.args.set)
         )
 
@@ -166,7 +166,7 @@ HEADING = "".join(
 
 
 def parse_ranks(text: str) -> list[int]:
-    """ "1,2,4,...,64": three dots go on by doubling. UserError."""
+    """ "1,2,4,...,64": "..." continues by doubling. UserError."""
     ranks: list[int] = []
     words = [word.strip() for word in text.replace("\u2026", "...").split(",")]
     dots = False
@@ -175,13 +175,13 @@ def parse_ranks(text: str) -> list[int]:
             dots = True
             continue
         if not word.isdecimal() or int(word) < 1 or (ranks and int(word) <= ranks[-1]):
-            raise UserError(f"--ranks {text}: give rising numbers, such as 1,2,4,...,64")
+            raise UserError(f"--ranks {text}: give increasing numbers, such as 1,2,4,...,64")
         while dots and 2 * ranks[-1] < int(word):
             ranks.append(2 * ranks[-1])
         dots = False
         ranks.append(int(word))
     if dots:
-        raise UserError(f"--ranks {text}: give a number after the dots")
+        raise UserError(f"--ranks {text}: give a number after '...'")
     return ranks
 
 
@@ -327,7 +327,7 @@ def _draw(cluster: Cluster, predictions: Sequence[Prediction], path: str) -> Non
     images.yaxis.set_major_formatter("{x:,.0f}")
     efficiency.set_ylim(0, 105)
     efficiency.yaxis.set_major_formatter("{x:.0f} %")
-    for axes, title in (images, "images a second"), (efficiency, "efficiency"):
+    for axes, title in (images, "images per second"), (efficiency, "efficiency"):
         axes.set_xscale("log", base=2)
         axes.set_xticks(ranks, [str(count) for count in ranks])
         axes.set_xlabel("ranks")

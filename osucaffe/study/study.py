@@ -120,8 +120,8 @@ def _cells(one: Prediction) -> tuple[str, ...]:
 
 
 def _panels(case: Case, part: Sequence[Prediction]) -> str:
-    """Curves by ranks: images a second, efficiency, and the share of an iteration that a rank only
-    waits for others. All have the designs in one order, so in the same colours."""
+    """Curves by ranks: images per second, efficiency, and the share of an iteration that a rank
+    only waits for others. All have the designs in one order, so in the same colours."""
     found = dict(curves(part))
     lines = {design: found.get(design, []) for design in case.designs}
     alone = [one.images for one in part if one.ranks == 1]
@@ -136,7 +136,7 @@ def _panels(case: Case, part: Sequence[Prediction]) -> str:
     efficiency = series(lambda one: 100 * one.efficiency)
     exposed = series(lambda one: 100 * one.exposed / one.ms)
     return (
-        panel("Images a second", rates, "ranks", log="xy")
+        panel("Images per second", rates, "ranks", log="xy")
         + panel("Efficiency, %", efficiency, "ranks", log="x")
         + panel("Exposed communication, % of an iteration", exposed, "ranks", log="x")
     )

@@ -99,7 +99,7 @@ def sizes_of(net: Net) -> dict[str, int]:
 
 def estimate_times(sketch: Sketch, cluster: Cluster) -> Seconds:
     """Each layer's operations at the device's rate, or its bytes, whichever take longer; where the
-    file says how many images a second this net makes, all of them together so long as that takes.
+    file says how many images per second this net makes, all of them together so long as that takes.
 
     UserError where the file says neither.
     """

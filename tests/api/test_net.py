@@ -227,7 +227,7 @@ def test_what_is_wrong_is_a_user_error(net: oc.Net, tmp_path: Path) -> None:
         (lambda: oc.Net(TEXT, precision="bf16"), "gpu=0"),
         (lambda: oc.Net(TEXT, phase="test"), '"TEST" or "TRAIN"'),
         (lambda: oc.Net(TEXT, tmp_path / "none.caffemodel"), "none.caffemodel"),
-        (lambda: net(image=X), '"image" is no input of the net: it has data'),
+        (lambda: net(image=X), '"image" is not an input of the net; it has data'),
         (lambda: net(data=X[0]), r"the shape \(3, 8, 8\): the first is the batch"),
         (lambda: net(data=X[:, :2]), r'"data" of \(3, 2, 8, 8\): .*needs .4, 2, 3, 3. instead of'),
         (lambda: net(data=X.transpose(0, 2, 3, 1)), r"axis 1 \(np.moveaxis\(x, -1, 1\)\)"),

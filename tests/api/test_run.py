@@ -61,7 +61,7 @@ def test_the_message_of_a_failed_command_is_that_of_the_error(
     assert "--solver=none.prototxt" in oc.Run(solver).log
     assert oc.Run(solver).history == []
     assert oc.Run(solver, "nowhere").log == ""
-    with pytest.raises(oc.UserError, match="there is no model of run"):
+    with pytest.raises(oc.UserError, match="no model found for run"):
         _ = oc.Run(solver).best
     assert repr(oc.Run(solver)) == f"Run of {solver}: no log"
 

@@ -215,7 +215,10 @@ def test_what_is_wrong_is_a_user_error(solver_text: str, tmp_path: Path) -> None
 
     wrong = [(DATA[:20], LABELS[:20]), (DATA[:20], LABELS[:20] + 7)]
     cases: list[tuple[dict[str, object], str]] = [
-        ({"max_itr": 3}, "max_itr: no option, and no setting of a solver .did you mean max_iter"),
+        (
+            {"max_itr": 3},
+            "max_itr: not an option, nor a setting of a solver .did you mean max_iter",
+        ),
         ({"max_iter": "many"}, "max_iter='many'"),
         ({"data": [DATA]}, "data: a batch must have data, label"),
         ({"data": []}, "there are no more batches"),

@@ -246,7 +246,7 @@ def test_what_nobody_expected_is_a_message_too(
     )
     assert main(["layers"]) == 1
     [line] = capsys.readouterr().err.splitlines()
-    assert re.match(r"osucaffe: \w+Error: .* \(at \w+\.py:\d+\)\. Nothing should end so", line)
+    assert re.match(r"osucaffe: \w+Error: .* \(at \w+\.py:\d+\)\. This is a bug in osucaffe", line)
 
 
 PROGRAM = """import os, sys

@@ -89,7 +89,7 @@ OTHER = "random_seed: 5 snapshot_after_train: false test_iter: 3 test_interval: 
 
 @dataclass(frozen=True)
 class Case:
-    """One way of training, so many iterations, and how near it must come to the reference: each
+    """One way of training, number of iterations, and how near it must come to the reference: each
     parameter, or with gradients in 16 bits, which round biases most, all of them taken together.
     """
 

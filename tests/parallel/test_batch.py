@@ -84,7 +84,7 @@ def test_batches_that_are_shapes_are_refused() -> None:
 
 def test_the_global_batch_is_told() -> None:
     assert describe(net(), 3, 1) == (
-        "Global batch: 36 records an update (12 records on each of 3 ranks)"
+        "Global batch: 36 records per update (12 records on each of 3 ranks)"
     )
-    assert "72 records an update" in describe(net(), 3, 2)
+    assert "72 records per update" in describe(net(), 3, 2)
     assert describe(net(""), 3, 1) == "Training on 3 ranks"

@@ -52,7 +52,7 @@ def test_strong_scaling_trains_as_one_rank_does(folder: Path) -> None:
     reference = weights(folder, 20)
     together = train(folder, "--ranks", "3", "--scal", "strong")
     assert together.returncode == 0, together.stderr
-    assert "12 records an update (4 records on each of 3 ranks)" in together.stderr
+    assert "12 records per update (4 records on each of 3 ranks)" in together.stderr
     assert told(together.stderr) == told(alone.stderr)
     assert weights(folder, 20) == pytest.approx(reference, rel=1e-4, abs=1e-6)
     assert together.stderr.count("Optimization Done.") == 1
@@ -132,7 +132,7 @@ def test_a_trace_shows_the_exchange_beside_backward(folder: Path) -> None:
 def test_mpiexec_starts_it_as_well(folder: Path) -> None:
     done = mpiexec(2, "-m", "osucaffe", "train", "--solver", "solver.prototxt", cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert "24 records an update (12 records on each of 2 ranks)" in done.stderr
+    assert "24 records per update (12 records on each of 2 ranks)" in done.stderr
     assert re.search(r"Rank 1 is process \d+ on", done.stderr)
 
 

@@ -139,17 +139,23 @@ def options(*given: str) -> Train:
         ("--compression powersgd:0", "--compression powersgd:0: choose"),
         ("--compression sign --propagation sharded", "leave out --propagation sharded"),
         ("--compression sign --gradient_type float16", "leave out --gradient_type float16"),
-        ("--compression sign --servers 1", "--compression sign does not go with --servers"),
+        ("--compression sign --servers 1", "--compression sign cannot be combined with --servers"),
         ("--local_steps 2 --propagation overlapped", "leave out --propagation overlapped"),
-        ("--local_steps 2 --bucket_mb auto", "--local_steps 2 does not go with --bucket_mb auto"),
-        ("--local_steps 2 --comm_profile f", "--local_steps 2 does not go with --comm_profile"),
+        (
+            "--local_steps 2 --bucket_mb auto",
+            "--local_steps 2 cannot be combined with --bucket_mb auto",
+        ),
+        (
+            "--local_steps 2 --comm_profile f",
+            "--local_steps 2 cannot be combined with --comm_profile",
+        ),
         ("--local_steps 2 --outer_momentum 1", "--outer_momentum at least 0 and below 1"),
-        ("--reproducible --servers 1", "--reproducible does not go with --servers"),
+        ("--reproducible --servers 1", "--reproducible cannot be combined with --servers"),
         ("--reproducible --propagation sharded", "leave out --propagation sharded"),
         ("--reproducible --gradient_type bfloat16", "leave out --gradient_type bfloat16"),
         ("--reproducible --local_steps 2", "leave it out, or --local_steps 2"),
         ("--reproducible --compression sign", "leave it out, or --compression sign"),
-        ("--outer_lr 0.7", "go with --local_steps: give it, too"),
+        ("--outer_lr 0.7", "require --local_steps"),
     ],
 )
 def test_what_does_not_go_together(given: str, told: str) -> None:

@@ -189,4 +189,4 @@ def test_what_needs_whole_parameters_is_refused(tmp_path: Path, field: str, told
     command = ["train", "--solver", "solver.prototxt", "--split_inner_products", "fc6"]
     done = mpiexec(2, "-m", "osucaffe", *command, cwd=tmp_path)
     assert done.returncode == 1
-    assert done.stderr.count(f"{told} whole parameters, which no rank has") == 1
+    assert done.stderr.count(f"{told} whole parameters, but each rank holds only a slice") == 1

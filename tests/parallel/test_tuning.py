@@ -67,7 +67,9 @@ def test_what_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--bucket_mb: invalid number value: 'best'" in capsys.readouterr().err
     job: Any = SimpleNamespace(size=2)
     args = options("--bucket_mb", "auto", "--comm_profile", "x.json")
-    with pytest.raises(UserError, match="auto does not go with --comm_profile: give it a number"):
+    with pytest.raises(
+        UserError, match="auto cannot be combined with --comm_profile: give a number"
+    ):
         ranks.make_process_group(args, job, Topology(Location(0, 0, "here", 1)))
 
 

@@ -94,7 +94,7 @@ def test_links_and_types_that_are_seldom_met(tmp_path: Path) -> None:
         np.testing.assert_array_equal(group.array("inner/short", np.float32), [0, 1, 2, 3, 4])
         with pytest.raises(ValueError, match="other is a link into another file"):
             ours["other"]
-        with pytest.raises(ValueError, match="link/complex: its values are no numbers"):
+        with pytest.raises(ValueError, match="link/complex: its values are not numbers"):
             group["complex"]
 
 

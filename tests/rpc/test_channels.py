@@ -197,7 +197,7 @@ def test_a_stranger_cannot_use_grpc() -> None:
     with grpc.insecure_channel(targets[0]) as link:
         for metadata in (), (("token", "x"), ("rank", "1")):
             call = link.stream_unary("/osucaffe.Messages/Stream")
-            with pytest.raises(grpc.RpcError, match="this is not of the job"):
+            with pytest.raises(grpc.RpcError, match="not a process of this job"):
                 call(iter([b"\0\0\0\0stranger"]), metadata=metadata, timeout=30)
     on_ranks(2, lambda rank, gather: ends[rank].close())
 

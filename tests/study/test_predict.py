@@ -466,7 +466,7 @@ def test_the_command_with_servers(capsys: pytest.CaptureFixture[str]) -> None:
     assert [row[1] for row in rows if row[0] == "4"] == ["all-reduce", "servers", "servers"]
     common = ["predict", "--solver", files[0], "--cluster", files[1], "--ranks", "2"]
     for wrong, message in (
-        (["--designs", "servers"], "--designs servers: with how many? Add --servers K, or K/host"),
+        (["--designs", "servers"], "--designs servers: needs --servers K, or K/host"),
         (["--servers", "two"], "--servers two: give K, or K/host"),
         (["--set", "sigma"], "--set sigma: give a field"),
         (["--set", "device.speed=2"], "there is no device.speed"),

@@ -51,7 +51,7 @@ def find_model(name: str) -> Path:
     if name not in known:
         near = nearest(name, known)
         hint = f"did you mean {near}?" if near else f"there are {', '.join(known)}"
-        raise UserError(f"there is no model {name!r}: {hint}")
+        raise UserError(f"no model named {name!r}: {hint}")
     return FOLDER / name
 
 

@@ -82,7 +82,7 @@ def _read_mean(given: str) -> np.ndarray:
         try:
             return np.array([float(part) for part in names(given)])
         except ValueError:
-            raise UserError(f"--mean {given}: there is no such file, and it is no list") from None
+            raise UserError(f"--mean {given}: no such file, and not a list of numbers") from None
     if Path(given).suffix == ".npy":
         try:
             return np.load(given)

@@ -98,8 +98,8 @@ def _split(parts: Mapping[str, list[Entry]], options: Folder) -> dict[str, list[
         leaks = sum(picture[entry.name] in trained for entry in part)
         if leaks and name != "train":
             _log.warning(
-                "%s: %s of the %s photographs for %s have copies among those for training: their "
-                "share that is right will be too good; remove one of each",
+                "%s: %s of the %s photographs for %s have copies among those for training: "
+                "accuracy will look too good; remove one of each",
                 *(options.photos, f"{leaks:,}", f"{len(part):,}", _TITLES[name]),
             )
     return found
@@ -149,13 +149,13 @@ def _print_counts(classes: list[str], parts: Mapping[str, Sequence[Entry]]) -> N
     print(*table("<>>>>"[: len(rows[0]) - 1] + "<", *rows), sep="\n")
     if few:
         _log.warning(
-            "Fewer than %d photographs for validation of %s: their shares that are right are rough",
+            "Fewer than %d photographs for validation of %s: their accuracy is a rough figure",
             *(_FEW, listed(few, 6)),
         )
     most, least = (pick(counts["train"].values(), default=0) for pick in (max, min))
     if most > _IMBALANCE * least > 0:
         _log.warning(
             "The largest class has %s photographs for training, the smallest %s: rare classes are "
-            "recognized less; see recall by class in the report, and add photographs",
+            "recognized less well; see recall by class in the report, and add photographs",
             *(f"{most:,}", f"{least:,}"),
         )

@@ -112,7 +112,7 @@ def _find_net(file: str, model: str | None, weights: AnyWeights) -> Path:
         raise UserError(
             f"{file}: "
             + (f"may be of {near}" if matches else "no model of osucaffe has its layers")
-            + ": say which net it is with --model, a model's name or a prototxt"
+            + ": name the net with --model, a model's name or a prototxt"
         )
     return matches[0]
 

@@ -182,8 +182,8 @@ class Classify(SharedOptions):
     top: int = flag("how many labels to print", COUNT, 5)
     picture: str | None = flag("draw the images with bars to a .png, .svg or .pdf file", "FILE")
     explain: str | None = flag(
-        "write a picture for each image to DIR: red is what its best label hangs on, found by "
-        "covering each part in turn",
+        "write a picture for each image to DIR: red marks the regions that its top label depends "
+        "on, found by covering each part in turn",
         "DIR",
     )
     batch: int | None = flag(

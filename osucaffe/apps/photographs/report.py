@@ -56,7 +56,7 @@ def _log_of_run(options: Report, file: Path) -> Log:
     if found := log_of(places):
         return found
     if options.log:
-        raise UserError(f"--log {options.log}: there is no log")
+        raise UserError(f"--log {options.log}: no log found")
     logger.warning("No log next to %s, so no curves: give --log", file)
     return Log()
 

@@ -86,8 +86,8 @@ class Enlarger:
         larger = tuple(extent * self.scale for extent in shape[2:])
         if self.scale < 2 or out[1:] != (3, *larger):
             raise UserError(
-                f"the net makes {out} of {shape}: it is to make images of the same channels, a "
-                "whole number of times as large"
+                f"the net makes {out} of {shape}: it must enlarge by an integer factor, with "
+                "the same channels"
             )
         self._tile, self._margin = tile, reach(net.param) if tile else 0
         mean = entered.mean()

@@ -42,7 +42,7 @@ def find(given: str, output: str, *, pictures: bool) -> list[tuple[Path, Path]]:
     """
     source, target = Path(given), Path(output)
     if not source.exists():
-        raise UserError(f"{given}: there is no such image or folder")
+        raise UserError(f"{given}: no such image or folder")
     paths = [Path(path) for path in find_files([given])]
     if source.is_dir() or pictures:
         root = source if source.is_dir() else source.parent

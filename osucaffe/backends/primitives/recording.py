@@ -157,7 +157,9 @@ def implementation(call: Primitive, table: dict[str, Any], backend: str) -> Any:
     backend's name, beside the primitive's. UserError where there is none."""
     found = plugins.provided(table, type(call), backend)
     if found is None:
-        raise UserError(f'layer "{call.layer}": nothing computes {call.name} on backend {backend}')
+        raise UserError(
+            f'layer "{call.layer}": no implementation of {call.name} on backend {backend}'
+        )
     return found
 
 

@@ -178,8 +178,8 @@ def draw_sizes(axes: Any, summary: dict[str, Any]) -> None:
     axes.barh(below, slowest, 0.38, label="of it until the slowest rank came", color=COLOURS[4])
     axes.set_yticks(rows, labels, fontsize=8)
     axes.invert_yaxis()
-    axes.set_xlabel("ms an iteration")
-    axes.set_title(f"{summary['ranks']} ranks, {summary['wall_ms']:.2f} ms an iteration")
+    axes.set_xlabel("ms per iteration")
+    axes.set_title(f"{summary['ranks']} ranks, {summary['wall_ms']:.2f} ms per iteration")
     axes.legend(fontsize=8)
 
 

@@ -73,7 +73,7 @@ def check_communication(options: Train) -> None:
             ("--bucket_mb auto", config.bucket == TUNED and not config.reproducible),
         ):
             if given:
-                raise UserError(f"{design} does not go with {other}: leave one of them out")
+                raise UserError(f"{design} cannot be combined with {other}")
 
 
 def assign_devices(device: Device, job: Job, servers: int = 0) -> tuple[Device, Topology]:
@@ -129,7 +129,7 @@ def make_process_group(
 
         if roles is not None or options.comm_profile:
             other = "--servers" if roles is not None else "--comm_profile"
-            raise UserError(f"--bucket_mb auto does not go with {other}: give it a number")
+            raise UserError(f"--bucket_mb auto cannot be combined with {other}: give a number")
         return Tuned(job, topology, comm, replace(config, bucket=ParallelConfig.bucket))
     report = partial(comm_profile.write, options.comm_profile or "")
     if roles is not None and options.comm_profile:

@@ -59,7 +59,7 @@ def is_requested(options: Train) -> bool:
     if options.device.gpu is None:
         raise UserError(f"--ranks_per_gpu {value}: add --gpu, with a number or all")
     if other := excluded(options, "--ranks_per_gpu"):
-        raise UserError(f"--ranks_per_gpu {value} does not go with {other}: leave one of them out")
+        raise UserError(f"--ranks_per_gpu {value} cannot be combined with {other}")
     if launched_by():
         raise UserError(
             f"--ranks_per_gpu {value} starts the ranks itself: leave out mpiexec (or srun), or "

@@ -166,7 +166,7 @@ def check_elastic(options: Train) -> None:
     if not options.ranks.max_restarts:
         raise UserError("--elastic is for runs that begin again: give --max_restarts N, too")
     if other := excluded(options, "--elastic"):
-        raise UserError(f"--elastic does not go with {other}: leave one of them out")
+        raise UserError(f"--elastic cannot be combined with {other}")
 
 
 def attempts(

@@ -80,7 +80,7 @@ def draw_designs(results: Sequence[tuple[Design, float]], path: str) -> None:
     named = [(design.name, rate) for design, rate in reversed(results)]
     bars = axes.barh(*zip(*named, strict=True), color=COLOURS[0])
     axes.bar_label(bars, fmt="{:.2f}", padding=3)
-    axes.set_xlabel("batches a second")
+    axes.set_xlabel("batches per second")
     axes.spines[["top", "right"]].set_visible(False)
     plots.save(figure, path)
 

@@ -23,7 +23,7 @@ def _run_script(path: str, name: str | None) -> Any:
     """The net that a Python file makes."""
     pycaffe.install()
     if not Path(path).is_file():
-        raise UserError(f"{path}: there is no such file")
+        raise UserError(f"{path}: no such file")
     namespace = _run(path, lambda: runpy.run_path(path))
     if name is not None:
         if name not in namespace:

@@ -41,7 +41,7 @@ def _read(path: str) -> dict[str, Any]:
             return summary
     except (ValueError, KeyError, TypeError):
         pass
-    raise UserError(f"{path}: no profile that `osucaffe train --comm_profile` wrote")
+    raise UserError(f"{path}: not a profile written by `osucaffe train --comm_profile`")
 
 
 def compare(summaries: Sequence[dict[str, Any]], names: Sequence[str]) -> Iterator[str]:

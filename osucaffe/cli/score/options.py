@@ -69,11 +69,11 @@ class Time(NetOptions):
     passes: bool = flag("print what each compiler pass did, and nothing else")
     json: bool = like(common.JSON)
     verify: bool = flag(
-        "with --passes: verify the programs behind each pass", environment="OSUCAFFE_VERIFY"
+        "with --passes: verify the programs after each pass", environment="OSUCAFFE_VERIFY"
     )
     cluster: str | None = flag(
         "measure this device for osucaffe predict and study, write that into a cluster file, and "
-        "nothing else: its rates, images a second of this net, and what is fixed (half_batch)",
+        "nothing else: its rates, images per second of this net, and what is fixed (half_batch)",
         "FILE",
     )
     log_dir: str | None = like(common.LOG_DIR)

@@ -21,7 +21,7 @@ _PACKAGE = os.path.dirname(as_caffe.__path__[0])
 def run(options: Run) -> Callable[[], None]:
     """What runs the script, once the command is out of its way. UserError if there is none."""
     if options.script is not None and not os.path.isfile(options.script):
-        raise UserError(f"{options.script}: there is no such file")
+        raise UserError(f"{options.script}: no such file")
     return lambda: _run(options.script, options.module, options.arguments)
 
 

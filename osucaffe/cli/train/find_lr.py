@@ -27,7 +27,7 @@ from .options import Train
 
 _MIN_RATE, _MAX_RATE = 1e-7, 10.0
 _PER_DECADE = 25
-"""Rates that are tried, one an iteration, and how many of them while the rate grows tenfold."""
+"""Rates that are tried , one per iteration, and how many of them while the rate grows tenfold."""
 _BELOW = 1e-4
 """The sweep begins at the latest at this part of base_lr: losses that are sums need tiny rates."""
 _DIVERGED = 4.0
@@ -50,7 +50,7 @@ def check(options: Train, file: str, ranks: int = 1) -> None:
     if gpu and not gpu.isdecimal():
         given = given or f"--gpu {gpu}"
     if given:
-        raise UserError(f"--find_lr is a short run of its own, of one rank: leave out {given}")
+        raise UserError(f"--find_lr runs on its own, on one rank: remove {given}")
 
 
 def run(options: Train, file: str, param: SolverParameter) -> None:
@@ -76,7 +76,9 @@ def run(options: Train, file: str, param: SolverParameter) -> None:
         loading.check_fed(solver.net, options.solver)
         if not solver.net.arena.learned or solver.net.total.array is None:
             what = "no loss" if solver.net.arena.learned else "no layer that learns"
-            raise UserError(f"{options.solver}: its net has {what}: there is no rate to find")
+            raise UserError(
+                f"{options.solver}: its net has {what}: nothing to find a learning rate for"
+            )
         solver.losses.lost = True  # that it diverges is no news
         if sys.stderr.isatty() and not (options.no_progress or log.quiet):
             from .live_display import Live
@@ -95,7 +97,7 @@ def run(options: Train, file: str, param: SolverParameter) -> None:
     figure = panel("Loss", curves, "learning rate", decades=True)
     title = f"{options.solver}: learning rates"
     write_bytes(file, page(title, f"osucaffe {__version__}", [("Sweep", figure)]).encode())
-    tried = f"{len(sweep.points)} learning rates from {least:.3g} on, one an iteration"
+    tried = f"{len(sweep.points)} learning rates from {least:.3g} on , one per iteration"
     if rate is None:
         raise UserError(
             f"{options.solver}: the loss falls at none of {tried} (see {file}): look at the "

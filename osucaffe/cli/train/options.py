@@ -107,7 +107,7 @@ class Train:
     )
     strict: bool = like(STRICT)
     find_lr: str | None = flag(
-        "propose a learning rate: train a little (--max_iter: so many iterations) with growing "
+        "propose a learning rate: train a little (--max_iter: number of iterations) with growing "
         "ones, and draw the losses in PAGE (default: find_lr.html)",
         "PAGE",
         nargs="?",

@@ -156,7 +156,7 @@ def _train(options: Train, job: Job) -> int:
             solver.observers.append(stack.enter_context(Live(solver, standard_error)))
         if 0 < param.max_iter <= solver.iteration:  # as a snapshot says
             logger.info(
-                "%s: already at iteration %d of max_iter %d: there is nothing left to train (raise "
+                "%s: already at iteration %d of max_iter %d: nothing left to train (raise "
                 "max_iter to go on)",
                 *(options.solver, solver.iteration, param.max_iter),
             )

@@ -137,7 +137,7 @@ def lost(rank: int, why: str) -> UserError:
 
 def unlike(sent: int, awaited: int) -> str:
     """The reason to close a connection: a message has another size than the posted receive."""
-    return f"it sent {sent:,} bytes where {awaited:,} were awaited"
+    return f"it sent {sent:,} bytes, expected {awaited:,}"
 
 
 class MpiChannel(Channel):

@@ -117,7 +117,9 @@ class Peers:
             trouble = str(error)
         if failed := [text for text in self._comm.allgather(trouble) if text]:
             self.close()
-            raise UserError(f"{nbytes} bytes for all ranks cannot be had of a GPU ({failed[0]})")
+            raise UserError(
+                f"{nbytes} bytes for all ranks cannot be allocated on a GPU ({failed[0]})"
+            )
         try:
             return self.addresses(pointer)
         except UserError:

@@ -105,7 +105,7 @@ async def _call(other: int, address: Any, family: int, token: bytes, rank: int) 
         try:
             await _prove(link, token, b"connects", rank)
             if await _believe(link, token, b"listens") != other:
-                raise UserError(f"what listens for rank {other} is not of this job")
+                raise UserError(f"the listener for rank {other} is not part of this job")
             return link
         except ConnectionError:  # it had too many callers
             link.close()

@@ -176,7 +176,7 @@ class MpiJob(Job):
     def expire(self, message: str) -> None:
         """End the job because this rank waited too long; the others may say the same first."""
         self._end(
-            f"waited too long (--comm-timeout). {message}. "
+            f"waited too long (--comm_timeout). {message}. "
             "A rank that does not report here is the one that hangs.",
             GRACE,
         )

@@ -111,7 +111,7 @@ def _write(folder: Path, records: Iterator[tuple[bytes, bytes]], batch: int) -> 
                     break
                 except lmdb.BadValsizeError:
                     raise UserError(
-                        f'"{os.fsdecode(key)}" is no key of an LMDB, as these have 1 to '
+                        f'"{os.fsdecode(key)}" cannot be a key of an LMDB: keys have 1 to '
                         f"{environment.max_key_size()} bytes: give the files shorter names"
                     ) from None
                 except lmdb.MapFullError:  # the transaction is undone: enlarge the map, try again

@@ -139,7 +139,7 @@ def _decode_other(data: memoryview, colour: bool | None, red_first: bool) -> np.
         image.load()
         turn = _orientation(image)
     except UnidentifiedImageError as error:
-        raise ValueError("it is no image of a known format") from error
+        raise ValueError("not an image of a known format") from error
     except ModuleNotFoundError as error:
         raise ValueError("it is a HEIC image: pip install pillow-heif to read it") from error
     except MemoryError:
@@ -149,7 +149,7 @@ def _decode_other(data: memoryview, colour: bool | None, red_first: bool) -> np.
     if image.mode.startswith("I;16") or (image.mode, image.format) in _SIXTEEN:
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))  # as OpenCV reads it
     if image.mode.startswith(("I", "F")):
-        raise ValueError(f"its image has more than 8 bits a channel (mode {image.mode})")
+        raise ValueError(f"its image has more than 8 bits per channel (mode {image.mode})")
     if colour is None:
         mode = {"1": "L", "L": "L", "LA": "RGBA", "PA": "RGBA", "RGBA": "RGBA"}
         target = mode.get(image.mode, "RGB")

@@ -98,7 +98,7 @@ class LmdbTree:
                 raise UserError(f"LMDB {folder} does not exist (looked in {Path.cwd()}). {_REMEDY}")
             if not folder.is_dir() or not file.is_file():
                 raise UserError(
-                    f"{folder} is no LMDB: that is a folder with a file data.mdb. {_REMEDY}"
+                    f"{folder} is not an LMDB (a folder with a file data.mdb). {_REMEDY}"
                 )
             self.stream: BinaryIO = file.open("rb", buffering=0)
             self._check()

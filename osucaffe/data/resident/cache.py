@@ -175,7 +175,7 @@ class CachedBatches:
             self._stays, self._behind = False, self._uploads.mark()
             self.slots.refuse()
             _log.info(
-                "%s: its records are read anew in each epoch: the one with number %d has another "
+                "%s: its records are read again in each epoch: the one with number %d has another "
                 "shape than the first (--cache)",
                 self._title,
                 numbers[np.argmax(rest[1])],

@@ -26,7 +26,7 @@ def log_stay(title: str, count: int, size: int, free: int, how: str = "") -> Non
 def log_refusal(title: str, size: int, free: int) -> None:
     """Log that they will not, for lack of memory."""
     what = f"to stay they take {_amount(size)}, and {_amount(free)} are free (--cache)"
-    _log.info("%s: its records are read anew in each epoch: %s", title, what)
+    _log.info("%s: its records are read again in each epoch: %s", title, what)
 
 
 def _amount(nbytes: float) -> str:

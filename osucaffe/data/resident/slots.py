@@ -118,4 +118,4 @@ class RecordSlots:
 
     def _allocate_batches(self, tensors: Sequence[Tensor]) -> None:
         if not self._allocate(tensors):
-            raise UserError(f"{self._title}: there is no memory for two batches")
+            raise UserError(f"{self._title}: not enough memory for two batches")

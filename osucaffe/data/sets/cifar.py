@@ -88,7 +88,7 @@ def _read_python(content: bytes) -> Batch:
     if not isinstance(data, PickledArray) or not isinstance(labels, list):
         raise ValueError("it has no array data and no list labels")
     if not all(isinstance(label, int) for label in labels):
-        raise ValueError("a label is no number")
+        raise ValueError("a label is not a number")
     return _batch(data.uint8(), labels)
 
 

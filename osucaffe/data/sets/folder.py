@@ -59,7 +59,7 @@ def images_in(folder: Path, *, log_others: bool = True) -> list[Path]:
             listed([f"{len(names):,} {kind} ({min(names)})" for kind, names in kinds], 6),
         )
     if not images:
-        raise UserError(f"{folder}: there is no image in this folder ({', '.join(SUFFIXES)})")
+        raise UserError(f"{folder}: no images in this folder ({', '.join(SUFFIXES)})")
     return sorted(images)
 
 
@@ -100,7 +100,7 @@ def find_photos(folder: str) -> tuple[dict[str, list[Entry]], list[str]]:
     }
     for name in (*classes, *(entry.name for part in entries.values() for entry in part)):
         if name.lstrip() != name or len(name.splitlines()) > 1:
-            raise UserError(f"{folder}: rename {name!r}: lists, a name a line, cannot hold it")
+            raise UserError(f"{folder}: rename {name!r}: lists, one name per line, cannot hold it")
     return entries, classes
 
 
@@ -124,7 +124,7 @@ def _find_split(root: Path, folders: list[Path]) -> dict[str, Path] | None:
         raise UserError(
             f"{root}: has {listed(sorted(path.name for path in folders), 8)}, which looks like a "
             "split but is not one: give train/CLASS, with val/CLASS or test/CLASS or both, and "
-            "nothing beside them; or one folder for each class"
+            "nothing else; or one folder for each class"
         )
     return {part: parts[part] for part in _PARTS if part in parts}
 
@@ -136,7 +136,7 @@ def _by_class(folder: Path, root: Path) -> Mapping[str, list[str]]:
         try:
             found[inner.name] = [path.relative_to(root).as_posix() for path in images_in(inner)]
         except UserError as error:
-            logger.warning("%s: it is no class", error)
+            logger.warning("%s: not taken as a class", error)
     return found
 
 

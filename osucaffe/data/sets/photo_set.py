@@ -58,10 +58,10 @@ def find_settings(folder: Path) -> PhotoSettings | None:
         settings = PhotoSettings(**from_json(read_bytes(path)))
         known = settings.fit in FITS and settings.encoding in ("", *ENCODINGS)
         if not known or not isinstance(settings.size, int) or settings.size < 1:
-            raise ValueError("size, fit or encoding is none that there is")
+            raise ValueError("unknown size, fit or encoding")
     except (ValueError, TypeError) as error:
         raise UserError(
-            f"{path}: cannot read it ({reason(error)}): let osucaffe data folder write it anew"
+            f"{path}: cannot read it ({reason(error)}): write it again with osucaffe data folder"
         ) from None
     return settings
 

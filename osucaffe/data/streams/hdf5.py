@@ -127,11 +127,11 @@ class Hdf5Source:
         try:
             lines = lines_of(read_file(self._path))
         except OSError as error:
-            reason = "it lists HDF5 files, one a line, and is none itself"
+            reason = "it must list HDF5 files, one per line, and is not one itself"
             raise UserError(f"cannot read {self._path} ({reason}): {error}") from error
         files = [line.strip() for line in lines if line.strip()]
         if not files:
-            raise UserError(f"{self._path} lists no HDF5 files: give one a line")
+            raise UserError(f"{self._path} lists no HDF5 files: give one per line")
         return files
 
     def _describe(self, file: str) -> tuple[int, list[Shape]]:

@@ -64,8 +64,8 @@ def check_root(root: str, entries: Sequence[Entry]) -> None:
     first = root + entries[0].name
     if root and not root.endswith("/") and Path(root).is_dir() and not Path(first).exists():
         raise UserError(
-            f"there is no image {first}: {root} is put before each name as it "
-            f"stands, so end it with a slash ({root}/)"
+            f"{first} does not exist: {root} is put before each name "
+            f"unchanged, so end it with a slash ({root}/)"
         )
 
 

@@ -48,13 +48,13 @@ def read_windows(path: str) -> WindowFile:
         nonlocal number
         number, line = next(parts, (number + 1, ""))
         if not line:
-            raise ValueError(f"the file ends where {what} should stand")
+            raise ValueError(f"expected {what}, found the end of the file")
         return line
 
     try:
         for number, line in parts:  # noqa: B007 (the messages below name it)
             if not line.startswith("#"):
-                raise ValueError(f'"{line}" stands where "# NUMBER" of an image should')
+                raise ValueError(f'expected "# NUMBER" of an image, found "{line}"')
             images.append(take("an image's name"))
             depth, _, _ = (as_int(take(what)) for what in ("channels", "a height", "a width"))
             channels.add(depth)

@@ -37,7 +37,7 @@ def read_object_list(path: str, root: str, *, difficult: bool) -> list[Listed]:
     try:
         for word in words:
             if word != "#":
-                raise ValueError(f'"{word}" stands where "#" of an image should')
+                raise ValueError(f'expected "#" of an image, found "{word}"')
             next(words)
             name = next(words)
             channels, height, width = (as_int(next(words), 0) for _ in range(3))
@@ -49,7 +49,7 @@ def read_object_list(path: str, root: str, *, difficult: bool) -> list[Listed]:
             listed = Listed(root + name, channels, (height, width), objects, _table(words, 4))
             images.append(listed)
     except (ValueError, StopIteration, RuntimeError) as error:
-        why = str(error) if isinstance(error, ValueError) else "the file ends in the midst of it"
+        why = str(error) if isinstance(error, ValueError) else "the file ends in the middle of it"
         raise UserError(f"{path}, image {len(images)}: {why}") from error
     if not images:
         raise UserError(f"the list of images {path} is empty")

@@ -57,7 +57,7 @@ class CropCenter(Layer):
     def setup(self, bottom: Shapes) -> Shapes:
         shape, self.cut = bottom[0], tuple(self.param.crop_center_param.crop_size)
         if len(self.cut) != len(shape):
-            self.fail("crop_center_param.crop_size", f"needs {len(shape)} numbers, one an axis")
+            self.fail("crop_center_param.crop_size", f"needs {len(shape)} numbers, one per axis")
         if any(2 * cut >= extent for cut, extent in zip(self.cut, shape, strict=True)):
             self.fail("crop_center_param.crop_size", f"{self.cut} leaves nothing of {shape}")
         return [tuple(extent - 2 * cut for cut, extent in zip(self.cut, shape, strict=True))]

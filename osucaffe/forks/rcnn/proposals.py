@@ -141,7 +141,7 @@ def _like(default: Any, given: Any, name: str) -> Any:
             if name in _POSITIVE and numbers and min(numbers) > 0 and len(numbers) <= _MAX_SHAPES:
                 return numbers
             if name in _POSITIVE or len(numbers) != len(default):
-                raise ValueError(f"{given!r} is no list of such numbers")
+                raise ValueError(f"{given!r} is not a list of such numbers")
             return numbers
         if isinstance(default, bool):
             return bool(as_int(int(given) if isinstance(given, bool) else given, 0, 1))

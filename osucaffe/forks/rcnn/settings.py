@@ -59,13 +59,13 @@ class _Reader:
         while place < len(text):
             match = _TOKEN.match(text, place)
             if match is None:
-                raise ValueError(f"{text[place]!r} begins nothing that is read here")
+                raise ValueError(f"{text[place]!r} is not supported here")
             kind = match.lastgroup or ""
             if kind == "line":
                 line, begins = match.end(), True
             elif kind == "tag":
                 if match[0].lstrip("!") not in _TAGS:
-                    raise ValueError(f"{match[0]!r} is no tag of a plain value")
+                    raise ValueError(f"{match[0]!r} is not a tag of a plain value")
             elif kind:
                 self._tokens.append(_Token(match[0].rstrip(), kind, place - line, begins))
             begins = begins and kind in ("", "line")
@@ -84,7 +84,9 @@ class _Reader:
         token = self.token
         if token is None or (token.kind == "mark" and token.text not in marks):
             found = "the end" if token is None else repr(token.text)
-            raise ValueError(f"{found} stands where {' or '.join(marks) or 'a value'} should")
+            raise ValueError(
+                f"expected {' or '.join(map(repr, marks)) or 'a value'}, found {found}"
+            )
         self._next += 1
         return token.text
 

@@ -140,7 +140,7 @@ def make_database(
     if there is no image.
     """
     if not entries:
-        raise UserError(f"{output}: there is no image for it")
+        raise UserError(f"{output}: no images for it")
 
     def load(numbered: tuple[int, Entry]) -> tuple[bytes, Shape]:
         entry = numbered[1]
@@ -210,9 +210,7 @@ def _annotated(image: Path, file: Path, kind: str, labels: Mapping[str, int]) ->
     except (OSError, ElementTree.ParseError, ValueError, TypeError, AttributeError) as error:
         raise UserError(f"cannot read {file}: {error}") from error
     except KeyError as error:
-        raise UserError(
-            f"{file}: {error.args[0]} is missing, or no name of the label map"
-        ) from error
+        raise UserError(f"{file}: {error.args[0]} is missing, or not in the label map") from error
 
 
 def _json_entry(content: Any, image: Path, labels: Mapping[str, int], file: Path) -> Entry:
@@ -247,7 +245,7 @@ def read_voc(folder: Path, split: str, labels: dict[str, int]) -> list[Entry]:
             raise UserError(f"cannot read {file}: {error}") from error
         except KeyError as error:
             raise UserError(
-                f"{file}: {error.args[0]} is no name of the label map: give another with --labels"
+                f"{file}: {error.args[0]} is not in the label map: give another with --labels"
             ) from error
     return entries
 
@@ -315,7 +313,7 @@ def read_coco(images: Path, annotations: Path) -> tuple[list[Entry], list[tuple[
             for item in content["images"]
         ]
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{annotations} is no file of COCO's objects: {error}") from error
+        raise UserError(f"{annotations} is not a COCO file of objects: {error}") from error
     return entries, [(label, place) for place, (_, label) in enumerate(names, 1)]
 
 

@@ -37,7 +37,10 @@ class VideoData(Stream):
             _ = pattern % (("x", 1) if modality == "FLOW" else 1)
         except (TypeError, ValueError):
             like = PATTERNS[modality]
-            self.fail(f"{where}.name_pattern", f'"{pattern}" names no frames: it is as "{like}"')
+            self.fail(
+                f"{where}.name_pattern",
+                f'"{pattern}" names no frames: use a pattern such as "{like}"',
+            )
         transform = self.read_transform("crop_size", "mirror")  # which are drawn here
         with self.blame(f"{where}.source"):
             source = VideoFrameSource(

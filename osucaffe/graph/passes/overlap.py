@@ -14,7 +14,7 @@ from .memory import live_ranges
 FORKS = 8
 """Places where the calls that overlap others begin, a group of them at each, if there are more
 than a few. While a CUDA graph of many forks runs, other streams hardly get on: an H200's JPEG
-engines decode 600 images a second during GoogLeNet with a fork for each of its 64 gradients, and
+engines decode 600 images per second during GoogLeNet with a fork for each of its 64 gradients, and
 34,000 with 8 forks. In batches of 128 these make it 3 % faster, ResNet-50 4 % and EDSR 3 %, and
 GoogLeNet 1 % slower in batches of 32."""
 _FEW = 3 * FORKS

@@ -242,7 +242,7 @@ class Verifier:
             position = call.position if call.position >= 0 else self._layers
             position = -position if backward else position
             if last is not None and position < last:
-                self._fail(call, "comes behind calls of layers that run later")
+                self._fail(call, "comes after calls of layers that run later")
             last = position
 
     def _check_views(self, calls: Iterable[Primitive]) -> None:

@@ -219,7 +219,7 @@ class Im2col(Layer):
         shape, param = bottom[0], self.param.convolution_param
         axis = self.axis(param.axis, len(shape), "convolution_param.axis")
         if axis == len(shape) - 1:
-            self.fail("bottom", f"{shape} has no spatial axis behind axis {axis}")
+            self.fail("bottom", f"{shape} has no spatial axis after axis {axis}")
         self.window = read_window(self, "convolution_param", len(shape) - axis - 1)
         out = self.window.positions(shape[axis + 1 :])
         check_fit(self, self.window, shape[axis + 1 :], out)

@@ -157,7 +157,7 @@ class Log(Elementwise):
         param = self.param.log_param
         base = _base(self, param.base, "log_param")
         if base == 1:
-            self.fail("log_param.base", "is 1: there is no logarithm to base 1")
+            self.fail("log_param.base", "is 1: 1 is not a base of logarithms")
         return {"shift": param.shift, "scale": param.scale, "unit": 1 / math.log(base)}
 
 

@@ -54,7 +54,7 @@ class InnerProduct(Layer):
         param, bias = self.param.inner_product_param, self.given[1:]
         for name in "transpose", "normalize":
             if getattr(param, name):
-                self.fail(f"inner_product_param.{name}", "needs weights of its own: one bottom")
+                self.fail(f"inner_product_param.{name}", "needs its own weights: one bottom")
         if param.bias_term != bool(bias):
             self.fail(
                 "inner_product_param.bias_term", "must be false with two bottoms, true with three"

@@ -34,7 +34,7 @@ class HDF5Output(Layer):
         shapes = dict(zip(("data", "label"), bottom, strict=True))
         with self.blame("hdf5_output_param.file_name"):
             if self.path.exists() and not self.path.is_file():
-                raise UserError(f"{self.path}: it is there, but is no file")
+                raise UserError(f"{self.path}: is not a regular file")
             write_hdf5(self.path, partial(self._make, shapes=shapes))
         return []
 

@@ -128,7 +128,7 @@ class Filter(Layer):
             self.fail("top", f"needs {len(data)}, one for each bottom but the last")
         self.no_gradient = (len(data),)
         if not selector or math.prod(selector[1:]) != 1:
-            self.fail(f"bottom[{len(data)}]", f"{selector} must hold one number an item")
+            self.fail(f"bottom[{len(data)}]", f"{selector} must hold one number per item")
         for i, shape in enumerate(data):
             if shape[:1] != selector[:1]:
                 self.fail(f"bottom[{i}]", f"{shape} is not of the batch of the last, {selector}")

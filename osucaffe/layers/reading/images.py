@@ -27,7 +27,7 @@ _LARGE = 200 * 200
 """Pixels of an image from which on engines are taken to be faster than 16 cores: to feed them takes
 20 us for each image, in which these decode some that are small."""
 _HANDING_ON = 4
-"""Readers that decode nothing: they keep up with 47,000 images a second."""
+"""Readers that decode nothing: they keep up with 47,000 images per second."""
 
 
 class Images(Stream):

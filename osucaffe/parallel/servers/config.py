@@ -10,8 +10,8 @@ from ...options.flags import flag, like
 from ...options.kinds import Kind, positive
 
 CHANNEL_WAIT = flag(
-    "who waits for a message sleeps after a few looks, or keeps looking, which is faster "
-    "where there are more cores than threads",
+    "how to wait for a message: sleep after a few polls, or keep polling (busy), which is faster "
+    "with more cores than threads",
     {"sleep": False, "busy": True},
     False,
     command="sleep",
@@ -31,9 +31,9 @@ class ServerConfig:
         excluded_by=("--find_lr", "--elastic", "--ranks_per_gpu"),
     )
     consistency: str = flag(
-        "with --servers: an update is of all workers' gradients (sync, the default), all but the "
-        "last B (backup:B), or of each one's; then none gets more than N iterations ahead of "
-        "another (ssp:N), or any number (async)",
+        "with --servers: average all workers' gradients (sync, the default); ignore the slowest B "
+        "(backup:B); update with each worker's, none more than N iterations ahead of another "
+        "(ssp:N), or without a bound (async)",
         "KIND",
         "sync",
     )

@@ -126,7 +126,7 @@ class Shard:
 class Consistency:
     """How far workers may drift apart.
 
-    bound: the most iterations that a worker's weights may lack of another's; None: any number.
+    bound: the most iterations that a worker may be ahead of another; None: any number.
     together: updates are of the sum of all workers' gradients, so training is as with one process;
     with backups, without the last so many, which are dropped (Chen et al., 2016).
     """
@@ -149,6 +149,6 @@ class Consistency:
             return cls(int(bound))
         raise UserError(
             f"--consistency {text}: choose sync, async, ssp:N with N the most iterations that a "
-            "worker's weights may lack of another's, or backup:B with B the gradients of each "
-            "iteration that may be missing"
+            "worker may be ahead of another, or backup:B with B the number of gradients to ignore "
+            "in each iteration"
         )

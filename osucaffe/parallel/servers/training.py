@@ -73,11 +73,11 @@ def assign_roles(
     """Let the last ranks serve. All ranks call it together. channel: of all ranks (None: MPI's)."""
     workers = job.size - servers
     if workers < 1:
-        raise UserError(f"--servers {servers} of {job.size} ranks leave none that trains")
+        raise UserError(f"--servers {servers} of {job.size} ranks leave none to train")
     if (consistency.backups or 0) >= workers:
         raise UserError(
-            f"--consistency backup:{consistency.backups} takes no gradient of {workers} workers: "
-            "choose less"
+            f"--consistency backup:{consistency.backups} would ignore all {workers} workers: "
+            "choose a smaller B"
         )
     lag = 1 + (AHEAD if consistency.bound is None else consistency.bound)
     part = Subset(job, job.world.Split(int(job.rank >= workers)), lag=lag)
@@ -220,16 +220,16 @@ class Served(DataParallel):
         net, optimizer, roles = solver.net, solver.optimizer, self._roles
         together = roles.consistency.together
         if solver.loss_scale is not None:
-            raise UserError("--loss_scale: servers do not unscale gradients: leave it out")
+            raise UserError("--loss_scale: servers do not unscale gradients: remove it")
         if optimizer.update.sums:
             raise UserError(
-                "LAMB, larc and local_lr_auto need the norms of whole parameters, which no server "
-                "has: leave out --servers"
+                "LAMB, larc and local_lr_auto need the norms of whole parameters, but each server "
+                "holds only a slice: remove --servers"
             )
         if not (optimizer.separable or together):
             raise UserError(
                 "clip_gradients needs the sum over all gradients of an iteration, which only "
-                "--consistency sync has: choose that, or leave it out"
+                "--consistency sync has: choose that, or remove it"
             )
         buckets, self._pieces = divide_net(net, self._config, len(roles.servers))
         optimizer.steps = []  # the servers make the updates

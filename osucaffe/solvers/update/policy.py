@@ -132,8 +132,8 @@ class Policy:
             factor = math.nan
         if not math.isfinite(factor):
             raise UserError(
-                f'lr_policy "{self.name}": in iteration {iteration} the rate is no number: correct '
-                "gamma, power or stepsize"
+                f'lr_policy "{self.name}": in iteration {iteration} the learning rate is not a '
+                "number: correct gamma, power or stepsize"
             )
         if self.name == "multifixed":
             return factor

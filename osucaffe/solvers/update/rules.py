@@ -263,7 +263,7 @@ def _check(param: SolverParameter, rule: Rule, file: str) -> None:
         )
     if rule.step and any(getattr(param, field) for field in LOCAL):
         raise UserError(
-            f"{file}: {param.type} has rates of its own: leave out {' and '.join(LOCAL)}"
+            f"{file}: {param.type} sets its own learning rates: remove {' and '.join(LOCAL)}"
         )
     if all(getattr(param, field) for field in LOCAL):
         raise UserError(f"{file}: give larc or local_lr_auto, not both")
@@ -274,7 +274,7 @@ def _check(param: SolverParameter, rule: Rule, file: str) -> None:
         )
     only = "local_lr_auto" if param.local_lr_auto else param.type if rule.step else ""
     if only and param.weight_decay and param.regularization_type != "L2":
-        raise UserError(f"{file}: {only} goes with regularization_type L2 only")
+        raise UserError(f"{file}: {only} requires regularization_type L2")
     if param.iter_size < 1:
         raise UserError(f"{file}: iter_size must be at least 1, not {param.iter_size}")
     if param.clip_gradients == 0:

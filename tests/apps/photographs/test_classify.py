@@ -192,7 +192,7 @@ def test_bad_input(cli, classify):
     assert "cannot read the labels" in classify("digit.jpg", "--labels", "none.txt").err
     assert "cannot read image none.jpg: No such file" in classify("none.jpg").err
     assert message(classify("labels.txt")) == (
-        "osucaffe: cannot read image labels.txt: it is no image of a known format; "
+        "osucaffe: cannot read image labels.txt: not an image of a known format; "
         "--on_bad_record skip goes on without it"
     )
     cli.write("mean.npy", "no array")
@@ -220,7 +220,7 @@ def test_a_folder_of_images_and_one_by_one_are_the_same(cli, classify, digits):
     parts = [classify("--top", "2", "--threads", "1", *paths[i : i + 9]).out for i in (0, 9, 18)]
     assert whole == "".join(parts)
     (cli.folder / "none").mkdir()
-    assert "there is no image in this folder" in message(classify(str(cli.folder / "none")))
+    assert "no images in this folder" in message(classify(str(cli.folder / "none")))
 
 
 @pytest.fixture
@@ -302,7 +302,7 @@ def test_a_folder_goes_on_after_a_bad_file(cli, classify, digits):
     assert message(stopped).endswith("; --on_bad_record skip goes on without it")
     skipping = ("all", "--labels", "labels.txt", "--on_bad_record", "skip", "--top", "1")
     done = classify(*skipping)
-    assert re.search(r"Skipped: .*bad\.png: .*it is no image", done.err)
+    assert re.search(r"Skipped: .*bad\.png: .*not an image", done.err)
     *_, shares, count = scores(done).splitlines()
     assert count == "12 of 13 images; the others are bad"
     found = json.loads(scores(classify(*skipping, "--json")))

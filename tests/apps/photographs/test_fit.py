@@ -107,7 +107,7 @@ def test_it_ends_with_the_first_command_that_fails(cli: Cli) -> None:
     assert re.findall(r"^\$ osucaffe (\w+)", result.out, re.MULTILINE) == ["data"]
     for words, expected in (
         (("nowhere",), "nowhere: No such file"),
-        (("photos", "--model=nonet"), "there is no model 'nonet'"),
+        (("photos", "--model=nonet"), "no model named 'nonet'"),
         (("photos", "--from=none.caffemodel"), "none.caffemodel: cannot read it"),
         (("photos", "--gpu=first"), "--gpu first: give a number"),
     ):

@@ -57,7 +57,7 @@ def test_a_copy_names_its_own_files(cli: Cli) -> None:
         for path in (ROOT / "models" / "resnet50").iterdir()
         if path.suffix in (".prototxt", ".md", ".py")
     }
-    assert "there is no model 'lennet': did you mean lenet?" in cli("models", "copy", "lennet").err
+    assert "no model named 'lennet': did you mean lenet?" in cli("models", "copy", "lennet").err
 
 
 def test_a_file_of_weights_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

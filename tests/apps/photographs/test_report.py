@@ -100,7 +100,7 @@ def test_without_a_model_and_a_log_the_rest_is_there(cli: Cli) -> None:
     check_alone(text)
     assert re.findall(r"<h2>(.*?)</h2>", text) == ["Run", "Solver"]
     result = cli.fails("report", ".", "--log=nowhere")
-    assert "osucaffe: --log nowhere: there is no log" in result.err
+    assert "osucaffe: --log nowhere: no log found" in result.err
 
 
 def test_what_confuses_many_classes_is_listed() -> None:

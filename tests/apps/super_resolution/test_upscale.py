@@ -241,8 +241,8 @@ def test_bad_input(tmp_path):
         files.find(str(tmp_path / given), str(tmp_path / output), pictures=pictures)
 
     for given, output, told in (
-        ("none.png", "b.png", "none.png: there is no such image or folder"),
-        ("empty", "out", "empty: there is no image in this folder"),
+        ("none.png", "b.png", "none.png: no such image or folder"),
+        ("empty", "out", "empty: no images in this folder"),
         ("a.png", "b.tif", "b.tif: name a file that ends with .jpg"),
         ("a.png", "a.png", "would replace the image itself"),
         ("alike", "a.png", "is a file, but there are several to write"),
@@ -277,7 +277,7 @@ def test_nets_that_do_not_enlarge():
         return Net(parse_text(text, caffe_pb2.NetParameter), backend=Cpu(threads=1), phase="TEST")
 
     entered = Preprocessing()
-    with pytest.raises(UserError, match="whole number of times as large"):
+    with pytest.raises(UserError, match="by an integer factor"):
         Enlarger(make(text().split('layer { name: "shuffle"')[0]), entered)
     pooled = text().replace('bottom: "data"', 'bottom: "pool"') + (
         'layer { name: "pool" type: "Pooling" bottom: "data" top: "pool"'

@@ -123,7 +123,7 @@ def test_what_no_record_can_hold(cli: Cli, pictures: Path, line: str, told: str)
 
 def test_a_folder_of_images_without_its_slash(cli: Cli, pictures: Path) -> None:
     done = cli.fails("convert_imageset", "--on_bad_record=skip", "in", "list.txt", "out_lmdb")
-    assert done.err.startswith("osucaffe: there is no image in0.jpg: in is put before each name")
+    assert done.err.startswith("osucaffe: in0.jpg does not exist: in is put before each name")
     assert "end it with a slash (in/)" in done.err
     assert not (cli.folder / "out_lmdb").exists()
 

@@ -41,7 +41,7 @@ def test_bad_input(cli):
         (["open.py"], "open.py, line 1: SyntaxError: '(' was never closed"),
         (["none.py", "--object", "net"], "gives int, not a net"),
         (["none.py", "--object", "lenet"], "makes nothing named lenet"),
-        (["missing.py"], "there is no such file"),
+        (["missing.py"], "no such file"),
     ]:
         done = cli("net_spec", *arguments)
         assert message in done.err

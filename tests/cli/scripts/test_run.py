@@ -107,7 +107,7 @@ def test_caffe_is_this_one(folder: Path) -> None:
 
 def test_what_it_cannot_run(folder: Path) -> None:
     for words, code, message in (
-        (["run", "none.py"], 1, "osucaffe: none.py: there is no such file\n"),
+        (["run", "none.py"], 1, "osucaffe: none.py: no such file\n"),
         (["run"], 2, "osucaffe run: one of the arguments SCRIPT -m is required; see osucaffe run"),
         (["run", "--gpu", "0", "tells.py"], 2, "unrecognized arguments: --gpu"),
     ):

@@ -83,7 +83,7 @@ def test_it_goes_on_from_a_snapshot_as_if_it_had_not_stopped(ready: Cli) -> None
     ready.ok(*command)
     whole = (ready.folder / "run_iter_10.caffemodel").read_bytes()
     again = ready.ok(*command, "--snapshot=auto")
-    assert "already at iteration 10 of max_iter 10: there is nothing left to train" in again.err
+    assert "already at iteration 10 of max_iter 10: nothing left to train" in again.err
     assert "Optimization" not in again.err
     for path in ready.folder.glob("run_iter_[81]*"):
         path.unlink()

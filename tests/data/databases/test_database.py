@@ -109,10 +109,10 @@ def test_what_is_no_database(tmp_path):
     with pytest.raises(UserError, match="nowhere does not exist"):
         open_database(tmp_path / "nowhere")
     (tmp_path / "file").write_text("hello")
-    with pytest.raises(UserError, match="file is no LMDB"):
+    with pytest.raises(UserError, match="file is not an LMDB"):
         open_database(tmp_path / "file")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(UserError, match="folder is no LMDB"):
+    with pytest.raises(UserError, match="folder is not an LMDB"):
         open_database(tmp_path / "folder")
     (tmp_path / "folder" / "data.mdb").write_bytes(b"hello " * 5000)
     with pytest.raises(UserError, match=r"data\.mdb is not an LMDB file"):

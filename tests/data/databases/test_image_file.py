@@ -79,5 +79,5 @@ def test_avif_and_heic(monkeypatch: pytest.MonkeyPatch) -> None:
     head = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic"
     with pytest.raises(ValueError, match="it is a HEIC image: pip install pillow-heif to read it"):
         decode_image(memoryview(head + bytes(99)))
-    with pytest.raises(ValueError, match="it is no image of a known format"):
+    with pytest.raises(ValueError, match="not an image of a known format"):
         decode_image(memoryview(head.replace(b"heic", b"isom").replace(b"mif1", b"mp42")))

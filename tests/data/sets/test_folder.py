@@ -27,7 +27,7 @@ def test_folders_that_will_not_do(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         UserError, match=r"images for each of two or more classes .* but there is none"
     ):
         find_photos(str(tmp_path))
-    assert "cat: there is no image in this folder (.jpg, .jpeg, " in caplog.text
+    assert "cat: no images in this folder (.jpg, .jpeg, " in caplog.text
     for name in "ant", "dog":
         (tmp_path / name / ".trash").mkdir(parents=True)
         for file in "1.jpg", "._1.jpg", ".trash/2.jpg":
@@ -41,7 +41,7 @@ def test_names_that_no_list_can_hold(name: str, tmp_path: Path) -> None:
     for each in (name, "dog/a.jpg"):
         (tmp_path / each).parent.mkdir()
         (tmp_path / each).touch()
-    with pytest.raises(UserError, match=r"rename .*lists, a name a line, cannot hold it"):
+    with pytest.raises(UserError, match=r"rename .*lists, one name per line, cannot hold it"):
         find_photos(str(tmp_path))
 
 

@@ -219,8 +219,8 @@ def test_orders(tmp_path: Path) -> None:
     ("content", "message"),
     [
         ("", "is empty"),
-        ("a.png 3", 'image 0: "a.png" stands where "#"'),
-        ("# 0 a.png 3 60 90 1 1 0 0 1 2", "image 0: the file ends in the midst of it"),
+        ("a.png 3", 'image 0: expected "#" of an image, found "a.png"'),
+        ("# 0 a.png 3 60 90 1 1 0 0 1 2", "image 0: the file ends in the middle of it"),
         ("# 0 a.png 3 60 90 1 0 0 0 1 2 3 4 0", "image 0: an object's label must be above 0"),
         ("# 0 a.png 3 60 90 0 0", "cannot read image .*a.png: No such file"),
     ],

@@ -87,10 +87,10 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match=r"val\.txt"):
         read_voc(tmp_path, "val", {})
-    with pytest.raises(UserError, match=r"a\.xml: cow is no name"):
+    with pytest.raises(UserError, match=r"a\.xml: cow is not a name"):
         read_voc(voc(tmp_path / "v", ["cow"]), "val", {"dog": 1})
     (tmp_path / "bad.json").write_text("{}")
-    with pytest.raises(UserError, match=r"bad\.json is no file of COCO"):
+    with pytest.raises(UserError, match=r"bad\.json is not a COCO file"):
         read_coco(tmp_path, tmp_path / "bad.json")
 
 
@@ -98,8 +98,8 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
     ("changes", "told"),
     [
         ({"width": 0}, "a.jpg is 0x24, with boxes "),
-        ({"bbox": [4, float("nan"), 8, 18]}, '"nan" is no number that float32 holds'),
-        ({"images": []}, "there is no image for it"),
+        ({"bbox": [4, float("nan"), 8, 18]}, '"nan" is not a float32 number'),
+        ({"images": []}, "no images for it"),
     ],
 )
 def test_objects_that_are_nowhere(
@@ -246,7 +246,7 @@ def test_bad_lists_of_annotations(listed: Path, capsys: pytest.CaptureFixture[st
         ('{"annotation": [{"bbox": [1], "category_id": "dog"}]}', "json"), ("<a>", "xml"),
     ):  # fmt: skip
         assert f"cannot read {listed}/set/a: " in annotated(text, kind)
-    assert "is missing, or no name of the label map" in annotated("{}", "json")
+    assert "is missing, or not in the label map" in annotated("{}", "json")
     other = json.dumps(JSON).replace("dog", "cow")
     assert "'cow' is missing, or no name" in annotated(other, "json").replace("cow is", "'cow' is")
     (listed / "l").write_text("a.jpg\n")

@@ -74,5 +74,5 @@ def test_a_full_disk_ends_in_a_message(tmp_path, full_disk) -> None:
 
 
 def test_what_is_no_file_is_refused() -> None:
-    with pytest.raises(UserError, match="/dev/null: it is there, but is no file"):
+    with pytest.raises(UserError, match="/dev/null: is not a regular file"):
         build(text("/dev/null"), Cpu())

@@ -211,7 +211,7 @@ def test_bad_window_files_name_the_line(tmp_path, windows):
     path.write_text(good.replace("1 0.2 0 0 7 7", "1 0.2 0 8 7 7"))
     refuse(window_data(tmp_path), "windows.txt, line 8: the window 0 8 7 7 ends before it begins")
     path.write_text(good.replace("0 0 16 0 31 15\n", ""))
-    refuse(window_data(tmp_path), "the file ends where a window should stand")
+    refuse(window_data(tmp_path), "expected a window, found the end of the file")
     path.write_text(good.replace("picture 1", "picture 9"))
     with pytest.raises(UserError, match=r"picture 9.jpg: No such file .*image 1 of"):
         build(window_data(tmp_path, "fg_fraction: 1")).forward()

@@ -145,7 +145,7 @@ def test_where_memory_cannot_be_shared_records_are_read_anew(
         nets = check(2, mnist, 40, refused)
     for net in nets:
         net.layers[0].close()
-    assert "its records are read anew in each epoch: to stay they take" in caplog.text
+    assert "its records are read again in each epoch: to stay they take" in caplog.text
 
 
 def test_what_has_another_shape_ends_it_for_the_rank_that_meets_it(
@@ -182,4 +182,4 @@ def test_without_room_among_all_they_are_read_anew(
         nets = check(2, mnist, 10)
     for net in nets:
         net.layers[0].close()
-    assert caplog.text.count("its records are read anew in each epoch: to stay they take") == 2
+    assert caplog.text.count("its records are read again in each epoch: to stay they take") == 2

@@ -70,8 +70,8 @@ def test_the_one_that_remains_has_the_batches_of_all() -> None:
     ("options", "told"),
     [
         ("--elastic", "give --max_restarts N, too"),
-        ("--elastic --max_restarts 1 --servers 1", "does not go with --servers"),
-        ("--elastic --max_restarts 1 --ranks_per_gpu 2", "does not go with --ranks_per_gpu"),
+        ("--elastic --max_restarts 1 --servers 1", "cannot be combined with --servers"),
+        ("--elastic --max_restarts 1 --ranks_per_gpu 2", "cannot be combined with --ranks_per_gpu"),
     ],
 )
 def test_what_does_not_go_together(options: str, told: str) -> None:
@@ -90,9 +90,9 @@ def test_ranks_die_and_the_others_go_on(tmp_path: Path) -> None:
     (killed / "die-1-7").write_text("run_iter_8.solverstate")
     code, told = train(killed, "--ranks=3", "--max_restarts=2", "--elastic")
     assert code == 0, told
-    assert "Global batch: 6 records an update (2 records on each of 3 ranks)" in told
+    assert "Global batch: 6 records per update (2 records on each of 3 ranks)" in told
     assert "from run_iter_4.solverstate, with ranks that remain (--elastic): 2" in told
-    assert "Global batch: 6 records an update (3 records on each of 2 ranks)" in told
+    assert "Global batch: 6 records per update (3 records on each of 2 ranks)" in told
     assert "from run_iter_8.solverstate, with ranks that remain (--elastic): 1" in told
     assert train(alone, "--ranks=3")[0] == 0
     one, other = (read_weights(folder / "run_iter_12.caffemodel") for folder in (alone, killed))

@@ -107,7 +107,7 @@ def test_the_state_is_in_the_snapshots_and_goes_on_bit_for_bit(tmp_path: Path) -
     write_run(tmp_path, SOLVER, 6)
     options = ["--servers", "1", "--bucket_mb", "0.001"]
     log = train(tmp_path, 3, *options)
-    assert "12 records an update (6 records on each of 2 ranks)" in log
+    assert "12 records per update (6 records on each of 2 ranks)" in log
     assert "1 servers hold" in log
     names = ["run_iter_12.caffemodel", "run_iter_12.solverstate"]
     whole = [(tmp_path / name).read_bytes() for name in names]

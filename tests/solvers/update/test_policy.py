@@ -36,7 +36,7 @@ def test_a_plateau_of_the_loss_lowers_the_rate() -> None:
 def test_a_rate_that_is_no_number_ends_training(settings: str) -> None:
     param = parse_text(f"base_lr: 0.1 {settings}", SolverParameter)
     policy = Policy(param)
-    with pytest.raises(UserError, match="the rate is no number: correct gamma"):
+    with pytest.raises(UserError, match="the learning rate is not a number: correct gamma"):
         list(map(policy.rate, range(20)))
 
 

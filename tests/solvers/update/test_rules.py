@@ -70,13 +70,16 @@ def test_the_rules_are_those_of_caffe() -> None:
         ('larc: true larc_policy: "both"', "larc_policy 'both' is not known; choose one of scale"),
         (
             'local_lr_auto: true weight_decay: 1 regularization_type: "L1"',
-            "local_lr_auto goes with regularization_type L2 only",
+            "local_lr_auto requires regularization_type L2",
         ),
         (
             'type: "LAMB" weight_decay: 1 regularization_type: "L1"',
-            "LAMB goes with regularization_type L2 only",
+            "LAMB requires regularization_type L2",
         ),
-        ('type: "LAMB" larc: true', "LAMB has rates of its own: leave out larc and local_lr_auto"),
+        (
+            'type: "LAMB" larc: true',
+            "LAMB sets its own learning rates: remove larc and local_lr_auto",
+        ),
     ],
 )
 def test_contradictions_are_named(settings: str, complaint: str) -> None:

@@ -221,7 +221,7 @@ class Configuration(NamedTuple):
         """From the text that `str` gives. ValueError where it is none."""
         engine, *knobs = text.split("_")
         if not engine.startswith("eng"):
-            raise ValueError(f"{text!r} is no engine of cuDNN")
+            raise ValueError(f"{text!r} is not an engine of cuDNN")
         pairs = (each.removeprefix("k").split("=") for each in knobs)
         return cls(int(engine[3:]), tuple((int(knob), int(value)) for knob, value in pairs))
 

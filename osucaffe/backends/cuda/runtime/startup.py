@@ -64,8 +64,8 @@ def _start(number: int) -> None:
 def import_cupy() -> Any:
     """CuPy, where there is a GPU that it can use. UserError says what is missing otherwise."""
     os.environ.setdefault("CUPY_CACHE_DIR", str(cache_folder() / "cupy"))
-    # The driver has 8 queues, and streams that share one wait for each other: JPEG engines decode
-    # 1,200 images a second beside the training of AlexNet, and 43,000 with a queue for each stream.
+    # The driver has 8 queues, and streams that share one wait for each other: while AlexNet trains,
+    # JPEG engines decode 1,200 images per second, and 43,000 with a queue for each stream.
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     try:
         import cupy
