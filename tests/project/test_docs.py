@@ -11,6 +11,7 @@ import pytest
 
 from osucaffe.cli import COMMANDS, parse
 from tests.processes import python
+from tests.project import tour
 
 ROOT = Path(__file__).parents[2]
 OUTER = re.compile(r"""<(?:script|link|img|iframe)\b[^>]*(?:src|href)=["']?(?:https?:)?//[^>]*>""")
@@ -85,8 +86,8 @@ def lines_of(file: Path, names: list[str]) -> int:
 
 
 def test_the_tour_takes_an_hour() -> None:
-    tour = (ROOT / "docs" / "tour.md").read_text()
-    links = re.findall(r"\[([^\]]+\.(?:py|cu))(?:: ([^\]]+))?\]\(\.\./([^)]+)\)", tour)
+    text = (ROOT / "docs" / "tour.md").read_text()
+    links = re.findall(r"\[([^\]]+\.(?:py|cu))(?:: ([^\]]+))?\]\(\.\./([^)]+)\)", text)
     assert len(links) > 25
     total = 0
     for shown, names, path in links:
@@ -96,7 +97,13 @@ def test_the_tour_takes_an_hour() -> None:
 
 
 def test_what_the_tour_points_to_is_there() -> None:
-    tour = (ROOT / "docs" / "tour.md").read_text()
-    for path, name in re.findall(r"`((?:\w+/)*\w+\.py): ([\w.]+)`", tour):
+    text = (ROOT / "docs" / "tour.md").read_text()
+    for path, name in re.findall(r"`((?:\w+/)*\w+\.py): ([\w.]+)`", text):
         if "COMMAND" not in path:
             assert lines_of(ROOT / "osucaffe" / path, [name]) > 0
+
+
+def test_the_tour_lists_what_an_iteration_runs() -> None:
+    """Where this fails, put what `python -m tests.project.tour` prints into docs/tour.md."""
+    listed = "\n".join(tour.lines())
+    assert f"```\n{listed}\n```" in (ROOT / "docs" / "tour.md").read_text()
