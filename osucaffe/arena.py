@@ -2,7 +2,7 @@
 
 They lie in backward order: the parameters of the last layer come first, because their gradients
 are complete first. So a range of finished gradients is a slice, and an update is one pass. Those
-that are divided among ranks lie behind these, and behind all others those that no update changes
+that are divided among ranks lie after these, and after all others those that no update changes
 (lr_mult 0, such as BatchNorm's statistics): they would cut what travels between ranks into pieces.
 The parts of one tensor lie where the last of them would.
 """
@@ -50,7 +50,7 @@ class Arena:
     def __init__(self, backend: Backend, parameters: list[Parameter], *, gradients: bool) -> None:
         """parameters: in backward order. gradients: whether `diff` gets memory."""
         self.segments: list[tuple[int, int, Parameter]] = []
-        """(start, stop, parameter), in elements; the padding (always zero) behind it included."""
+        """(start, stop, parameter), in elements; the padding (always zero) after it included."""
         self.shared, self.learned = 0, 0
         """The elements of parameters that learn, and are not divided among ranks: they lie first.
         Of all that learn: they lie before the others."""

@@ -26,7 +26,7 @@ _logger = logging.getLogger("osucaffe")
 _PATIENCE = (3.0, 6.0)
 """Seconds to wait for who writes into a pipe, until it is told, and from then on."""
 _LONGEST = 1 << 28
-"""Bytes that are read of what is no file: a model, say, that a pipe brings."""
+"""Bytes that are read of what is not a file: a model, say, that a pipe brings."""
 _STEM = 100
 """Bytes of a file's name that its temporary's has, which so is never too long."""
 _making = threading.Lock()

@@ -152,7 +152,7 @@ class Net:
                 backend.write(tensor, first)
 
     def reshape(self, shapes: Mapping[str, Shape], reach: int | None = None) -> None:
-        """Give blobs that layers without bottoms make other shapes, and infer the rest anew.
+        """Give blobs that layers without bottoms make other shapes, and infer the rest again.
 
         What stays: the parameters, where the data streams are, the random step, and the values of
         the blobs that keep both their memory and their shape. UserError where a layer cannot have
@@ -348,7 +348,7 @@ class Net:
 
     @property
     def verified(self) -> int:
-        """How many reads of calls the verifier has checked behind the passes, if it runs."""
+        """How many reads of calls the verifier has checked after the passes, if it runs."""
         return self._build.verifier.checked if self._build.verifier is not None else 0
 
     # -- shapes that come again ------------------------------------------------------------------
@@ -434,7 +434,7 @@ class Net:
         self._cache.clear()
 
     def _apply_reshape(self, index: int, reach: int | None) -> None:
-        """Take over the shapes that a layer has just given its tops; it is to run again."""
+        """Take over the shapes that a layer has just given its tops; it runs again."""
         made = any(node.bottom for node in self.nodes[:index])
         if made and not self.inspectable:
             self.layers[index].fail(
@@ -508,7 +508,7 @@ class Net:
     ) -> Run:
         """A step for all of forward (and backward, as in `backward`), and what is to follow.
 
-        before: what to run ahead of the forward of some layers, by index. after: behind the
+        before: what to run ahead of the forward of some layers, by index. after: after the
         backward of some layers, when the gradients of these and all above are complete. beside:
         what may overlap backward, and `then` waits for. enqueues: all of it, and `then`, only
         enqueues work.
@@ -562,7 +562,7 @@ class Net:
         return float(self.backend.read(self.total)) if self._build.parts.losses else 0.0
 
     def loss_weight(self, name: str) -> float:
-        """The weight of an output in the loss (0: it is no loss)."""
+        """The weight of an output in the loss (0: it is not a loss)."""
         return next((weight for blob, weight in self._build.parts.losses if blob.name == name), 0.0)
 
     def read(self, name: str) -> np.ndarray:
@@ -596,7 +596,7 @@ class Net:
         return match
 
     def refresh(self) -> None:
-        """The parameters have changed: let the next forward pass compute anew what they alone
+        """The parameters have changed: let the next forward pass compute again what they alone
         determine."""
         if self.constants is not None:
             self.constants.stale = True

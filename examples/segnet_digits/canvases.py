@@ -23,7 +23,7 @@ DIGITS = 2, 4
 SIZES = 24, 36
 """Least and greatest side of the square of a digit, in pixels."""
 CLASSES = 11
-"""Paper, and the digits 0 to 9 behind it."""
+"""Paper, and the digits 0 to 9 after it."""
 INK = 64
 """From so much ink on (of 255) a pixel belongs to its digit."""
 

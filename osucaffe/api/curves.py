@@ -69,7 +69,7 @@ def panel(
         f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 4}" text-anchor="end">{escape(x_name)}</text>'
     )
     legend = []
-    colours = COLOURS[:-1]  # the last, black, is no colour on black
+    colours = COLOURS[:-1]  # the last, black, is not a colour on black
     for index, (name, points) in enumerate(shown.items()):
         if not points:
             continue

@@ -42,7 +42,7 @@ class Entry(Protocol):
 
 
 class FileInput(Cropped):
-    """Preprocesses an image file that is no photograph from `osucaffe data folder`."""
+    """Preprocesses an image file that is not a photograph from `osucaffe data folder`."""
 
     def __init__(self, entry: ImageInput, image_dims: Extents | None) -> None:
         self.preprocess = entry

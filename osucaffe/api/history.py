@@ -51,7 +51,7 @@ class History(Observer):
         self.rows[-1] |= values
 
     def on_display(self, event: Display) -> None:
-        """Note the loss, the rate, and outputs that are no losses."""
+        """Note the loss, the rate, and outputs that are not losses."""
         epoch = {} if event.epoch is None else {"epoch": event.epoch}
         others = numbers(output for output in event.outputs if not output.loss_weight)
         named = {f"train {name}": value for name, value in others.items()}

@@ -68,7 +68,7 @@ class Model:
         """The predictions for images: paths, arrays (height, width, channels) of bytes, red first,
         or Pillow's images, in a list or one array; or for a single one.
 
-        oversample: the mean over ten parts of each image. UserError for what is no image.
+        oversample: the mean over ten parts of each image. UserError for what is not an image.
         """
         if not isinstance(images, list | tuple) and getattr(images, "ndim", 0) != 4:
             return self.predict([images], top=top, oversample=oversample)[0]

@@ -29,7 +29,7 @@ Stream = Any
 
 
 class Timer:
-    """Times of marks between steps: `begin`, `mark` behind each part, `read`.
+    """Times of marks between steps: `begin`, `mark` after each part, `read`.
 
     track: the device whose time it is, or "" for the host's own.
     """
@@ -228,12 +228,12 @@ class Backend(ABC):
         return sequence(steps)
 
     def low_priority(self, step: Run) -> Run:
-        """A step that runs another behind what is enqueued so far, in the room that what follows
+        """A step that runs another after what is enqueued so far, in the room that what follows
         leaves on the device; `join_low_priority` waits for it."""
         return step
 
     def join_low_priority(self) -> None:
-        """Let what follows run behind all that runs at `low_priority`."""
+        """Let what follows run after all that runs at `low_priority`."""
         return None
 
     def timer(self) -> Timer:

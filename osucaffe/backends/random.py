@@ -23,7 +23,7 @@ class RandomState:
     """The seed of a net and the number of forward passes that it has made.
 
     rank: of several processes that share out a batch. Each draws the numbers that its part of the
-    whole batch would get: those behind the parts of the ranks before it.
+    whole batch would get: those after the parts of the ranks before it.
     """
 
     seed: int = 0

@@ -32,7 +32,7 @@ class Filler(Protocol):
         """Memory for a batch, uint8 (N, ...): a flat array has its address."""
 
     def put(self, image: np.ndarray, place: int, batch: Any) -> None:
-        """Write a record, or some behind each other, to a place of the batch."""
+        """Write a record, or some after each other, to a place of the batch."""
 
 
 class RecordCopier(Filler, Protocol):

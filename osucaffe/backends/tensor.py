@@ -61,7 +61,7 @@ class Tensor:
     like: take the layout of this tensor (a gradient lies in memory as its data does).
     base: the tensor whose memory this one views under another shape, from its element `start` on;
     both are row-major. views: those of this one.
-    whole, parts: a tensor whose memory is that of its parts, one behind the other (see `join`).
+    whole, parts: a tensor whose memory is that of its parts, one after the other (see `join`).
     """
 
     placements = 0
@@ -174,7 +174,7 @@ class Tensor:
 
 
 def join(parts: Sequence[Tensor]) -> Tensor:
-    """A tensor of the elements of these, one behind the other along the first axis. It has their
+    """A tensor of the elements of these, one after the other along the first axis. It has their
     memory, which must be adjacent (the arena sees to that), and its layout decides theirs."""
     whole = parts[0].whole
     if whole is None or whole.parts != (*parts,):

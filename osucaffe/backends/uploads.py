@@ -40,7 +40,7 @@ class Uploads:
 
     def send(self, rows: np.ndarray, tensor: Tensor, first: int = 0, after: Mark = None) -> Run:
         """Begin to copy rows (each row-major, of the tensor's type) to tensor[first:], after what
-        is behind it, and after what was sent before. Returns what waits until rows may change."""
+        is after it, and after what was sent before. Returns what waits until rows may change."""
         tensor.array[first : first + len(rows)] = rows
         return lambda: None
 
@@ -71,7 +71,7 @@ def available_memory() -> int:
 
 
 def _number(file: str, name: str = "", unit: int = 1) -> int | None:
-    """The number behind a name (or the first) in a file of the system's; None where none is."""
+    """The number after a name (or the first) in a file of the system's; None where none is."""
     try:
         words = Path(file).read_text().split()
         return int(words[words.index(name) + 1 if name else 0]) * unit

@@ -51,7 +51,7 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, str(error)) from None
 
     def _get_values(self, action: argparse.Action, given: list[str]) -> Any:
-        """Like argparse's, but a second "--" is no value (in Python 3.11 it is an empty list)."""
+        """Like argparse's, but a second "--" is not a value (Python 3.11: an empty list)."""
         values = super()._get_values(action, given)
         if action.nargs is None and values == []:
             raise argparse.ArgumentError(action, "expected one argument")

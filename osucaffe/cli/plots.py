@@ -18,7 +18,7 @@ def pyplot() -> Any:
     except ImportError:
         raise UserError('pictures need matplotlib: pip install "osucaffe[tools]"') from None
     matplotlib.use("Agg")
-    matplotlib.rcParams["text.parse_math"] = False  # names of blobs are no formulas
+    matplotlib.rcParams["text.parse_math"] = False  # names of blobs are not formulas
     import matplotlib.pyplot as plt
 
     return plt

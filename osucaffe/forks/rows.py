@@ -39,7 +39,7 @@ class Boxes(Layer):
 class Rows(Boxes):
     """A layer whose top has as many rows as there happen to be: the blob's `length` tells them.
 
-    The top is as long as it may become, and its rows behind are -1; `Net.read` leaves them out.
+    The top is as long as it may become, and its rows after are -1; `Net.read` leaves them out.
     """
 
     def open_rows(self, top: Blob) -> tuple[Tensor, Tensor]:

@@ -71,7 +71,7 @@ def as_one(
 
 def _mark_forward(calls: Sequence[Prepared], before: Mapping[int, Run]) -> list[Prepared]:
     """The calls of forward, with the steps of `before` (by position) ahead of their layers'; a
-    call of no layer comes behind all of them."""
+    call of no layer comes after all of them."""
     due = sorted(before)
     marked = []
     for call, step in calls:
@@ -84,8 +84,8 @@ def _mark_forward(calls: Sequence[Prepared], before: Mapping[int, Run]) -> list[
 def _mark_backward(
     calls: Sequence[Prepared], layers: int, after: Mapping[int, Run]
 ) -> list[Prepared]:
-    """The calls of backward, with the steps of `after` (by position) behind their layers', and
-    behind what runs concurrently with these."""
+    """The calls of backward, with the steps of `after` (by position) after their layers', and
+    after what runs concurrently with these."""
     marked: list[Prepared] = []
     for position in reversed(range(layers)):
         marked += [(call, step) for call, step in calls if call.position == position]
@@ -95,7 +95,7 @@ def _mark_backward(
 
 
 def _mark(step: Run, *, overlap: bool = False) -> Prepared:
-    """A step among the calls. overlap: it runs behind all calls so far, those that overlap others
+    """A step among the calls. overlap: it runs after all calls so far, those that overlap others
     too, and nothing waits for it."""
     mark = Mark()
     mark.overlap = sys.maxsize if overlap else 0

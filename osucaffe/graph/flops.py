@@ -18,7 +18,7 @@ from ..backends.tensor import Tensor
 
 
 def by_layer(program: Sequence[Primitive], layers: int) -> list[list[Primitive]]:
-    """The calls of each layer; those behind all layers (the sum of the losses) are nobody's."""
+    """The calls of each layer; those after all layers (the sum of the losses) are nobody's."""
     return [[call for call in program if call.position == layer] for layer in range(layers)]
 
 

@@ -62,7 +62,7 @@ def first_values(
     """The first values of these parameters, which are of these layers.
 
     They depend on the seed, the layer's name and which of the layers of that name it is: so a layer
-    that is renamed to be trained anew does not begin where the one began whose place it takes.
+    that is renamed to be trained again does not begin where the one began whose place it takes.
     """
     left = {parameter.blob for parameter in parameters}
     values = []

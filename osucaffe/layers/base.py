@@ -126,10 +126,10 @@ class Layer:
     backend: Backend
     """Where the net runs (set by the net)."""
     data_config: DataConfig = DataConfig()
-    """How it is to read, if it does (set by the net)."""
+    """How it reads data, if it does (set by the net)."""
     inspectable: bool = False
     """Whether every blob of its net keeps memory of its own (set by the net): then what the layer
-    keeps does, too, so that it outlives a layer behind it that reshapes the net while it runs."""
+    keeps does, too, so that it outlives a layer after it that reshapes the net while it runs."""
     share: Tensor | None = None
     """Of a layer with gradients that do not follow the losses' weights: one element that those are
     multiplied by, 1 until several ranks make it the part of each."""
@@ -300,7 +300,7 @@ class Layer:
             self.fail(field, f"has shape {shape}, but must be {axes}")
 
     def check_bottom(self, bottom: Shapes, index: int, shape: Shape, like: str = "") -> None:
-        """Refuse a bottom of another shape; like: why it is to be this one."""
+        """Refuse a bottom of another shape; like: why it must be this one."""
         if bottom[index] != shape:
             self.fail(f"bottom[{index}]", f"has shape {bottom[index]}, but must be {shape}{like}")
 
@@ -324,7 +324,7 @@ class Layer:
                 self.fail(f"{message}.{field}", "must be at least 1")
 
     def require(self, message: str, **fields: str) -> None:
-        """Refuse fields that are not set; of each, what it is to be."""
+        """Refuse fields that are not set; of each, what it must be."""
         for field, remedy in fields.items():
             if not getattr(getattr(self.param, message), field):
                 self.fail(f"{message}.{field}", f"is missing: {remedy}")

@@ -37,12 +37,12 @@ def translate(graph: Graph, call: Primitive) -> None:
 
 
 def put(graph: Graph, y: Tensor, operation: str, *inputs: str, **attributes: Any) -> None:
-    """Let y be what a node makes of the inputs."""
+    """Let y be the output of a node with these inputs."""
     graph.write(y, graph.node(operation, *inputs, hint=graph.hint(y), **attributes))
 
 
 def activated(graph: Graph, value: str, slope: float | None) -> str:
-    """The value behind a ReLU of this slope (None: there is none)."""
+    """The value after a ReLU of this slope (None: there is none)."""
     if slope is None:
         return value
     return graph.node("LeakyRelu", value, alpha=slope) if slope else graph.node("Relu", value)

@@ -73,7 +73,7 @@ def find_buckets(net: NetLayout, nbytes: int, *, frozen: bool) -> list[Bucket]:
 
 
 def align(buckets: Sequence[Bucket], grain: int) -> list[Bucket]:
-    """Buckets of the same elements, cut anew so that each but the last has a multiple of `grain`
+    """Buckets of the same elements, cut again so that each but the last has a multiple of `grain`
     elements. What is cut off one travels with the next."""
     aligned: list[Bucket] = []
     start = buckets[0].start if buckets else 0

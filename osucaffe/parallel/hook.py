@@ -29,7 +29,7 @@ class GradientHook(ABC):
     buffers: Sequence[Buffer] = ()
     takes = False
     """Whether it gets gradients as they are: those of each pass by themselves, of the mean of this
-    rank's batch. Then it is to give the mean of the ranks, not a sum of their shares."""
+    rank's batch. Then it must return the mean of the ranks, not a sum of their shares."""
 
     def __init__(self, comm: Communicator, net: NetLayout, iteration: Callable[[], int]) -> None:
         self.comm, self.net, self.iteration = comm, net, iteration
@@ -42,7 +42,7 @@ class GradientHook(ABC):
         while backward goes on."""
 
     def take(self, gradients: Any) -> None:
-        """If it `takes`: the gradients of all that learns, behind a pass that no update follows."""
+        """If it `takes`: the gradients of all that learns, after a pass that no update follows."""
         raise NotImplementedError
 
     def settle(self) -> None:  # noqa: B027 (some have no state)

@@ -28,9 +28,9 @@ logger = logging.getLogger("osucaffe")
 
 
 class LocalSteps(Exchange):
-    """Nothing travels during most iterations; behind some the weights are averaged.
+    """Nothing travels during most iterations; after some the weights are averaged.
 
-    That is behind each `local_steps`-th (before iteration `local_after`: behind each), and wherever
+    That is after each `local_steps`-th (before iteration `local_after`: after each), and wherever
     all ranks must have the same weights. Histories stay local: where a snapshot
     needs one, all ranks go on with their mean. iteration: tells the one that is under way.
     """

@@ -62,7 +62,7 @@ class SplitInnerProducts:
         return not unfit and layer.spec(0).lr_mult != 0 and self._passes * activations < weights
 
     def report(self, net: Net) -> None:
-        """Log what was split. UserError where a named layer is no inner product of the net."""
+        """Log what was split. UserError where a named layer is not an inner product of the net."""
         split = [layer for layer in net.layers if layer.is_split]
         found = {layer.name for layer in split}
         if missing := [name for name in self._names if name not in found]:

@@ -139,7 +139,7 @@ def _packed_values(blob: BlobProto, number: int, dtype: np.dtype[Any]) -> NDArra
 
 def fields(content: bytes) -> Iterator[tuple[int, int, int, int]]:
     """The fields of a serialized message: tag, where it begins, and where its value begins and ends
-    (in one that is cut short: behind its end).
+    (in one that is cut short: after its end).
 
     IndexError, KeyError or DecodeError for bytes that are none.
     """

@@ -1,9 +1,9 @@
 """Owns the checksums in the files of snapshots, which other programs read past.
 
 A binary message begins with its checksum, as a field of a number that nobody uses: readers of
-protobuf leave it alone, and who changes the message writes such fields last, where it counts no
+protobuf leave it alone, and a program that changes the message writes such fields last, where it counts no
 more. At the beginning it also tells of a file that was cut short between two fields. An HDF5 file
-has it behind its end, where the library does not look; who changes the file cuts it off.
+has it after its end, where the library does not look; a program that changes the file cuts it off.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def head(message: bytes) -> bytes:
 
 
 def foot(content: bytes) -> bytes:
-    """What to write behind an HDF5 file."""
+    """What to write after an HDF5 file."""
     return b"\nosucaffe crc32 %08x\n" % zlib.crc32(content)
 
 
@@ -46,7 +46,7 @@ def check_message(path: str | Path, content: bytes) -> bytes:
 
 
 def check_hdf5(path: str | Path) -> None:
-    """UserError where the checksum behind an HDF5 file, if there is one, tells of damage."""
+    """UserError where the checksum after an HDF5 file, if there is one, tells of damage."""
     try:
         with open_file(path) as file:
             stated = _read_foot(file)

@@ -1,7 +1,7 @@
-"""Owns which fields are not read: no setting is dropped without a word.
+"""Owns the fields that are not read: no setting is dropped silently.
 
 The schema knows more fields of Caffe's forks than layers and solvers read: these are refused. What
-Caffe or the fork itself drops without a word, too, is told by a warning. Who teaches a layer or the
+Caffe or the fork itself drops silently, too, is told by a warning. Who teaches a layer or the
 solver a field deletes it here, or takes the layer's type out of its row (`_ROWS`: adds it, where
 others lack it still).
 """

@@ -414,7 +414,7 @@ class Net:
             if index < end:
                 _call(self._before_forward, index + 1)
 
-        # Behind the last layer the engine sums up the loss.
+        # After the last layer the engine sums up the loss.
         self._net.forward(start, None if end == len(self.layers) - 1 else end + 1, after=after)
         self.done()
         return self._net.loss()

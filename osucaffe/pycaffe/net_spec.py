@@ -107,7 +107,7 @@ class Function:
         self.tops = tuple(Top(self, n) for n in range(self.ntop))
 
     def add(self, layers: OrderedDict[Function, Any], names: _Names) -> None:
-        """Put this layer behind those that it needs, unless it is there already."""
+        """Put this layer after those that it needs, unless it is there already."""
         # A loop, not recursion: deep nets are deeper than Python's stack.
         pending: list[Function] = [self]
         while pending:

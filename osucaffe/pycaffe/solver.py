@@ -117,7 +117,7 @@ class Solver:
 
 
 class _Hooks(ProcessGroup):
-    """Calls what a script asked for in the midst of an iteration."""
+    """Calls what a script asked for in the middle of an iteration."""
 
     def __init__(self) -> None:
         self.start: list[Hook] = []

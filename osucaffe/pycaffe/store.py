@@ -140,7 +140,7 @@ class Store:
 
     def resized(self, old: Tensor, shape: Shape, again: Tensor | None = None) -> Tensor:
         """What a script has in place of a tensor under another shape: the first values stay, those
-        behind are 0. again: a tensor of that shape whose memory it is to have."""
+        after are 0. again: a tensor of that shape whose memory it is to have."""
         new = again or Tensor(shape)
         if new.array is None:
             self.backend.allocate_for(new)
@@ -187,7 +187,7 @@ class Store:
         """Behind `upload`, for `wait_for_uploads`."""
 
     def wait_for_uploads(self) -> None:
-        """Wait until what was uploaded may be written anew, though its net may still run."""
+        """Wait until what was uploaded may be written again, though its net may still run."""
 
     def forget(self, net: object = None, bring: Iterable[Tensor] = ()) -> None:
         """After a run of a net: it may have changed these tensors, but for its inputs. bring: those
@@ -198,7 +198,7 @@ class DeviceStore(Store):
     """The arrays of a device's tensors. Each that a script looks at has an array on the host.
 
     Between two runs of a net the script may write to it, so `upload` goes before every run;
-    `forget` goes behind, and lets the next look bring the values. As in Caffe, an array that was
+    `forget` goes after, and lets the next look bring the values. As in Caffe, an array that was
     taken before a run shows the new values only once `blob.data` has been asked for again. What a
     script writes to an input is uploaded at every run from the first look on, and never brought.
     """
@@ -321,7 +321,7 @@ class DeviceStore(Store):
         self._download(bring)
 
     def _download(self, tensors: Iterable[Tensor]) -> None:
-        """Bring tensors, and wait: for uploads, too, as the script may write anew behind this."""
+        """Bring tensors, and wait: for uploads, too, as the script may write again after this."""
         for tensor in tensors:
             copy = self._copy_of(tensor)
             self.backend.begin_read(tensor, copy.under(tensor))

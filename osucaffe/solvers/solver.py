@@ -397,7 +397,7 @@ class Solver:
         """Go on from a snapshot, as if training had not stopped.
 
         path: a solver state, binary or HDF5, of this or another Caffe; or "auto": the newest
-        complete one with this solver's prefix; if there is none the run starts anew. Raises
+        complete one with this solver's prefix; if there is none the run starts again. Raises
         UserError.
         """
         if restored := self._find(path):

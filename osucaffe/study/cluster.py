@@ -158,7 +158,7 @@ class Cluster:
         return rank // self.ranks_per_host
 
     def server_hosts(self, servers: str, workers: int) -> list[int]:
-        """Where parameter servers run: "K", the ranks behind the workers'; "K/host", K beside the
+        """Where parameter servers run: "K", the ranks after the workers'; "K/host", K beside the
         workers of each host. UserError for anything else."""
         count, per_host, rest = servers.partition("/host")
         if not count.isdecimal() or not int(count) or rest:

@@ -120,7 +120,7 @@ class Simulation:
     def predict(
         self, design: str, config: ParallelConfig, iterations: int = 1, seed: int = 1
     ) -> Prediction:
-        """What iterations take; how much each rank computes slower or faster is drawn anew for each
+        """What iterations take; how much slower or faster each rank computes is drawn for each
         (`iterations` are all alike without stragglers)."""
         script, run = self.prepare(config)
         draw = np.random.default_rng(seed)

@@ -80,7 +80,7 @@ class _Way:
 
 class Network:
     """The links among the first `size` ranks of a cluster, and parameter servers that are ranked
-    behind them, on these hosts (with a plan of sliced messages); and when each port is free."""
+    after them, on these hosts (with a plan of sliced messages); and when each port is free."""
 
     def __init__(self, cluster: Cluster, size: int, servers: Sequence[int] = ()) -> None:
         ranks = np.arange(size + len(servers))

@@ -257,7 +257,7 @@ def _total(layers: Sequence[Layer]) -> float:
 
 
 def fastest(predictions: Sequence[Prediction]) -> list[Prediction]:
-    """The fastest, and behind it those that take at most 1 % longer, which count as equal."""
+    """The fastest, and after it those that take at most 1 % longer, which count as equal."""
     best = min(predictions, key=lambda one: one.ms)
     return [best, *(one for one in predictions if one is not best and one.ms <= 1.01 * best.ms)]
 

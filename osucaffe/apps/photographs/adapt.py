@@ -53,7 +53,7 @@ def set_classes(
     """Give the layers of `classifiers` as many outputs; return their names.
 
     taken: the layers of a file of weights: then they get names that are none of these, so that they
-    begin anew, and learn faster than the others.
+    begin again, and learn faster than the others.
     """
     names = []
     for layer in classifiers(net):
@@ -68,7 +68,7 @@ def set_classes(
 def begin_anew(
     net: caffe_pb2.NetParameter, names: Collection[str], taken: Collection[str]
 ) -> list[str]:
-    """Let layers of these names begin anew, too, as `set_classes` does; return their new names."""
+    """Let layers of these names begin again, too, as `set_classes` does; return their new names."""
     renamed = []
     for layer in [layer for layer in net.layer if layer.name in names and layer.bottom]:
         _rename(net, layer, _new_name(layer.name, taken))

@@ -113,7 +113,7 @@ class Cpu(Host):
     def _prepare_apart(
         self, call: ops.Convolution | ops.InnerProduct, activation: ops.Evaluation
     ) -> Step:
-        """A call, and behind it the activation that it should end with."""
+        """A call, and after it the activation that it should end with."""
         plain, then = call.changed(activation=None), activation.changed(scratch=call.scratch)
         run = sequence([self._prepare(plain), self._prepare(then)])
         call.implementation = f"{plain.implementation}, {then.implementation}"

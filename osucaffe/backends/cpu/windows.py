@@ -82,7 +82,7 @@ class Windows:
         return self._flat([np.maximum(corner, 0) for corner in self._corners])
 
     def shifts(self) -> list[int]:
-        """For each tap, how far it lies behind the window's first corner in the flat image."""
+        """For each tap, how far it lies after the window's first corner in the flat image."""
         steps = [d * pitch for d, pitch in zip(self.dilation, self._pitches, strict=True)]
         return [int(np.dot(offset, steps)) for offset in np.ndindex(*self.kernel)]
 

@@ -86,7 +86,7 @@ class Cuda(TuningGpu):
         return self._image_decoders[always]
 
     def photo_scaler(self, crops: ScaledCrops, shape: Shape) -> DevicePhotos:
-        """A kernel that scales photos behind their upload."""
+        """A kernel that scales photos after their upload."""
         return DevicePhotos(self, crops, shape)
 
     def map_file(self, file: BinaryIO) -> MappedFile | None:
@@ -126,12 +126,12 @@ class Cuda(TuningGpu):
         return schedule(self, calls)
 
     def low_priority(self, step: Run) -> Run:
-        """A step that runs another behind what is enqueued so far, in the room that what follows
+        """A step that runs another after what is enqueued so far, in the room that what follows
         leaves on the device; `join_low_priority` waits for it."""
         return on_other_stream(self, self.low_priority_stream, step)
 
     def join_low_priority(self) -> None:
-        """Let what follows run behind all that runs at `low_priority`."""
+        """Let what follows run after all that runs at `low_priority`."""
         done = self.cupy.cuda.Event(disable_timing=True)
         done.record(self.low_priority_stream)
         self.current.wait_event(done)

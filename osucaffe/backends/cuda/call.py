@@ -200,7 +200,7 @@ class Kernels(Provider):
 
 
 class WithEpilogue(Provider):
-    """Another's candidates, each with a step of the call behind it."""
+    """Another's candidates, each with a step of the call after it."""
 
     def __init__(self, provider: Provider, step: Callable[[Context], Run]) -> None:
         self.name, self.eager, self.needed_above_ms = (

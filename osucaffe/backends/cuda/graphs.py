@@ -73,7 +73,7 @@ def _wait(backend: Gpu, event: Any) -> Run:
 
 
 def on_other_stream(backend: Gpu, stream: Any, step: Run, done: Any = None) -> Run:
-    """A step that runs another on a stream, behind what the current one has got so far. done: the
+    """A step that runs another on a stream, after what the current one has got so far. done: the
     event of its end."""
     begun = _event(backend)
 

@@ -24,7 +24,7 @@ LONGEST_HOLD = 0.2
 
 
 class DeviceTimer(Timer):
-    """Times of the device's work. What is launched between `begin` and `read` waits behind a
+    """Times of the device's work. What is launched between `begin` and `read` waits after a
     kernel that holds the device up for as long as launching took last time: so the gaps of
     launching one by one, which a graph does not have, are not counted."""
 

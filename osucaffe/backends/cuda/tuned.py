@@ -13,7 +13,7 @@ configurations of a kernel.
 IMPLICIT_GEMM_MIN_WORK = 1e7
 # Channels that a product sums over, up to which its tiles wait for memory: there it adds another
 # gradient in 0.65 to 0.7 of the time of a library and a pass (ResNet-50); with more channels in 0.9
-# to 1.05, and a batch normalization behind it would have added in less.
+# to 1.05, and a batch normalization after it would have added in less.
 IMPLICIT_GEMM_MAX_ADDING = 128
 # Work.
 WGRAD_TF32_MIN_WORK, WGRAD_16BIT_MIN_WORK = 5e8, 3e8

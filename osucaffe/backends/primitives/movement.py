@@ -38,7 +38,7 @@ FusedCuts = list["tuple[int, int] | None"]
 
 
 class Concat(Primitive):
-    """Put xs behind one another along axis.
+    """Put xs after one another along axis.
 
     cuts: where the part of each that is meant begins in it, and its extent along axis (None: it is
     the whole).

@@ -105,7 +105,7 @@ class BatchNormBackward(Normalization):
     """The gradients of `batch_norm`. dys: parts of the gradient of y, which is their sum.
 
     constant: mean and rate do not depend on x. relu: there was one; relu_output: its output, or
-    None where it follows from x, as it does without an addend. dy: the gradient behind the
+    None where it follows from x, as it does without an addend. dy: the gradient after the
     ReLU, which is the addend's. dx or dy may be one of dys. (More than one part, relu, bias,
     relu_output and dy are set by the fusion pass.) every: of `batch_norm`: dys and relu_output are
     of y's pixels, at all others the gradient is 0.

@@ -40,7 +40,7 @@ class Convolution(ConvolutionWindow):
 class ConvolutionBackwardData(ConvolutionWindow):
     """dx = the gradient of `convolution` to x, plus addend.
 
-    relu_output: of dx's shape; dx is zero where it is not positive, as behind a ReLU that made
+    relu_output: of dx's shape; dx is zero where it is not positive, as after a ReLU that made
     it.
     """
 

@@ -42,8 +42,8 @@ PRIMITIVES: dict[str, type[Primitive]] = {}
 @dataclass_transform(eq_default=False)
 class Primitive:
     """A call. Its arguments are declared as the fields of a dataclass are: in their order; those of
-    a class with `kw_only`, or behind `_: KW_ONLY`, are given by name only. (They are no dataclasses
-    because a hundred of these take 20 ms to make, at each start.) An `abstract` class is no
+    a class with `kw_only`, or after `_: KW_ONLY`, are given by name only. (They are not
+    dataclasses because a hundred of these take 20 ms to make, at each start.) An `abstract` class is no
     primitive, but has the arguments that several share.
 
     Of the class: name, which is the class's in other letters (TopK is `top_k`); roles: what each
@@ -52,7 +52,7 @@ class Primitive:
 
     Of a call:
     layer: what messages call the layer that recorded it; others may be called the same.
-    position: that layer's place in its net (-1: it is no layer's call).
+    position: that layer's place in its net (-1: it is not a layer's call).
     accumulates: the fields to add to instead of overwriting. The recorder sets it for tensors that
     are sums, where an earlier call (or sub-iteration) may have written them.
     overlap: how many of the following calls this one may overlap with (0: it runs in its turn).
@@ -223,7 +223,7 @@ class Recorder:
         self.calls.append(call)
 
     def extend(self, calls: Iterable[Primitive]) -> None:
-        """Append calls that were recorded before, behind the same others."""
+        """Append calls that were recorded before, after the same others."""
         for call in calls:
             self._written.update(tensor.owner for tensor in call.written_tensors())
             self.calls.append(call)

@@ -27,7 +27,7 @@ class Transform(Transformation):
 
 
 class NextRow(Primitive):
-    """row = table[cursor], then cursor += 1; behind the last row comes the first.
+    """row = table[cursor], then cursor += 1; after the last row comes the first.
 
     So what differs from step to step is written for many of them ahead (a learning rate, which
     records make a batch), and nothing is copied to the device between them.

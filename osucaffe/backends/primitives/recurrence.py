@@ -31,7 +31,7 @@ class Recurrent(Primitive):
 class RecurrentBackward(Primitive):
     """dgates (which is dx too), dh_first, dc_first = the gradients of `recurrent`.
 
-    dh_last, dc_last: (N, D), what h and c get behind the last step besides dh. formula: from
+    dh_last, dc_last: (N, D), what h and c get after the last step besides dh. formula: from
     x0 ..., keep, c_in, c, dh and dc it computes dx0 ..., and dc (where there is a c): what
     c[t - 1] gets.
     """

@@ -64,7 +64,7 @@ def _options(parser: argparse.ArgumentParser) -> list[argparse.Action]:
 
 
 def _bash(commands: list[Command]) -> str:
-    """A case for the words that may follow a command, and one for those behind an option."""
+    """A case for the words that may follow a command, and one for those after an option."""
     following, values = [], []
     for path, parser in sorted(commands, key=lambda command: -len(command[0].split())):
         first, _, second = path.partition(" ")

@@ -23,7 +23,7 @@ SECONDS = 0.4
 
 @dataclass(frozen=True)
 class Rates:
-    """flops: operations a second of a matrix product. nbytes: bytes a second of a copy, those
+    """flops: operations per second of a matrix product. nbytes: bytes per second of a copy, those
     read and those written."""
 
     flops: float

@@ -20,7 +20,7 @@ class Test(SharedOptions, NetOptions):
     The log has the outputs of each batch and, at its end, their means. For a net with a class for
     each record there is a table as well: precision (of those predicted as this class, the share
     that is right) and recall (the share of this class that is found). It counts each record once,
-    even if the last batch begins anew with the first records. For a net with a
+    even if the last batch begins again with the first records. For a net with a
     DetectionEvaluate layer (SSD) it has the average precision of each label, and their mean (mAP):
 
       osucaffe test --model test.prototxt --weights ssd.caffemodel --iterations 619 --detection"""

@@ -39,7 +39,7 @@ _log = logging.getLogger("osucaffe")
 class Prediction:
     """One record: its class, the predicted class, the probabilities of the predicted one and of its
     own, the name of its file, its row in the last batch (-1: of one before), and a picture (a PNG
-    in base64; "" if the data is no picture)."""
+    in base64; "" if the data is not a picture)."""
 
     label: int
     predicted: int
@@ -294,7 +294,7 @@ class Pictures:
             self._mean = mean[:, None, None] if flat else centre(mean, shape[2:], axis=1)
 
     def pixels(self, row: int) -> np.ndarray | None:
-        """Bytes (channels, height, width) of a record, blue first; None if it is no picture."""
+        """Bytes (channels, height, width) of a record, blue first; None if it is not a picture."""
         if not self._blob:
             return None
         entered = self._net.read(self._blob)[row]
@@ -302,7 +302,7 @@ class Pictures:
         return values.astype(np.uint8)
 
     def __call__(self, row: int) -> str:
-        """The PNG of a record, in base64; "" if it is no picture."""
+        """The PNG of a record, in base64; "" if it is not a picture."""
         pixels = self.pixels(row)
         return "" if pixels is None else base64.b64encode(png(to_image(pixels))).decode()
 

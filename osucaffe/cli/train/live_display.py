@@ -16,7 +16,7 @@ from ...solvers.observer import Display, Observer, TestResult
 from ...solvers.solver import Solver
 
 _LEFT = len("^C^C")
-"""Columns behind the bar: what the terminal echoes there must not begin a line, which nothing would
+"""Columns after the bar: what the terminal echoes there must not begin a line, which nothing would
 erase."""
 
 
@@ -92,7 +92,7 @@ class Live(Observer):
 
     def __exit__(self, *_: object) -> None:
         self._handler.write = None
-        # What was not reached is no result: the time left would stand there, and pass for one.
+        # What was not reached is not a result: the time left would stand there, and pass for one.
         self._live.transient = self._solver.iteration < self._solver.param.max_iter
         self._live.stop()
 

@@ -21,7 +21,7 @@ _NOT_SHOWN = {"name", "type", "bottom", "top", "phase", "include", "exclude", "b
 def graph_of(net: Net) -> bytes:
     """A serialized GraphDef: layers with their settings and the shapes of what they put out.
 
-    Layers are linked as they compute: behind one that works in place come those that read what it
+    Layers are linked as they compute: after one that works in place come those that read what it
     made. The splits that the net inserted are left out. A "/" in a name makes groups, as it does in
     TensorBoard.
     """

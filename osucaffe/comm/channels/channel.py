@@ -1,7 +1,7 @@
 """Owns what a channel is: messages between pairs of ranks, under way while the caller goes on; and
 the channel over MPI's send and receive.
 
-A message is the bytes of one contiguous array, or of several as if they lay one behind the other.
+A message is the bytes of one contiguous array, or of several as if they lay one after the other.
 It meets the receive of the same pair of ranks and tag, in the order in which they were begun. Each
 thread may begin messages, and ask about its own.
 

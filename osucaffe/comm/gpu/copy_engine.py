@@ -28,14 +28,14 @@ each costs a synchronization."""
 PIECE_BYTES = 8 << 20
 """The least bytes of a piece."""
 BEGIN, END, ARRIVED = 0, 1, 2
-"""The meetings of an operation: ARRIVED + i behind piece i of what is to be added.
+"""The meetings of an operation: ARRIVED + i after piece i of what is to be added.
 
 A flag is raised to 1, and set to 0 by whom it was raised for, when seen. It is not raised again
-before that: between, all meet at another meeting, which each does behind the last one. So an
+before that: between, all meet at another meeting, which each does after the last one. So an
 operation can be replayed at any time, and after any other.
 
-It cannot lock up, in whatever order a GPU takes what may run side by side: a rank waits behind
-raising its own flag of the meeting, and raises flags in the order of the operations, behind
+It cannot lock up, in whatever order a GPU takes what may run side by side: a rank waits after
+raising its own flag of the meeting, and raises flags in the order of the operations, after
 nothing that waits for a later one. Nor can several communicators, whatever queues of the GPU their
 streams share, if all ranks enqueue their operations in one order.
 """

@@ -70,7 +70,7 @@ def exchange(stream: Any, raised: Sequence[int], awaited: Sequence[int]) -> None
     Who sees a flag sees what the stream did before, copies into peers' memory too: a write has a
     fence before it, like __threadfence_system but for all of the stream (CUDA Driver API,
     CU_STREAM_WRITE_VALUE_DEFAULT); NVSHMEM's put with signal is such a copy and such a write. The
-    operations of a batch are done in their order, and what comes behind a wait begins after it.
+    operations of a batch are done in their order, and what comes after a wait begins after it.
     """
     operations = [
         *(Operation(_WRITE, flag, 1, _DEFAULT) for flag in raised),

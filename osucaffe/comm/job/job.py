@@ -31,8 +31,8 @@ _NAMED = re.compile(r"(/dev/shm/mpich_shm_\S+)$", re.MULTILINE)
 def unlink_segments() -> None:
     """Take away the names of the memory that MPICH shares among the ranks of a host.
 
-    It does that itself when it ends, but not where a rank is killed or the job aborted: 1 MB a rank
-    would stay until the machine starts anew. The memory remains as long as a process has it, and
+    It does that itself when it ends, but not where a rank is killed or the job aborted: 1 MB per
+    rank would stay until the machine restarts. The memory remains as long as a process has it, and
     only MPI_Init looks for it by its name: so all ranks must have left that.
     """
     with contextlib.suppress(OSError):  # where there is no /proc

@@ -41,7 +41,7 @@ _ENVIRONMENT = {
     # Threads of a library, which readers do not need, must not be forked.
     **dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
     # Memory for an image stays with the reader: glibc would give it back to the system each time,
-    # and to get its pages anew takes as long as to decode it.
+    # and to get its pages again takes as long as to decode it.
     **dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), str(1 << 28)),
 }
 _PATIENCE = 5

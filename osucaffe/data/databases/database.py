@@ -33,7 +33,7 @@ def open_database(path: str | os.PathLike[str]) -> Database:
     folder = Path(path)
     if not is_leveldb(folder):
         return LmdbDatabase(folder)
-    # It writes its files anew when it is opened: the folder stays.
+    # It writes its files again when it is opened: the folder stays.
     status = folder.stat()
     identity = (status.st_dev, status.st_ino)
     database = _opened.get(identity)

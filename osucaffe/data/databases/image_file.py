@@ -125,7 +125,7 @@ def _formats(data: memoryview) -> tuple[str, ...]:
 
 
 _SIXTEEN = (("I", "PNG"), ("I", "PPM"))
-"""What Pillow makes of some images of 16 bits a pixel."""
+"""What Pillow makes of some images of 16 bits per pixel."""
 
 
 def _decode_other(data: memoryview, colour: bool | None, red_first: bool) -> np.ndarray:

@@ -1,5 +1,5 @@
 """Owns augmentation_param: images turned, zoomed, of other colours and with an erased part, drawn
-anew for each in training."""
+again for each in training."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _RECORDS_OF_A_PIECE = 1 << 12
 """Bytes and records that are read at a time, if that is more than a batch."""
 _PATIENCE = 8
 """How often that is read of which nothing lacked, before only what lacks is: to read elsewhere than
-behind the last batch costs those that were made ahead."""
+after the last batch costs those that were made ahead."""
 
 
 class CachedBatches:

@@ -185,7 +185,7 @@ class DecodedBatches(Pipeline):
         with self._turn:
             if self._staging.hands_on:
                 self._staging.hands_on = False
-                self._staged.close()  # the readers start anew, and decode all
+                self._staged.close()  # the readers start again, and decode all
                 _log.info(
                     "%s: the GPU's decoder refuses many of its JPEGs: the readers decode all",
                     self._title,

@@ -91,7 +91,7 @@ class GeneralContrastiveLoss(Loss):
     item's own class counts the distance beyond positive_margin, up to positive_outlier_thresh; of
     others what lacks to negative_margin (exp_negative_weight: exp(-distance)). A second top: both
     means and, with add_intra_mae, the mean distance to own classes over the passes, which the
-    margin then grows by. The host computes it, as the fork does, whose gradients are no slopes
+    margin then grows by. The host computes it, as the fork does, whose gradients are not slopes
     with max_positive_only, exp_negative_weight and others.
     """
 

@@ -111,7 +111,7 @@ _KEPT = 0.9
 def mean_shift(values: np.ndarray, start: float, steps: int) -> float:
     """Where values lie close, found from a start: the mean of those within 0.1, again and again.
 
-    Where there are none, the search begins anew at the mean of all.
+    Where there are none, the search begins again at the mean of all.
     """
     at = start
     for _ in range(steps):

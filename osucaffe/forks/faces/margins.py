@@ -70,7 +70,7 @@ class ByLabel(Changing):
 
 @register("Noise")
 class Noise(Changing):
-    """A bias and random noise are added in TRAIN, and anew in each pass.
+    """A bias and random noise are added in TRAIN, and again in each pass.
 
     gaussian_std: normal noise of so many times the root mean square of the bottom; uniform_range:
     noise within it.

@@ -184,7 +184,7 @@ def _moving(
     start: np.floating, gap: np.floating, points: int, extent: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Of an axis: the weights at its points and their slopes (points, extent), 0 where a point has
-    no neighbour behind it, and how far towards the second corner each point stands."""
+    no neighbour after it, and how far towards the second corner each point stands."""
     weights = _weights(start, gap, points, extent)
     at = np.arange(points, dtype=gap.dtype) * gap + start
     before = np.floor(np.maximum(at, 0)).astype(int)

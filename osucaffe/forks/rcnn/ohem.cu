@@ -1,7 +1,7 @@
 // Owns the choice of the regions of greatest loss, in row-major float32 tensors.
 
 // Region number `id` is of the ohem_select where fewer than `most` of its image come before it. inner:
-// places behind the axis of the five numbers.
+// places after the axis of the five numbers.
 extern "C" __global__ void ohem_select(const float* rois, const float* loss, float* y, int most,
                                    int inner, int64_t count) {
     PDL_BEGIN;

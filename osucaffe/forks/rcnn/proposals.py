@@ -69,7 +69,7 @@ def by_image(results: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarra
 def best(
     boxes: np.ndarray, chances: np.ndarray, before: int, threshold: float, behind: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The best boxes and their scores: so many before and behind suppression (0 or less: all)."""
+    """The best boxes and their scores: so many before and after suppression (0 or less: all)."""
     order = np.argsort(-chances, kind="stable")[: before if before > 0 else None]
     selected = order[anchors.nms(boxes[order], threshold, max(behind, 0))]
     return boxes[selected], chances[selected]
@@ -114,7 +114,7 @@ class Proposal(HostRows):
     ) -> tuple[np.ndarray, np.ndarray]:
         """The regions of an image, and their scores."""
         param, (height, width, *scale) = self.param.proposal_param, info
-        # im_info may tell the scale of the height and, behind it, that of the width.
+        # im_info may tell the scale of the height and, after it, that of the width.
         least = param.min_size * np.array([scale[-1], scale[0]])
         boxes, chances, large = candidates(
             self.first, scores, deltas, param.feat_stride, (height, width), least

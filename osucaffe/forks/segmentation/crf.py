@@ -125,7 +125,7 @@ def _codes(origin: np.ndarray, rank: np.ndarray) -> tuple[np.ndarray, list[int]]
 
 
 def _find(ordered: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Where these stand in what is ordered; behind its end where they do not."""
+    """Where these stand in what is ordered; after its end where they do not."""
     at = np.searchsorted(ordered, values)
     present = ordered[np.minimum(at, len(ordered) - 1)] == values
     return np.where(present, at, len(ordered))

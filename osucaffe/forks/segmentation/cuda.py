@@ -49,7 +49,7 @@ def _resize_bilinear(
     other: Tensor,
 ) -> Run:
     """A step that launches the primitive's kernel, which reads `other`, over the elements of an
-    image that it writes; x is the image before, y behind the interpolation."""
+    image that it writes; x is the image before, y after the interpolation."""
     macros: dict[str, Any] = {"X_T": x, "Y_T": y}
     macros |= dict(zip(("C", "H", "W", "OH", "OW"), (*x.shape[1:], *y.shape[2:]), strict=True))
     for letter, tensor in ("X", x), ("Y", y):

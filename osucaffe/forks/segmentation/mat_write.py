@@ -17,7 +17,7 @@ _SINGLE_CLASS = 7
 
 
 def _element(kind: int, content: bytes) -> bytes:
-    """A part of a file, behind its type and length."""
+    """A part of a file, after its type and length."""
     return struct.pack("<II", kind, len(content)) + content + bytes(-len(content) % 8)
 
 

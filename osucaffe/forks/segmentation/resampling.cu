@@ -58,7 +58,7 @@ extern "C" __global__ void unpooling_backward(const float* dy, const float* inde
     int64_t c = rest % C, n = rest / C;
 #endif
 
-// A point of the larger grid on the smaller one: the pixel before it, and how far behind that.
+// A point of the larger grid on the smaller one: the pixel before it, and how far after that.
 struct Point {
     int left;
     float part;

@@ -40,7 +40,7 @@ class SegAccuracy(Layer):
         pixels, index = (items, 1, positions), self.tensor((items, 1, positions))
         label, predicted = self.tensor(pixels), self.tensor(pixels)
         program.top_k(bottom[0].data.view(self.scores), index, None, axis=1)
-        # -1 where a label is ignored, -2 where it is no class.
+        # -1 where a label is ignored, -2 where it is not a class.
         formula = f"whole = floor(a); y = where(whole < 0, -2, where(whole < {classes}, whole, -2))"
         for ignored in self.ignored:
             formula += f"; y = where(whole == {ignored}, -1, y)"
@@ -67,7 +67,7 @@ class SegAccuracy(Layer):
         return self.sums
 
     def _judge(self, program: Program, sums: Tensor, wrong: Tensor, y: Tensor) -> None:
-        """The three measures of counts by class; NaN where a label was no class."""
+        """The three measures of counts by class; NaN where a label was not a class."""
         parts = [self.tensor((1, self.scores[1])) for _ in range(3)]
         program.split(sums, parts, axis=0)
         right, there, taken = parts

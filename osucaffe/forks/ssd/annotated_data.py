@@ -11,7 +11,7 @@ from ...layers.reading.feed import Varying
 from .annotated import COLUMNS, ROOM, AnnotatedSource, join_rows
 
 OBJECTS = 64
-"""Rows of the label's top for each image; ROOM at least. Those behind the objects are -1."""
+"""Rows of the label's top for each image; ROOM at least. Those after the objects are -1."""
 SAME_SIZE = 10
 """So many batches have one size, where there are several to draw from, as in MobileNet-YOLO."""
 

@@ -116,7 +116,7 @@ def match_boxes(ctx: Context, a: ops.MatchBoxes) -> Run:
 
 def _losses(a: ops.Multibox, *ends: Any) -> Run:
     """A step that launches the primitive's kernel, a thread for each prior; ends: its arguments
-    behind those that both directions share."""
+    after those that both directions share."""
     items, count, _ = a.confidence.shape
     names = ("smooth", "softmax", "background", "agnostic", "matched_only")
     macros = {name.upper(): int(getattr(a, name)) for name in names}

@@ -2,7 +2,7 @@
 #include "boxes.cuh"
 
 // A block for each list of boxes: an item's of one class (`classes` lists an item), of which the
-// background's stays empty. scores (N, count, classes), boxes (N or 1, count, wide, 4). Kept are at most
+// background's stays empty. scores (N, count, classes), boxes (N or 1, count, wide, 4). Keeps at most
 // `room` of each list: kept (N, classes, room), highest first. listed: (N, classes, count), scratch;
 // ordered: (N, classes, room), scratch.
 extern "C" __global__ void nms(const float* boxes, const float* scores, int* kept,
@@ -86,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(1024) keep_highest(
     }
 }
 
-// A block for each item writes its rows (7) behind those of the items before it; y holds -1 so far.
+// A block for each item writes its rows (7) after those of the items before it; y holds -1 so far.
 extern "C" __global__ void __launch_bounds__(1024) write_detections(
     const float* boxes, const float* scores, const int* kept, const int* counts, float* y,
     float* length, int items, int count, int classes, int wide, int room) {

@@ -56,7 +56,7 @@ class MultiBoxLoss(Boxes):
             "bounded": bounded if param.bp_inside else None,
             "matched_only": names["conf_loss_type"] == "LOGISTIC" and self.mining == "NONE",
         }
-        # What no gradient is to go to is no part of the loss, as in the fork.
+        # What no gradient is to go to is not part of the loss, as in the fork.
         counted = [*self.param.propagate_down, True, True][:2]
         self.weight = param.loc_weight * counted[0]
         self.constants = {"weight": self.weight, "scored": float(counted[1])}

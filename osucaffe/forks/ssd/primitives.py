@@ -69,7 +69,7 @@ class MultiboxLosses(Multibox):
     coordinates outside of the image of the "prior", or of the "decoded" box, cost nothing.
     The scores' loss is the cross-entropy of softmax, or of sigmoids, with the label of the
     match (agnostic: background + 1); without one with the background's, or with no label at
-    all (matched_only; sigmoids). A label that is no class makes it NaN.
+    all (matched_only; sigmoids). A label that is not a class makes it NaN.
     """
 
     location_loss: Write
@@ -130,7 +130,7 @@ class DetectBoxes(Primitive):
     `least` (None: all), the highest first (the first of equals), top_k of them (-1: all). A box
     is kept whose overlap with all kept ones is at most threshold, which while above 0.5 is
     multiplied by eta after each (eta < 1). Then the `keep` highest of an item (-1: all).
-    length (1): how many rows there are; those behind are -1. Nothing at all found: a row for
+    length (1): how many rows there are; those after are -1. Nothing at all found: a row for
     each item, (its number, -1 ...).
     """
 
@@ -153,7 +153,7 @@ class EvaluateBoxes(Primitive):
     with a label: by image, label and (if the image has truth of the label) score. It is true if
     its overlap with the truth that it overlaps most is at least threshold, and it is the first
     to hit that. difficult: whether difficult truth counts; or else what hits that is 0, 0.
-    length (1): how many rows there are; those behind are -1.
+    length (1): how many rows there are; those after are -1.
     """
 
     found: Read

@@ -13,7 +13,7 @@ PATTERNS = {"RGB": "image_%04d.jpg", "FLOW": "flow_%c_%04d.jpg"}
 
 @register("VideoData")
 class VideoData(Stream):
-    """Clips of videos from a list FOLDER FRAMES LABEL, frames behind one another as channels (TSN).
+    """Clips of videos from a list FOLDER FRAMES LABEL, frames after one another as channels (TSN).
 
     num_segments clips of new_length frames: at random places of the segments in TRAIN, in their
     middles in TEST. transform_param: multi_scale, scale_ratios, max_distort, fix_crop,

@@ -41,7 +41,7 @@ class Reorg(Reordered):
 class GridLoss(Loss):
     """A loss of a grid of boxes that the host computes, as the forks do, with what it sends down.
 
-    The deltas of an image are no derivatives of the loss: it is the sum of their squares.
+    The deltas of an image are not derivatives of the loss: it is the sum of their squares.
     """
 
     anchors: int

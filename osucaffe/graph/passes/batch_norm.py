@@ -63,7 +63,7 @@ def skip_copies(calls: list[Primitive]) -> None:
 
 def join_scale(programs: Programs) -> None:
     """Let a batch normalization without scale and bias have those of the one without statistics
-    (a Scale layer) behind it, in both programs."""
+    (a Scale layer) after it, in both programs."""
     users = Users(programs)
     forward, backward = programs
     for norm, scale in pairwise([*forward]):
@@ -129,7 +129,7 @@ def _join_backward(
 
 
 def join_sum(programs: Programs) -> None:
-    """Let a batch normalization add what the sum directly behind it adds."""
+    """Let a batch normalization add what the sum directly after it adds."""
     users, forward = Users(programs), programs[0]
     for norm, total in pairwise([*forward]):
         match norm:
@@ -154,7 +154,7 @@ def join_relu(calls: list[Primitive]) -> None:
 
 
 def sum_outputs(programs: Programs) -> None:
-    """Let a convolution make the sums of its output that the statistics directly behind it want:
+    """Let a convolution make the sums of its output that the statistics directly after it want:
     where the output is free to lie as convolutions like it."""
     for convolution, statistics in pairwise(programs[0]):
         match convolution, statistics:
@@ -185,7 +185,7 @@ def share_gradients(calls: list[Primitive]) -> None:
 
 
 def _readers_of_copy(calls: Sequence[Primitive], x: Tensor, y: Tensor) -> list[Primitive] | None:
-    """The calls that read y, a copy of x, before it is written anew; None: one comes too late, when
+    """The calls that read y, a copy of x, before it is rewritten; None: one comes too late, when
     x has changed, or reads a view of y."""
     readers, changed = list[Primitive](), False
     for call in calls:
@@ -238,7 +238,7 @@ def join_sum_backward(calls: list[Primitive]) -> None:
 
 def _keep_gradient(calls: Sequence[Primitive], norm: ops.BatchNormBackward, dy: Tensor) -> None:
     """Let norm write dy, which nothing writes before it any more, if it is read later, before it is
-    written anew."""
+    written again."""
     if norm.dx is dy:
         return
     behind = calls[calls.index(norm) + 1 :]
@@ -287,7 +287,7 @@ def _may_pool(norm: ops.BatchNorm, pooling: ops.MaxPooling) -> bool:
 def _pooled_gradient(
     calls: list[Primitive], users: Users, norm: ops.BatchNorm, pooling: ops.MaxPooling
 ) -> tuple[ops.MaxPoolingBackward, ops.BatchNormBackward] | None:
-    """The backward calls of a normalization and of the pooling behind it, if they can be one."""
+    """The backward calls of a normalization and of the pooling after it, if they can be one."""
     assert pooling.index is not None
     back = normalization_gradient(calls, norm)
     spreads = [call for call in users.of(pooling.index) if isinstance(call, ops.MaxPoolingBackward)]

@@ -26,7 +26,7 @@ class Constants:
         self._made: dict[Hashable, tuple[Tensor, ...]] = {}
         self._prepared: list[tuple[Primitive, Run]] = []
         self._last_use: dict[Tensor, int] = {}
-        """Of what is no result: the number of the last call that uses it."""
+        """Of what is not a result: the number of the last call that uses it."""
 
     def __bool__(self) -> bool:
         return bool(self._prepared or self.new)
@@ -44,7 +44,7 @@ class Constants:
         self, name: Hashable, record: Callable[[Program], tuple[Tensor, ...]], *first: Primitive
     ) -> tuple[Tensor, ...]:
         """The tensors of this name, which `record` makes if they are new: it records the calls that
-        compute them, behind the calls `first`, which a program would have run."""
+        compute them, after the calls `first`, which a program would have run."""
         if name not in self._made:
             program = Program()
             self._made[name] = record(program)

@@ -15,7 +15,7 @@ from .editing import Kinds, Programs, Users, fuse, reads, writes
 
 
 def relu_before_pooling(programs: Programs) -> None:
-    """Move an in-place ReLU behind max pooling to the convolution before it, which has it for
+    """Move an in-place ReLU after max pooling to the convolution before it, which has it for
     nothing: a ReLU keeps the order of values, so that the maximum is the same.
 
     Only where nothing but the pooling reads the convolution's output, whose values change: no
@@ -72,7 +72,7 @@ def fuse_activations(calls: list[Primitive], formulas: Collection[str]) -> None:
 
 
 def relu_before_split(programs: Programs, fuses: Kinds) -> None:
-    """Let one ReLU run backward in front of a concatenation's gradient, in place of one behind it
+    """Let one ReLU run backward in front of a concatenation's gradient, in place of one after it
     for each part: it looks at what was concatenated, so that the parts themselves need not be kept.
 
     fuses: as for `fuse_relu_backward`. Where a backend fuses ReLUs to what cuts the gradient, this

@@ -110,7 +110,7 @@ def _become_prelu(
     calls: list[Primitive],
     constants: Constants,
 ) -> ops.Broadcast:
-    """Let a PReLU take the place of the sum of `make_prelu`, and its outer Scale come behind it."""
+    """Let a PReLU take the place of the sum of `make_prelu`, and its outer Scale come after it."""
     x, y, channels = inner.x, total.y, inner.x.shape[1]
     scales = [scale for scale in (inner.scale, outer.scale) if scale is not None]
 
@@ -196,7 +196,7 @@ def _record_packed(w: Tensor, program: Program) -> tuple[Tensor, ...]:
 
 def add_in_place(calls: list[Primitive], adds: Kinds) -> None:
     """Let a convolution add the other term of a residual sum, in that term's memory, and apply the
-    ReLU behind it, where nothing uses that term any more.
+    ReLU after it, where nothing uses that term any more.
 
     adds: the backend's primitives that can add a tensor to what they compute.
     """
@@ -215,7 +215,7 @@ def add_in_place(calls: list[Primitive], adds: Kinds) -> None:
             maker.relu = 0.0 if isinstance(total, ops.BatchNorm) and total.relu else None
             maker.position = total.position  # it runs in the sum's turn, also layer by layer
             calls.remove(maker)
-            calls.insert(index, maker)  # behind the sum, which goes
+            calls.insert(index, maker)  # after the sum, which goes
             fuse(calls, maker, total)
             for call in later:
                 replace_read(call, y, other)

@@ -44,8 +44,8 @@ def overlap_calls(calls: list[Primitive], kinds: Kinds, size_of: Callable[[Tenso
 
 
 def _shorten(calls: list[Primitive], ends: dict[int, int]) -> None:
-    """Let calls overlap those behind them, to such an end, or to the first that depends on them
-    and runs in its turn: those that overlap others come behind them in any case."""
+    """Let calls overlap those after them, to such an end, or to the first that depends on them
+    and runs in its turn: those that overlap others come after them in any case."""
     for index, end in reversed(ends.items()):
         call = calls[index]
         read, written = owners(call.read_tensors()), owners(call.written_tensors())

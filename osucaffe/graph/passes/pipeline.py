@@ -58,7 +58,7 @@ class Build:
     their steps; by layer: the steps alone, as `by_layer` sorts them. replay: all of forward as one.
     moves: how often its blobs alone got other memory (see `Backend.moves`). states: of what is
     remembered, what the layers had set up. note: what the pass that runs has to say. verifier: what
-    checks the programs behind each pass, where that is asked for.
+    checks the programs after each pass, where that is asked for.
     """
 
     parts: Assembly

@@ -67,7 +67,7 @@ def join_siblings(programs: Programs, nodes: Sequence[Node]) -> None:
         if sibling := _sibling(call, backward, nodes, users):
             families[sibling.kind].append(sibling)
     for family in families.values():
-        # Behind a part that is no multiple of the alignment, no other can follow without a gap.
+        # After a part that is not a multiple of the alignment, no other can follow without a gap.
         odd = [each for each in family if each.outputs % ALIGNMENT]
         members = [each for each in family if each not in odd[1:]]
         members.sort(key=lambda each: each.outputs % ALIGNMENT > 0)

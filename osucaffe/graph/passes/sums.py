@@ -1,5 +1,5 @@
 """Owns the pass that lets calls add other gradients of a shared blob to the one that they compute,
-in place of the call behind them that would read both: a sum, or a batch normalization."""
+in place of the call after them that would read both: a sum, or a batch normalization."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _add(maker: Maker, total: Total, calls: list[Primitive]) -> None:
 
 
 def _replace(maker: Maker, total: ops.Sum, calls: list[Primitive]) -> None:
-    """Let the maker of a sum write it, behind the ReLU that the sum was to apply."""
+    """Let the maker of a sum write it, after the ReLU that the sum was to apply."""
     maker.dx = total.y
     maker.relu_output = total.relu_output
     fuse(calls, maker, total)
@@ -92,7 +92,7 @@ def _replace(maker: Maker, total: ops.Sum, calls: list[Primitive]) -> None:
 
 def _take_over(maker: Maker, norm: ops.BatchNormBackward) -> None:
     """Let the maker of what a batch normalization was to add apply the ReLU, too, if that does not
-    follow from x, and write the gradient behind it, if others read that."""
+    follow from x, and write the gradient after it, if others read that."""
     if norm.relu_output is not None:
         maker.relu_output, norm.relu_output = norm.relu_output, None
         norm.relu = False

@@ -385,7 +385,7 @@ class _Accesses:
         self.memory = self.changes.union(*(sharing.get(tensor, ()) for tensor in self.changes))
 
     def conflicts(self, later: _Accesses) -> bool:
-        """Whether two calls, of which one is to come behind the other, may not run together."""
+        """Whether two calls, of which one is to come after the other, may not run together."""
         return bool(self.memory & (later.changes | later.reads) or later.memory & self.reads)
 
 

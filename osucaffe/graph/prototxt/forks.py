@@ -40,7 +40,7 @@ class _Sources:
         self._makers |= dict.fromkeys(layer.top, len(self._first) - 1)
 
     def blob(self, name: str) -> _Blob:
-        """The blob of this name behind the layers so far; UserError is left to others."""
+        """The blob of this name after the layers so far; UserError is left to others."""
         return name, self._makers.get(name, -1)
 
     def path(self, name: str) -> Iterator[_Blob]:

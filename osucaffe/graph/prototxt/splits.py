@@ -13,7 +13,7 @@ _Top = tuple[int, int]  # (layer, index of its top)
 
 
 def insert_splits(net: caffe_pb2.NetParameter) -> caffe_pb2.NetParameter:
-    """The net with a Split layer behind every top that is used more than once.
+    """The net with a Split layer after every top that is used more than once.
 
     Layer and blob names are those that C++ Caffe gives them. A bottom that no earlier layer
     makes raises UserError.

@@ -53,7 +53,7 @@ class Eltwise(Layer):
             program.elementwise(inputs, [blob.diff], formula=self._derivative(i))
 
     def _derivative(self, i: int) -> str:
-        """The gradient of bottom i from all bottoms and dy, the input behind them."""
+        """The gradient of bottom i from all bottoms and dy, the input after them."""
         dy = ascii_lowercase[len(self.names)]
         if self.operation == "PROD":
             others = self.names[:i] + self.names[i + 1 :]

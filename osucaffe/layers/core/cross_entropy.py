@@ -293,7 +293,7 @@ class InfogainLoss(OfSoftmax):
         program.reduce(inputs, loss, formula=formula, axes=(0, 1, 2))
 
     def _skip(self) -> str:
-        """The condition under which label c is ignored (if none is: only what is no number)."""
+        """The condition under which label c is ignored (if none is: only what is not a number)."""
         return "c != c" if self.ignore is None else f"c == {self.ignore}"
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:

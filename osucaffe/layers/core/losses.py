@@ -12,7 +12,7 @@ def take_class_labels(layer: Layer, bottom: Shapes, axis: int, ignored: int | No
     """Refuse labels that are not one for each position of bottom[0] outside `axis`, and declare
     that those are taken which name one of the classes along it.
 
-    Returns bottom[0]'s shape with the axes before and behind this one joined.
+    Returns bottom[0]'s shape with the axes before and after this one joined.
     """
     scores = bottom[0]
     outer, inner = math.prod(scores[:axis]), math.prod(scores[axis + 1 :])

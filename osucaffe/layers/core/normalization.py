@@ -206,7 +206,7 @@ class BatchNorm(Layer):
 
     def saved_blobs(self, blobs: Sequence[BlobProto]) -> Sequence[BlobProto]:
         """BVLC's are as they are, but for a sum of weights of 0: it is NVIDIA Caffe 0.16's, whose
-        statistics are no sums. Of NVIDIA's five the one of one number says nothing: in 0.15 (and
+        statistics are not sums. Of NVIDIA's five the one of one number says nothing: in 0.15 (and
         DIGITS) it comes last, after scale, bias, mean, variance; in 0.14, whose blobs have four
         axes, third, after scale and bias; from 0.16 on third, after mean and variance."""
         if not all(map(has_values, blobs)):

@@ -20,7 +20,7 @@ _LISTS = 1 << 16
 
 @register("HDF5Output")
 class HDF5Output(Layer):
-    """Write each batch behind those before it, as data and label, to the HDF5 file file_name."""
+    """Write each batch after those before it, as data and label, to the HDF5 file file_name."""
 
     bottoms = (2, 2)
     tops = (0, 0)

@@ -130,7 +130,7 @@ def pooling_of(
 
 @register("SPP")
 class SPP(Layer):
-    """Poolings into 1, 4, 16 ... windows, put behind one another (He et al. 2014)."""
+    """Poolings into 1, 4, 16 ... windows, put after one another (He et al. 2014)."""
 
     def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.spp_param, bottom[0]

@@ -31,7 +31,7 @@ COME_WITH = {
 """Packages that nets name, and what they belong to."""
 
 _RESHAPE, _FORWARD, _COPY = range(3)
-"""What a forward pass begins with: anew, or where it stopped because a top's shape changed."""
+"""Where a forward pass begins: at the start, or where it stopped because a top's shape changed."""
 
 
 def _stand_ins() -> dict[str, str]:

@@ -246,7 +246,7 @@ class AlongAxis(Layer):
 
 @register("Concat")
 class Concat(AlongAxis):
-    """Put blobs behind one another along an axis."""
+    """Put blobs after one another along an axis."""
 
     bottoms = (1, None)
 

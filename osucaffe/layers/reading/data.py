@@ -121,7 +121,7 @@ class ImageFloatData(Stream):
         return self.stream(source, shapes, threads=usable_cores(), decodes=True)
 
     def limit_labels(self, top: int, labels: Labels) -> None:
-        """Its numbers are no labels."""
+        """Its numbers are not labels."""
 
 
 @register("WindowData")

@@ -73,7 +73,7 @@ class Input(Feed):
 
 @register("DummyData")
 class DummyData(Feed):
-    """Blobs from fillers: constant ones are filled once, random ones anew in each forward."""
+    """Blobs from fillers: constant ones are filled once, random ones again in each forward."""
 
     tops = (1, None)
 

@@ -106,7 +106,7 @@ class PowerSgd(ErrorFeedback):
 
     def _find_order(self, part: Tensor, start: int) -> Any:
         """By row-major index where in its memory a parameter's element lies. part: its residual,
-        which is zero. (Large indices are no float32 numbers: they go in two halves.)"""
+        which is zero. (Large indices are not float32 numbers: they go in two halves.)"""
         indices = np.arange(1, part.count + 1).reshape(part.shape)
         halves = []
         for half in (indices >> 12, indices & 4095, 0):

@@ -21,7 +21,7 @@ class Blocks(Gathered):
     @abstractmethod
     def quantize(self, blocks: Any, sizes: Any) -> tuple[Any, Any]:
         """The scales of blocks (count, block), and the bytes of their elements. sizes (count): how
-        many elements each has; behind these come zeros."""
+        many elements each has; after these come zeros."""
 
     @abstractmethod
     def levels(self, content: Any) -> Any:
@@ -38,7 +38,7 @@ class Blocks(Gathered):
         return xp.concatenate([scales.view(np.int32), content.view(np.int32)])
 
     def decode(self, words: Any, out: Any, sign: float) -> None:
-        """The zeros behind the last elements are left out."""
+        """The zeros after the last elements are left out."""
         count = -(-len(out) // self.block)
         scales = words[:count].view(np.float32) * np.float32(sign)
         levels = self.levels(words[count:].view(np.uint8)).reshape(count, self.block)

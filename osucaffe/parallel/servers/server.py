@@ -22,7 +22,7 @@ from ...solvers.update.optimizer import Optimizer
 from .shards import Consistency, Part, Shard
 
 CONTROL = 1 << 14
-"""The tag of what is no piece: three float64, an operation, its value and how many iterations the
+"""The tag of control messages: three float64, an operation, its value and how many iterations the
 worker has begun. (MPI has tags up to 32767 everywhere.)"""
 PUSH, READ, SETUP, END = range(4)
 """Gradients follow, with this learning rate; send these weights (0) or that history (1, 2); a

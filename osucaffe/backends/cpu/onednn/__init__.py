@@ -197,7 +197,7 @@ def _function(call: Primitive) -> Any:
 
 def _is_backward(call: Primitive) -> bool:
     """Whether a call belongs to a backward pass: deconvolution runs `convolution_backward_data`
-    forward, but what it writes is no gradient, which would lie as its data does."""
+    forward, but what it writes is not a gradient, which would lie as its data does."""
     forward = isinstance(call, ops.ConvolutionBackwardData) and call.dx.like is None
     return "_backward" in call.name and not forward
 

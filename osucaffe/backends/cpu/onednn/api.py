@@ -205,7 +205,7 @@ class PrimitiveDescriptor(Handle):
 class Library:
     """The loaded shared library with one CPU engine and one stream.
 
-    Raises OSError when `path` cannot be loaded or is no oneDNN 3.x, AttributeError when it lacks a
+    Raises OSError when `path` cannot be loaded or is not oneDNN 3.x, AttributeError when it lacks a
     function (as builds without OpenMP do).
     """
 

@@ -19,7 +19,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 def relu_operation(slope: float) -> PostOperation:
-    """ReLU behind another primitive. NaN stays: oneDNN's own makes it 0 where there is no slope.
+    """ReLU after another primitive. NaN stays: oneDNN's own makes it 0 where there is no slope.
     There x is multiplied by x * _LARGEST, cut off at 0 and 1."""
     return ("eltwise", api.RELU, slope, 0.0) if slope else ("eltwise", api.HARDSWISH, _LARGEST, 0.0)
 
@@ -78,7 +78,7 @@ def broadcast(p: Preparation, a: formulas.Broadcast) -> Step | None:
     x, slopes = a.inputs
     in_place = x.owner is a.outputs[0].owner
     if in_place and x.count == slopes.count and x.count % 16:
-        return None  # oneDNN gives what is behind its last whole vector the slope twice
+        return None  # oneDNN gives what is after its last whole vector the slope twice
     source, slope = map(p.operand, a.inputs)
     form = source.chosen_form
     free = p.library.any(slope.tensor.shape)

@@ -41,7 +41,7 @@ def note_in(
 
 
 def _windows(x: Tensor, y: Tensor, a: ops.PoolingWindow) -> list[Sequence[int]]:
-    """Strides, kernel, dilations less one, and padding before and behind, as oneDNN wants them."""
+    """Strides, kernel, dilations less one, and padding before and after, as oneDNN wants them."""
     behind = padding_behind(x, y, a.kernel, a.stride, a.pad, [1] * len(a.kernel))
     return [a.stride, a.kernel, [0] * len(a.kernel), a.pad, [max(0, each) for each in behind]]
 

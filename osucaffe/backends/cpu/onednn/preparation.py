@@ -140,7 +140,7 @@ class Preparation:
         notes: Mapping[int, Located],
         given: Mapping[int, Formatted],
     ) -> Step:
-        """The execution alone, which may run often behind the reorders in `before`: see `step`."""
+        """The execution alone, which may run often after the reorders in `before`: see `step`."""
         arguments: dict[int, tuple[Located, Descriptor]] = {}
         for argument, operand in reads.items():
             if operand is not None:

@@ -73,7 +73,7 @@ def _fast(proposed: PrimitiveDescriptor, w: Tensor, group: int) -> PrimitiveDesc
 
 
 def _geometry(x: Tensor, w: Tensor, y: Tensor, a: ops.ConvolutionWindow) -> list[Sequence[int]]:
-    """Strides, dilations less one, and padding before and behind, as oneDNN wants them."""
+    """Strides, dilations less one, and padding before and after, as oneDNN wants them."""
     behind = padding_behind(x, y, w.shape[2:], a.stride, a.pad, a.dilation)
     return [a.stride, [apart - 1 for apart in a.dilation], a.pad, behind]
 
@@ -90,10 +90,10 @@ def _ending(
     p: Preparation,
     dimensions: tuple[int, ...],
     a: ops.Convolution | ops.InnerProduct,
-    behind: bool = False,
+    after: bool = False,
 ) -> tuple[list[PostOperation], dict[int, Formatted]]:
     """What is applied to a result of these dimensions (ReLU, or another activation), and what the
-    primitive is given for it. behind: what lies in the output is added before.
+    primitive is given for it. after: what lies in the output is added before.
 
     Raises Unsupported where the slopes of a PReLU do not lie along the second axis.
     """
@@ -109,7 +109,7 @@ def _ending(
     _, slopes = a.activation.inputs
     if len(slopes.shape) != len(dimensions) or slopes.count not in (1, dimensions[1]):
         raise Unsupported("slopes along another axis")
-    argument = (1 + behind) * api.POST_OPERATION | api.WEIGHTS
+    argument = (1 + after) * api.POST_OPERATION | api.WEIGHTS
     return [("prelu", 2 * (slopes.count > 1))], {argument: (slopes, p.library.plain(slopes.shape))}
 
 
@@ -163,7 +163,7 @@ def convolution(p: Preparation, a: ops.Convolution) -> Step | None:
     """A sum in a format that its code cannot add in is left to NumPy, and so is an activation that
     only slow code could end with."""
     adds = a.addend is not None
-    post_ops, given = _ending(p, a.y.shape, a, behind=adds)
+    post_ops, given = _ending(p, a.y.shape, a, after=adds)
     image, weights, output = p.operand(a.x), _weights(p, a.w, a.group), p.operand(a.y)
     bias = None if a.b is None else p.operand(a.b)
     geometry = _geometry(a.x, a.w, a.y, a)

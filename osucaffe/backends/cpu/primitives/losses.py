@@ -125,7 +125,7 @@ def accuracy(ctx: Context, a: ops.Accuracy) -> Run:
         np.sum(reaching.array, axis=1, out=rivals.array)  # the label itself is one of them
         counted = labels.counted.array
         count = float(counted.sum(dtype=np.float64))
-        # A label out of range is no hit.
+        # A label out of range is not a hit.
         np.isnan(score.array, out=nothing.array)
         np.less_equal(rivals.array, a.top_k, out=score.array, casting="unsafe")
         np.copyto(score.array, np.nan, where=nothing.array)

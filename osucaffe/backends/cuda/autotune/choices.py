@@ -16,7 +16,7 @@ class Choices:
     """Which candidate was fastest, by a text that says what is computed.
 
     One file for each device and version of the libraries. What cannot be read or written is
-    measured anew: the cache never stops a run.
+    measured again: the cache never stops a run.
     """
 
     def __init__(self, name: str) -> None:

@@ -44,7 +44,7 @@ def time_of(backend: Gpu, run: Callable[[], None], first: float, best: float) ->
 
 
 def _elapsed(backend: Gpu, runs: Sequence[Callable[[], None]]) -> list[float]:
-    """Milliseconds of each on the device, one behind the other."""
+    """Milliseconds of each on the device, one after the other."""
     event = backend.cupy.cuda.Event
     events = [event() for _ in range(len(runs) + 1)]
     events[0].record(backend.stream)

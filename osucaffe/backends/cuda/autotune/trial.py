@@ -124,7 +124,7 @@ class Trial:
                 runtime.memsetAsync(tensor.address, UNWRITTEN, size, stream)
 
     def hides_nan(self, run: Run) -> bool:
-        """Whether NaN in what is read is none behind the ReLU of what computes it."""
+        """Whether NaN in what is read is none after the ReLU of what computes it."""
         call, backend = self._like.call, self._backend
         if getattr(call, "relu", None) is None:
             return False

@@ -216,7 +216,7 @@ def disagreeing(
     outputs: Sequence[Sequence[np.ndarray]], codes: Sequence[str], tolerance: float
 ) -> set[int]:
     """The numbers of the candidates whose outputs differ from the middle of all codes (of two: from
-    the first) by more than this part of the largest, or are no numbers. None where all would be.
+    the first) by more than this part of the largest, or are not numbers. None where all would be.
 
     codes: of each candidate; candidates that are one code have one voice, the middle of theirs.
     """

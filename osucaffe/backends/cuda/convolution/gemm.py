@@ -14,7 +14,7 @@ from .cudnn import aligned_workspace
 
 
 class Bound(NamedTuple):
-    """The operands of a product (see `Product`; bias: a parameter), and the steps behind it."""
+    """The operands of a product (see `Product`; bias: a parameter), and the steps after it."""
 
     a: Tensor
     b: Tensor

@@ -130,7 +130,7 @@ class ImplicitGemm(Problem):
 
     @property
     def chunks(self) -> int:
-        """Parts of the image that are loaded one behind the other."""
+        """Parts of the image that are loaded one after the other."""
         return -(-self.channels // (self.planes * self.vector))
 
     @property

@@ -53,7 +53,7 @@ def filter_gradient(ctx: Context, problem: Problem) -> list[Provider]:
 def _own_alone_if_odd(
     ctx: Context, own: Sequence[Provider], others: list[Provider]
 ) -> list[Provider]:
-    """Kernels for small convolutions behind others; where images have an odd number of channels,
+    """Kernels for small convolutions after others; where images have an odd number of channels,
     alone: they take these as they lie, and no library does better."""
     possible = any(True for provider in own for _ in provider.candidates())
     if ctx.call.x.shape[1] % 2 and possible:

@@ -16,7 +16,7 @@ from ..runtime.launch import blocks_for, launch
 
 class DevicePhotos:
     """A PhotoScaler for batches of one shape, (N, bytes): all of it runs on the stream of uploads,
-    behind each other."""
+    after each other."""
 
     def __init__(self, backend: Gpu, crops: ScaledCrops, shape: Shape) -> None:
         channels, height, width = crops.offset.shape

@@ -20,7 +20,7 @@ SLOTS = 2
 
 
 class Upload:
-    """One tensor that every iteration brings anew.
+    """One tensor that every iteration refills.
 
     A batch goes from the host to a slot on a stream of its own, while the iteration before it
     computes, and from there to the tensor's memory, whose address never changes.
@@ -167,7 +167,7 @@ class BatchMemory:
         return memory
 
     def put(self, image: np.ndarray, place: int, batch: Any) -> None:
-        """Copy a record, or some behind each other, to a place of a batch."""
+        """Copy a record, or some after each other, to a place of a batch."""
         self._backend.device.use()  # each thread has a current device of its own
         address = int(batch.data.ptr) + place * (batch.nbytes // len(batch))
         kind = self._runtime.memcpyHostToDevice

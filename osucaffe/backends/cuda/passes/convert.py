@@ -45,7 +45,7 @@ def transpose(
     *,
     accumulate: bool = False,
 ) -> Run:
-    """A step that transposes matrices of rows x columns, which lie one behind the other."""
+    """A step that transposes matrices of rows x columns, which lie one after the other."""
     function = kernel("movement", "transpose", S=source, T=target)
     grid = (-(-columns // 32), -(-rows // 32), matrices)
     return launch(function, grid, [source, target, rows, columns, accumulate], block=(32, 8))

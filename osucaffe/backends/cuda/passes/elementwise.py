@@ -19,7 +19,7 @@ WIDTHS = 4, 8
 
 @dataclass(frozen=True)
 class Operand:
-    """A variable of a generated kernel: the tensor behind it, and whether it is stored."""
+    """A variable of a generated kernel: the tensor after it, and whether it is stored."""
 
     name: str
     tensor: Tensor

@@ -47,7 +47,7 @@ def sum_parts(
     more: Tensor | None = None,
     accumulate_more: bool = False,
 ) -> Run:
-    """A step that sums the rows of a (parts, columns) matrix into y. Columns behind those of y go
+    """A step that sums the rows of a (parts, columns) matrix into y. Columns after those of y go
     into `more`, if it is given."""
     parts, columns = partial.shape
     arguments = [partial, y, more, parts, columns, y.size, accumulate, accumulate_more]

@@ -132,7 +132,7 @@ def gather_step(x: Tensor, index: Tensor, y: Tensor) -> Run:
 
 @primitive("plain")
 def gather_backward(ctx: Context, a: ops.GatherBackward) -> Run:
-    accumulate = "dx" in a.accumulates and not ctx.after  # else a conversion behind it adds
+    accumulate = "dx" in a.accumulates and not ctx.after  # else a conversion after it adds
     rows, picks, inner = _sizes(a.dx, a.index)
     arguments = [a.dy, a.index, a.dx, rows, picks, inner, accumulate]
     block = 256 if inner > 128 else 128 if inner > 32 else 32

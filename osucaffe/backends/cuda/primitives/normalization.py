@@ -20,7 +20,7 @@ from .pooling import over_images
 
 def _lrn(a: ops.Lrn | ops.LrnBackward, *tensors: Tensor, relu: bool = False) -> Run:
     """A step over (x, y), or backward over (x, dy, dx); within a channel the note stands before or
-    behind the last."""
+    after the last."""
     x = tensors[0]
     channels, vector = x.shape[1], math.gcd(x.shape[1], 16 // ITEM_BYTES[dtype_of(x)])
     backward = a.name.removeprefix("lrn")
@@ -161,7 +161,7 @@ class _Matrix:
         self, a: ops.BatchNormBackward | ops.BatchNormPoolingBackward, dys: list[Tensor],
         mask: Tensor | None, others: list[Tensor | None], *, relu: bool, **flags: Any,
     ) -> Run:  # fmt: skip
-        """A step over the gradients behind the ReLU: their sums, or what becomes of them."""
+        """A step over the gradients after the ReLU: their sums, or what becomes of them."""
         parts = [dys[0], dys[1] if len(dys) > 1 else None, mask]
         flags |= {"PARTS": len(dys), "RELU": relu, "POSITIVE": relu and mask is not None}
         return self.over("gradients", [self.x, *parts, *a.small.values(), *others], **flags)
@@ -197,7 +197,7 @@ def choose_sums(ctx: Context, sums: Tensor, y: Tensor) -> None:
 
 
 def sum_outputs(ctx: Context) -> Run:
-    """A step that makes these sums, behind a convolution that has not."""
+    """A step that makes these sums, after a convolution that has not."""
     matrix = _Matrix(ctx, ctx.call.y)
     return matrix.over("sum_squares", [matrix.x, ctx.call.sums])
 
@@ -254,7 +254,7 @@ def batch_norm_backward(ctx: Context, a: ops.BatchNormBackward) -> Run:
         steps.append(gradients(read, dy, partial, SUMS=1, WHOLE=dy is not None, AVERAGES=0))
         steps.append(read.finish_gradients(a, partial, averages))
     if a.dx is not None:
-        if dy is not None:  # it is their sum, behind the ReLU
+        if dy is not None:  # it is their sum, after the ReLU
             first, others = dy, []
         dx = matrix.in_layout(a.dx)
         steps.append(gradients(matrix, dx, None, SUMS=0, WHOLE=0, AVERAGES=average))

@@ -140,7 +140,7 @@ Make = Callable[["Cell", int, Context, Any], Run]
 
 
 class _Recurrence(Provider):
-    """The fused kernel with so many units a block, and a kernel for the cell behind products by
+    """The fused kernel with so many units a block, and a kernel for the cell after products by
     cuBLASLt."""
 
     name = "recurrence"

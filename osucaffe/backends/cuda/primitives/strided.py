@@ -178,7 +178,7 @@ def reduce(ctx: Context, a: ops.Reduce) -> Run:
     inputs = a.inputs
     ctx.choose_layouts(*inputs, a.y)
     y = ctx.in_layout(a.y, nhwc=False, dtype="float32")
-    accumulate = "y" in a.accumulates and not ctx.after  # else a conversion behind it adds
+    accumulate = "y" in a.accumulates and not ctx.after  # else a conversion after it adds
     box: Shape = np.broadcast_shapes(*(tensor.shape for tensor in inputs))
     summed = sorted(a.axes)
     kept = [axis for axis in range(len(box)) if axis not in summed]

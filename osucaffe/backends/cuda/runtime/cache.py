@@ -24,7 +24,7 @@ _log = logging.getLogger("osucaffe")
 def cache_folder() -> Path:
     """Where to write: $OSUCAFFE_CACHE, or osucaffe in the user's cache folder. In one that other
     users can write to, or that is another's, a folder of this user's. Where nothing can be written,
-    as on a compute node whose home is read-only, a folder that goes with this process."""
+    as on a compute node whose home is read-only, a folder that is deleted with this process."""
     return _writable(_chosen())
 
 
@@ -83,7 +83,7 @@ def _is_safe(status: os.stat_result) -> bool:
 
 @functools.cache
 def _passing() -> Path:
-    """A folder that goes with this process."""
+    """A folder that is deleted with this process."""
     folder = tempfile.mkdtemp(prefix="osucaffe-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
@@ -107,7 +107,7 @@ def keep(path: Path, content: bytes) -> None:
 
 
 def keep_somewhere(path: Path, content: bytes) -> Path:
-    """Write a file of that folder, or where its disk is full, one that goes with this process.
+    """Write a file of that folder, or, on a full disk, one that is deleted with this process.
 
     Returns where it lies.
     """

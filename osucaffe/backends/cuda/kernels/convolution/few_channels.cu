@@ -124,7 +124,7 @@ few_channels(const S* x, const T* w, const float* b, T* y, int tiles, int64_t sn
                 for (int i = 0; i < 4; ++i) {
                     int at = step * 8 + i / 2 * 4 + t;
                     uint32_t found = corner[places[step][i / 2] + i % 2 * 8 * SW * WORDS_A_PIXEL];
-                    // What is no number must not meet the zeros of filters that are none.
+                    // NaN * 0 is NaN: zero the padded taps.
                     a[i] = at < WORDS ? found : 0;
                 }
 #pragma unroll

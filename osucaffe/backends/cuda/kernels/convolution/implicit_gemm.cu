@@ -3,7 +3,7 @@
 // 1 x 1 filters.
 // What it is worth: see the tables of make bench-kernels, benchmarks/results/kernels-*.md.
 //
-// Pixels are numbered flat: rows and images lie behind one another, with the padding once between
+// Pixels are numbered flat: rows and images lie after one another, with the padding once between
 // two of them, so that a tap of the kernel lies equally far from every pixel. Shared memory holds what
 // TILE neighbouring pixels need; the instruction takes neighbours, from wherever a tap says, and
 // nothing is copied. One thread has boxes of filters copied, another runs of pixels, each a row of some
@@ -59,7 +59,7 @@ extern "C" __global__ void transpose_filters(const T* w, T* filters) {
 }
 #endif
 
-// A pixel from this plane on, and those behind it, as the instruction's left operand.
+// A pixel from this plane on, and those after it, as the instruction's left operand.
 __device__ __forceinline__ MatrixDescriptor left_operand(const uint4* pixel, int plane) {
     return rows_descriptor(pixel, PLANES) + plane;
 }

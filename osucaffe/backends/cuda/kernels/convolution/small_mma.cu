@@ -57,7 +57,7 @@ __device__ constexpr int at_once(int count) {
     return (rounds + parts - 1) / parts;
 }
 
-// The block loads what `load` gives for 0 ... count - 1, and stores it. Behind the last comes the last
+// The block loads what `load` gives for 0 ... count - 1, and stores it. After the last comes the last
 // again. MAX_COUNT: of what count may be: if no thread comes twice, what is loaded next need not wait.
 template <int MAX_COUNT, typename Load, typename Store>
 __device__ __forceinline__ void copy(int count, Load load, Store store) {

@@ -11,7 +11,7 @@
 //
 // A stage: ROWS rows of an image's output, or WIDE pixels of one. Rows of x are PITCH pixels apart,
 // those of dy DY_PITCH, the same if there are several: the pixels of x before a row are zeros, and
-// those that a tap finds behind the row above; where a row is longer than that of the output, dy is
+// those that a tap finds after the row above; where a row is longer than that of the output, dy is
 // zero.
 // Blocks: (tiles of outputs, parts of the channels, parts of the kernel, groups) x shares of the
 // stages; what these have summed is added in a fixed order by a second kernel. Blocks that have the

@@ -10,7 +10,7 @@
 //
 // A stage: ROWS rows of an image's output, or WIDE pixels of one. Rows of x are PITCH pixels apart,
 // those of dy DY_PITCH, the same if there are several; what is copied from outside an image is
-// zero: the pixels of x before a row are those that a tap finds behind the row above, and where a row
+// zero: the pixels of x before a row are those that a tap finds after the row above, and where a row
 // is longer than that of the output, dy is zero.
 // x lies in planes of 8 channels, so that a warp reads 4 pixels of a plane at once.
 // Blocks: (tiles of outputs, parts of the channels, parts of the kernel, groups) x shares of the

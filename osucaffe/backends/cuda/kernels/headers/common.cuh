@@ -67,7 +67,7 @@ __device__ __forceinline__ void pdl_wait() {
 #endif
 }
 
-// From here on, if all blocks have come so far, the kernel behind this one may be launched, to wait in
+// From here on, if all blocks have come so far, the kernel after this one may be launched, to wait in
 // turn. A kernel that runs long calls it late: the threads that wait keep others from running.
 __device__ __forceinline__ void pdl_launch_next() {
 #if __CUDA_ARCH__ >= 900

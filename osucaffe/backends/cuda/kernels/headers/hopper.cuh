@@ -26,7 +26,7 @@ __device__ __forceinline__ MatrixDescriptor rows_descriptor(const void* first, i
 }
 
 // The same of 16-bit elements, for an instruction that sums over the rows. blocks: vectors from one such matrix to the next,
-// which has the columns behind these.
+// which has the columns after these.
 __device__ __forceinline__ MatrixDescriptor transposed_rows_descriptor(const void* first, int vectors,
                                                                    int blocks) {
     return rows_descriptor(first, vectors, blocks);

@@ -214,7 +214,7 @@ extern "C" __global__ void normalize(const T* x, const float* mean, const float*
 #endif
 
 #ifdef PARTS
-// The gradient behind the ReLU: the sum of PARTS gradients, zero where RELU and `relu_output` (if
+// The gradient after the ReLU: the sum of PARTS gradients, zero where RELU and `relu_output` (if
 // POSITIVE) or what was computed from x is not. Where SUMS: sums of it and of it times x - mean,
 // and `whole` (if there is one) gets it. Else dx = factor * (it - less - (x - mean) * slope).
 extern "C" __global__ void gradients(const T* x, const T* dy, const T* other, const T* relu_output,

@@ -12,7 +12,7 @@
 // Maximum pooling is bound by integer instructions, not by memory. So a thread has a tile of pixels: what
 // was read serves several, maxima across a row are sought once for all windows that have them, and as
 // backward a tile begins where a window does, the compiler knows at which tap each pixel is. Taps outside
-// the image are no case of their own, and places are told in 32 bits. On an H200, 3 x 3 windows over 128
+// the image are not a special case, and places are told in 32 bits. On an H200, 3 x 3 windows over 128
 // images, forward: in fp32 two apart over 64 channels of 112 x 112 130 us (209 before the last two; 128
 // at a copy's rate), one apart over 192 of 28 x 28 52 (106; 41), over 512 of 14 x 14 37 (70; 27).
 
@@ -34,7 +34,7 @@
     int64_t n = tile / (TILES_W * TILES_H); \
     int64_t large = n * H * W * C + g * VEC, small = n * OH * OW * C + g * VEC;
 
-// Where a pixel is behind the image's first.
+// Where a pixel is after the image's first.
 #if H * W * C < 0x80000000 && OH * OW * C < 0x80000000
 typedef int Offset;
 #else
@@ -319,7 +319,7 @@ __device__ __forceinline__ void load_notes(const NOTE* from, bool there, int (&t
 }
 
 // Gradients, plus `addend` if that is given; zero where `relu_output`, if given, is not positive: x
-// was the output of a ReLU whose backward is fused. NORMALIZED: of those, the gradient behind batch
+// was the output of a ReLU whose backward is fused. NORMALIZED: of those, the gradient after batch
 // normalization, as `gradients` of batch_norm.cu makes it.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     pooling_backward(T* dx, const T* dy, const NOTE* note, const T* addend, const T* relu_output,

@@ -153,7 +153,7 @@ extern "C" __global__ void forward(const T* x, const float* keeps, const float* 
 #endif
 
 #ifdef BACKWARD
-// One step, the last one first; behind step 0, as t = -1, what h_first gets.
+// One step, the last one first; after step 0, as t = -1, what h_first gets.
 // copy: where the next product wants dgates too, or null. cell_flow: what c[t - 1] gets from step t.
 extern "C" __global__ void backward(const float* keeps, const float* c_first, const T* gates,
                                     const float* c_out, const T* dh_out, const float* dh_last,
