@@ -112,7 +112,7 @@ def write_bytes(path: str | Path, *content: bytes) -> None:
 
 
 def _check_space(descriptor: int, needed: int) -> None:
-    """OSError where the disk of a file cannot hold so many bytes more."""
+    """OSError where the disk of a file cannot hold that many bytes more."""
     disk = os.fstatvfs(descriptor)
     free = disk.f_bavail * disk.f_frsize
     if disk.f_blocks and needed > free:  # some network file systems do not tell: no blocks at all

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .proto import caffe_pb2
 
 BLOCK = 1 << 20
-"""So many numbers are drawn in turn; others at the same time, on other cores."""
+"""How many numbers are drawn in turn; others at the same time, on other cores."""
 _VARIANCE = {0: "fan_in", 1: "fan_out", 2: "average"}
 
 

@@ -171,7 +171,7 @@ class Net:
     # -- building --------------------------------------------------------------------------------
 
     def _build_again(self, shapes: Mapping[str, Shape], reach: int | None) -> None:
-        """Be built for other shapes, if the layers can have them: all, or so many."""
+        """Be built for other shapes, if the layers can have them: all, or that many."""
         before = self._build
         self._cache.save_layers(before)
         alone = self.inspectable and not self.is_repeatable  # else whole builds are remembered

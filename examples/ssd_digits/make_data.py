@@ -49,7 +49,7 @@ def canvas(
 
 
 def records(digits: Digits, count: int, seed: int) -> Iterator[tuple[bytes, bytes]]:
-    """So many canvases."""
+    """How many canvases."""
     generator = np.random.default_rng(seed)
     for index in range(count):
         yield record_key(index), annotated_record(*canvas(digits, generator))

@@ -157,7 +157,7 @@ def write(out: Path, images: dict[str, Image.Image], pixels: float) -> None:
 
 
 def smaller(image: Image.Image, pixels: float) -> Image.Image:
-    """An image shrunk by the least whole number with which it has at most so many pixels, its
+    """An image shrunk by the least whole number with which it has at most that many pixels, its
     extents multiples of SCALE."""
     factor = 1
     while (image.width // factor) * (image.height // factor) > pixels:

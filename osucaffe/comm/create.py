@@ -76,7 +76,7 @@ def _check(config: CommConfig, topology: Topology) -> None:
 
 
 def _cut(topology: Topology, group: int) -> Topology:
-    """With `group`, each host is as many hosts as it has groups of so many ranks."""
+    """With `group`, each host is as many hosts as it has groups of that many ranks."""
     if not group:
         return topology
     ranks = list(topology.ranks)

@@ -28,7 +28,7 @@ class HostMath:
         self._mask = np.empty(_PIECE, bool)
 
     empty = staticmethod(np.empty)
-    """Memory of so many elements of a type."""
+    """Memory of that many elements of a type."""
 
     def scratch(self, nbytes: int) -> np.ndarray:
         """At least nbytes of memory (uint8); the same memory each time."""

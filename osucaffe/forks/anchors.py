@@ -109,7 +109,7 @@ def nms(
 
 
 def sample(random: np.random.Generator, indices: np.ndarray, count: int) -> np.ndarray:
-    """Some of the places, if there are more than so many, in their order."""
+    """Some of the places, if there are more than that many, in their order."""
     if len(indices) <= count:
         return indices
     return np.sort(random.choice(indices, count, replace=False))

@@ -10,7 +10,7 @@ import numpy as np
 without_warnings = np.errstate(over="ignore", invalid="ignore", divide="ignore")
 """A net that has learned nothing yet may tell boxes without end."""
 _AT_ONCE = 512
-"""So many boxes are compared with one another all at once."""
+"""How many boxes are compared with one another all at once."""
 SMALL = 1e-5
 """Area below which mining leaves a box out."""
 

@@ -98,7 +98,7 @@ class HostRows(Layer):
             array[...] = values.reshape(array.shape)
 
     def check_rows(self, bottom: Shapes, positions: dict[int, tuple[int, ...]]) -> None:
-        """Refuse bottoms that are not rows, as many as bottom[0] has, of so many numbers."""
+        """Refuse bottoms that are not rows, as many as bottom[0] has, of that many numbers."""
         if not bottom[0]:
             self.fail("bottom[0]", "is one number, but must be rows")
         for i, widths in positions.items():

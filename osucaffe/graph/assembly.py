@@ -95,7 +95,7 @@ def assemble_again(
     shapes: those of tops of Input and DummyData layers, where they change. Other layers without
     bottoms know their shapes themselves.
     known: what is taken as it was.
-    reach: only so many layers follow, and those without bottoms. The others keep the blobs that
+    reach: only that many layers follow, and those without bottoms. The others keep the blobs that
     they read, and so their shapes: they cannot run before all follow.
     """
     parts = Assembly(reach=reach)

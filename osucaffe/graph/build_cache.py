@@ -23,8 +23,8 @@ nothing."""
 
 
 REMEMBERED_LAYERS = 64
-"""Times the layers of a net whose layers give shapes themselves: so many of these, as they were for
-other shapes, are kept without memory. Then all are forgotten."""
+"""Times the layers of a net whose layers give shapes themselves: how many builds for other shapes
+are kept, without memory. Then all are forgotten."""
 
 
 class BuildCache:

@@ -17,7 +17,7 @@ class Mark(Primitive, abstract=True):
 
 
 def by_layer(calls: Iterable[Prepared], layers: int) -> list[list[Run]]:
-    """The steps of each of so many layers, by its position; at the end those of no layer."""
+    """The steps of each of that many layers, by its position; at the end those of no layer."""
     steps: list[list[Run]] = [[] for _ in range(layers + 1)]
     for call, step in calls:
         steps[call.position].append(step)

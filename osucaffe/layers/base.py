@@ -278,7 +278,7 @@ class Layer:
         index: int = 1,
     ) -> None:
         """Declare that a bottom holds labels, 0 to classes - 1 or the one that is ignored, and
-        refuse it if there are not so many."""
+        refuse it if there are not that many."""
         self.check_count(bottom, index, count, "labels", like)
         self.label_bottoms[index] = Classes(self.title, classes, ignored)
 
@@ -312,7 +312,7 @@ class Layer:
     def check_count(
         self, bottom: Shapes, index: int, count: int, of: str = "numbers", like: str = ""
     ) -> None:
-        """Refuse a bottom that does not hold so many numbers (or labels, say), in any shape."""
+        """Refuse a bottom that does not hold that many numbers (or labels, say), in any shape."""
         if math.prod(bottom[index]) != count:
             text = f"has shape {bottom[index]}, but must hold {count} {of}{like}"
             self.fail(f"bottom[{index}]", text)

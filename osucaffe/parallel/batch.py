@@ -80,7 +80,7 @@ def _trains(layer: caffe_pb2.LayerParameter) -> bool:
 
 
 class Alone(ProcessGroup):
-    """A process that trains alone, with the batches of so many ranks together."""
+    """A process that trains alone, with the batches of that many ranks together."""
 
     def __init__(self, of: int) -> None:
         self._of = of

@@ -22,7 +22,7 @@ from .buckets import ITEM
 logger = logging.getLogger("osucaffe")
 OPTION = "--split_inner_products"
 GRAIN = 16
-"""On a GPU, parts begin at multiples of so many numbers (64 bytes), as kernels want them to."""
+"""On a GPU, parts begin at multiples of that many numbers (64 bytes), as kernels want them to."""
 
 
 class SplitInnerProducts:

@@ -42,8 +42,8 @@ TURNS = 3
 WARM_UP, COUNT = 2, 4
 """Iterations of a turn that are untimed (a GPU captures its graph in the second), and timed."""
 EQUAL = 1.02
-"""Sizes that take at most so many times as long as the best are as good: of these, the one nearest
-to the default is taken, so that noise does not choose."""
+"""Sizes that take at most this many times as long as the best are as good: of these, the one
+nearest to the default is taken, so that noise does not choose."""
 
 
 class Tuned(DataParallel):
@@ -262,7 +262,7 @@ def _turn(
 
 
 def seconds_of_iteration(workers: Job, solver: Solver, seconds: float) -> float:
-    """How long the slowest rank takes for an iteration, measured for about so many seconds."""
+    """How long the slowest rank takes for an iteration, measured for about that many seconds."""
     solver.step(3)  # libraries choose, data starts to come, a GPU captures its graph
     once = _seconds(workers, solver, 1)
     count = max(1, round(seconds / 3 / once))
@@ -270,7 +270,7 @@ def seconds_of_iteration(workers: Job, solver: Solver, seconds: float) -> float:
 
 
 def _seconds(workers: Job, solver: Solver, iterations: int) -> float:
-    """So many take on the slowest rank."""
+    """How long that many take on the slowest rank."""
     workers.barrier()
     begun = time.perf_counter()
     solver.step(iterations)

@@ -1,9 +1,10 @@
 """Owns the checksums in the files of snapshots, which other programs read past.
 
 A binary message begins with its checksum, as a field of a number that nobody uses: readers of
-protobuf leave it alone, and a program that changes the message writes such fields last, where it counts no
-more. At the beginning it also tells of a file that was cut short between two fields. An HDF5 file
-has it after its end, where the library does not look; a program that changes the file cuts it off.
+protobuf leave it alone, and a program that changes the message writes such fields last, where it
+no longer counts. At the beginning it also reveals a file that was cut short between two fields. An
+HDF5 file has it after its end, where the library does not look; a program that changes the file
+cuts it off.
 """
 
 from __future__ import annotations

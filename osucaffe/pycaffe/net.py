@@ -493,7 +493,7 @@ class Net:
         self._adapt(None)
 
     def _adapt(self, reach: int | None) -> None:
-        """Adapt so many layers, and the others if they can have these shapes."""
+        """Adapt that many layers, and the others if they can have these shapes."""
         reach = None if reach == len(self.layers) else reach
         if not self._waiting and self._net.reach >= (reach or len(self.layers)):
             return

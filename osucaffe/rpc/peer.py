@@ -236,7 +236,7 @@ class Peer:
             self._took(0)
 
     def _took(self, count: int) -> None:
-        """So many bytes of the message at hand have been received."""
+        """More bytes of the current message have been received."""
         self._expected -= count
         if self._expected:
             return

@@ -33,7 +33,7 @@ REMOTE_ADDRESS, ERROR_MODE = 1 << 0, 1 << 1
 NO_ERRORS, PEER_ERRORS = 0, 1
 CALLBACK, USER_DATA, DATATYPE, RECEIVE_INFO = 1 << 1, 1 << 2, 1 << 3, 1 << 7
 BYTES, PIECES = 1 << 3, 2
-"""Types of what is sent: so many bytes, or so many `Piece`s."""
+"""Types of what is sent: that many bytes, or that many `Piece`s."""
 
 
 class Params(ctypes.Structure):

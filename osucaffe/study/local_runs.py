@@ -48,7 +48,7 @@ def flags(design: str, servers: str = "K") -> str:
 
 
 class LocalRuns:
-    """The trainings of a case with at most so many processes, each of about so many seconds.
+    """The trainings of a case with at most that many processes, each of about that many seconds.
 
     failed: why designs could not be trained, one line each.
     """
@@ -96,11 +96,11 @@ class LocalRuns:
         return fastest
 
     def _fits(self, design: str, size: int) -> bool:
-        """Whether a design can be trained by so many ranks here."""
+        """Whether a design can be trained by that many ranks here."""
         return bool(flags(design)) and 1 < size + self._serving(design) <= self._most
 
     def _serving(self, design: str) -> int:
-        """So many ranks are servers."""
+        """How many ranks are servers."""
         return int((self._case.args.servers or "").partition("/")[0]) if design in SERVED else 0
 
     def _images(self, size: int, ranks: int, ms: float) -> float:
@@ -109,7 +109,7 @@ class LocalRuns:
         return ranks * self._sketch(size).batch * passes / ms * 1e3
 
     def _param(self, size: int) -> SolverParameter:
-        """The solver's settings for one of so many ranks, without tests, displays and snapshots."""
+        """The solver's settings for one of these ranks, without tests, displays and snapshots."""
         sketch, param = self._sketch(size), quieten(self._case.solver)
         for field in ("net", "net_param", "train_net", "train_net_param"):
             param.ClearField(field)
@@ -118,7 +118,7 @@ class LocalRuns:
         return param
 
     def _train_alone(self, size: int) -> Prediction:
-        """One rank alone, with the batch that one of so many has."""
+        """One rank alone, with the batch that one of that many has."""
         solver = Solver(self._param(size), Cpu(threads=self.threads), file=self._case.args.solver)
         solver.step(WARM_UP)
         times: list[float] = []

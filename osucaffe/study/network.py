@@ -19,7 +19,7 @@ from .cluster import Cluster
 from .plan import Plan, Wave
 
 SLICES = 8
-"""Messages to and from servers are cut into so many."""
+"""Messages to and from servers are cut into that many."""
 
 
 @dataclass(frozen=True)

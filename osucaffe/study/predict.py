@@ -89,7 +89,7 @@ class Case:
         )
 
     def sketch(self, size: int) -> Sketch:
-        """What one of so many ranks trains."""
+        """What one of that many ranks trains."""
         return self._times(size)[0]
 
     def predict(self) -> list[Prediction]:
@@ -112,7 +112,7 @@ class Case:
         return predictions
 
     def _predict(self, size: int) -> Iterator[tuple[Prediction, str]]:
-        """Each design on so many ranks, and which size of buckets was chosen for it."""
+        """Each design on that many ranks, and which size of buckets was chosen for it."""
         args, cluster, passes = self.args, self.cluster, max(self.solver.iter_size, 1)
         hierarchical = not args.flat
         make = partial(

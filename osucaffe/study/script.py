@@ -125,7 +125,7 @@ def play(
     passes: int,
     comm: Communicator | None = None,
 ) -> Script:
-    """The script of an iteration of so many passes, with others before it: hooks in their order, as
+    """The script of an iteration of some passes, with others before it: hooks in their order, as
     `Net.whole` runs them, and each layer's turn.
 
     script: to which the exchange adds what it does. comm: what layers of the sketch ask for

@@ -91,7 +91,7 @@ class Sketch:
 
 
 class _Padded(NamedTuple):
-    """A layout of so many elements."""
+    """A layout of that many elements."""
 
     size: int
 

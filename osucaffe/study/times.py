@@ -3,7 +3,7 @@
 Measured times are JSON: {"net": name, "batch": records, "layers": [{"name": ..., "forward_ms": ...,
 "backward_ms": ...}, ...]}, a layer for each of the net's as it runs (`osucaffe predict --measure`
 writes it). "sizes", if given, are the elements that parameters take in memory, by name: on CPUs
-they are padded, in messages too; "half_batch": so many images more than the batch has take their
+they are padded, in messages too; "half_batch": that many images more than the batch has take their
 time (default 0). Other keys are ignored.
 """
 

@@ -164,7 +164,7 @@ class ImageFiles:
 
     def stream(self, shape: tuple[int, ...], readers: int, backend: Backend) -> Pipeline:
         """Batches of this shape, (images, crops, channels, height, width), for a backend; made by
-        so many."""
+        that many."""
         depth = min(_DEPTH, -(-len(self._paths) // shape[0]))
         processes = len(self._paths) >= _MANY and can_be_processes()
         options: dict[str, Any] = {

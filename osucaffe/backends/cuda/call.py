@@ -146,7 +146,7 @@ class Provider:
     sums: bool = False
 
     def worthwhile(self, best: float) -> bool:
-        """Whether to ask for its candidates, where the best so far takes so many milliseconds
+        """Whether to ask for its candidates, where the best so far takes that many milliseconds
         (infinite: there is none yet)."""
         return best >= self.needed_above_ms
 

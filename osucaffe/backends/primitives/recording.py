@@ -42,8 +42,8 @@ PRIMITIVES: dict[str, type[Primitive]] = {}
 @dataclass_transform(eq_default=False)
 class Primitive:
     """A call. Its arguments are declared as the fields of a dataclass are: in their order; those of
-    a class with `kw_only`, or after `_: KW_ONLY`, are given by name only. (They are not
-    dataclasses because a hundred of these take 20 ms to make, at each start.) An `abstract` class is no
+    a class with `kw_only`, or after `_: KW_ONLY`, are given by name only. (They are not dataclasses
+    because a hundred of these take 20 ms to make, at each start.) An `abstract` class is not a
     primitive, but has the arguments that several share.
 
     Of the class: name, which is the class's in other letters (TopK is `top_k`); roles: what each

@@ -27,7 +27,7 @@ from ..images import png
 from ..output import csv_text, short
 
 TOP = 5
-"""Among so many of the most likely classes the right one counts, too."""
+"""Among that many of the most likely classes the right one counts, too."""
 _SCORED = ("SoftmaxWithLoss", "Accuracy")
 """The layers that identify the blobs of scores and labels, preferred ones first."""
 _MAX_CLASSES = 25
@@ -265,7 +265,7 @@ def predict(net: Net, scoring: Scoring, batches: int, shown: int) -> Predictions
 
 
 def _first(found: list[Prediction], sign: int, most: int, of_class: int) -> list[Prediction]:
-    """Those of the least sign * probability of their class: so many, and so many of each class."""
+    """Those of the least sign * probability of their class: in all, and of each class."""
     counts: Counter[int] = Counter()
     kept = []
     for one in sorted(found, key=lambda one: sign * one.of_label):

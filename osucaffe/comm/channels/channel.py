@@ -179,7 +179,7 @@ class Run:
         self.nbytes = nbytes
 
     def head(self, most: int) -> list[memoryview]:
-        """The first bytes that are left, up to so many."""
+        """The first bytes that are left, up to that many."""
         views = []
         for view in self.views:
             if most <= 0:
@@ -189,7 +189,7 @@ class Run:
         return views
 
     def drop(self, count: int) -> None:
-        """So many are done."""
+        """How many are done."""
         self.nbytes -= count
         views = self.views
         if not self.nbytes:

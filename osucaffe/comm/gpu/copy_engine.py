@@ -130,7 +130,7 @@ class CopyEngine(OnStream):
             self._follow(stream, self._adding)
 
     def _make_slots(self, pitch: int) -> None:
-        """Let each rank have a slot of so many bytes for each of the others.
+        """Let each rank have a slot of that many bytes for each of the others.
 
         What it had stays: CUDA graphs may have captured it. (So the first run of what is to be
         captured must not be captured.)

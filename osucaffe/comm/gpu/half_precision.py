@@ -39,7 +39,7 @@ class _Narrow:
         self._memory: list[Any] = []
 
     def like(self, array: Any) -> Any:
-        """An array of so many elements, in memory that the next call gives again."""
+        """An array of that many elements, in memory that the next call gives again."""
         if not self._memory or self._memory[-1].size < array.size:
             self._memory.append(self.math.empty(array.size, self._dtype))
         return self._memory[-1][: array.size]

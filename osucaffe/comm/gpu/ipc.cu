@@ -11,7 +11,7 @@
 // stream), so it reads that slot no more. For this every rank must send something to every other
 // in each call. What an earlier call left in a slot bears an earlier number, however it lay there:
 // the last word of 16 aligned bytes is always a number. (Numbers come again after 2^32 calls. Only
-// a place that was last written exactly so many calls ago would then deceive.)
+// a place that was last written exactly that many calls ago would then deceive.)
 //
 // Every call runs the same blocks on each rank, and a block waits for packets of the same block
 // only: it does no harm that not all run at a time, as they start in their order.
@@ -167,7 +167,7 @@ two_shot(T* x, int count, const uint64_t* slots, uint32_t* calls, int rank) {
 }
 
 // The elements of an array that a rank gives the others: of those that it owns, `count` from
-// `offset` on, if there are so many. All are the root's, or (root < 0) each rank has its part.
+// `offset` on, if there are that many. All are the root's, or (root < 0) each rank has its part.
 struct Range { int64_t start; int count; };
 
 __device__ __forceinline__ Range range_of(int rank, int root, int64_t whole, int64_t offset,

@@ -41,7 +41,7 @@ def most(itemsize: int, ranks: int) -> int:
 
 
 def plan(count: int, itemsize: int, ranks: int) -> tuple[str, int]:
-    """The kernel for an all-reduce of so many elements, and the packets that its threads share.
+    """The kernel for an all-reduce of that many elements, and the packets that its threads share.
 
     In one shot a rank sends (ranks - 1) * packets, in two 2 * (ranks - 1) / ranks * packets and a
     trip more.
@@ -129,7 +129,7 @@ class Ipc(OnStream):
         return launches
 
     def _launch(self, name: str, dtype: str, packets: int, pointer: int, *numbers: Any) -> Launch:
-        """A kernel, its blocks and threads, which share so many packets, and its arguments."""
+        """A kernel, its blocks and threads, which share that many packets, and its arguments."""
         function = kernel(
             "ipc", name, dtype, RANKS=self.size, SLOT=SLOT, BLOCKS=BLOCKS, THREADS=THREADS
         )

@@ -56,7 +56,7 @@ def launch(function: Any, blocks: int, threads: int, arguments: Sequence[Any], s
 def launch_over(
     function: Any, count: int, arguments: Sequence[Any], stream: Any, per_sm: int = 2
 ) -> None:
-    """Launch a kernel whose threads share so many items.
+    """Launch a kernel whose threads share that many items.
 
     each: the most blocks for each multiprocessor.
     """
@@ -97,7 +97,7 @@ class DeviceMath:
         self._scratch = cupy.empty(0, np.uint8)
 
     def empty(self, count: int, dtype: Any) -> Any:
-        """Memory of so many elements."""
+        """Memory of that many elements."""
         self._device.use()  # this may be a background thread; MPI needs the current device, too
         return self._cupy.empty(count, dtype)
 

@@ -22,7 +22,7 @@ _SUM = 0
 class Nccl(OnStream):
     """The ranks of an MPI communicator, which only broadcasts NCCL's unique id.
 
-    small: does the operations on so many bytes that `takes` says so. NCCL refuses two ranks on
+    small: does the operations on that many bytes that `takes` says so. NCCL refuses two ranks on
     one GPU. UserError where it is not installed.
     """
 

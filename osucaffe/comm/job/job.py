@@ -122,7 +122,7 @@ class MpiJob(Job):
     """The ranks of MPI's world. `watchdog.timeout` says how long one may wait for the others."""
 
     _lag = 1
-    """So many calls ago was wished what `agree` answers."""
+    """How many calls ago the answer of `agree` was requested."""
 
     def __init__(self) -> None:
         self.mpi: Any = start_mpi()
@@ -229,7 +229,7 @@ class MpiJob(Job):
 class Subset(MpiJob):
     """A subset of a job's ranks, which are a job among themselves, and end with it.
 
-    comm: theirs, split from the job's. lag: `agree` answers what was wished so many calls ago, so
+    comm: theirs, split from the job's. lag: `agree` answers what was wished that many calls ago, so
     that no rank is held up until it is as many calls ahead of another.
     """
 

@@ -124,7 +124,7 @@ def measure_gpus(
 ) -> dict[str, list[list[Any]]]:
     """The rows of a table for the GPUs of a host: which of the communicators does an operation.
 
-    zeros: makes a device array of so many float32. No graph is left, for which NCCL would wait.
+    zeros: makes a device array of that many float32. No graph is left, for which NCCL would wait.
     """
     best: dict[str, list[tuple[int, Choice]]] = {operation: [] for operation in OPERATIONS}
     for nbytes in sizes:

@@ -41,7 +41,7 @@ class Workers(Protocol):
     """The number of parts of batches per worker, finished or not, when all slots are in use."""
 
     def make(self, slot: int, position: int, part: int) -> Sequence[Job]:
-        """Start making a batch, from this position of the stream on, in parts of so many records.
+        """Start making a batch, from this position of the stream on, in parts of that many records.
 
         Raises UserError if the workers cannot be started.
         """

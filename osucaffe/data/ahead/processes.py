@@ -50,7 +50,7 @@ _log = logging.getLogger("osucaffe")
 
 
 def worth_processes(readers: int, depth: int) -> bool:
-    """Whether so many readers of a source that runs Python for each record should be processes."""
+    """Whether this many readers of a source that runs Python per record should be processes."""
     return can_be_processes() and readers > MAX_READER_THREADS and depth > 0
 
 

@@ -119,7 +119,7 @@ class ImageListSource(ImageStream):
 
 
 class NumberedImageSource(RecordStream[tuple[np.ndarray, np.ndarray]]):
-    """The images of a list whose lines have so many numbers after the name, which has no blank.
+    """The images of a list whose lines have that many numbers after the name, which has no blank.
 
     maps: the prefix of each name's gray image that is one more channel (None: none). The rest is
     as in ImageListSource. A batch is data (N, *shape), the first of the numbers, as many as there

@@ -156,7 +156,7 @@ UNBOUNDED = {"least_shift": -1e30, "most_shift": 1e30, "least_growth": -1e30, "m
 
 
 def _best(positions: np.ndarray, scores: np.ndarray, count: int) -> np.ndarray:
-    """So many of the places, those with the highest scores."""
+    """The places with the highest scores, as many as asked for."""
     return positions[np.argsort(-scores[positions], kind="stable")[:count]]
 
 

@@ -72,7 +72,7 @@ class ByLabel(Changing):
 class Noise(Changing):
     """A bias and random noise are added in TRAIN, and again in each pass.
 
-    gaussian_std: normal noise of so many times the root mean square of the bottom; uniform_range:
+    gaussian_std: normal noise of that many times the root mean square of the bottom; uniform_range:
     noise within it.
     """
 

@@ -69,7 +69,7 @@ def by_image(results: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarra
 def best(
     boxes: np.ndarray, chances: np.ndarray, before: int, threshold: float, behind: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The best boxes and their scores: so many before and after suppression (0 or less: all)."""
+    """The best boxes and their scores: that many before and after suppression (0 or less: all)."""
     order = np.argsort(-chances, kind="stable")[: before if before > 0 else None]
     selected = order[anchors.nms(boxes[order], threshold, max(behind, 0))]
     return boxes[selected], chances[selected]
@@ -210,7 +210,7 @@ class RpnLayer(PythonLayer):
         return boxes
 
     def write(self, top: Hosts, values: Sequence[np.ndarray]) -> None:
-        """Write rows of so many regions to the tops."""
+        """Write rows of that many regions to the tops."""
         self.count = len(values[0])
         for blob, rows in zip(top, values, strict=False):
             blob.reshape(*rows.shape)

@@ -97,7 +97,7 @@ class Interp(Layer):
     The size: by shrink_factor s, (n - 1) / s + 1, and then by zoom_factor z, n + (n - 1) (z - 1);
     height and width where neither of the factors is given, or both are; with use_blob_size those of
     a second bottom. pad_beg, pad_end: 0, or
-    less: so many rows and columns are cut off first.
+    less: that many rows and columns are cut off first.
     """
 
     bottoms = (1, 2)

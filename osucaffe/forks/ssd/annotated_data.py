@@ -13,7 +13,7 @@ from .annotated import COLUMNS, ROOM, AnnotatedSource, join_rows
 OBJECTS = 64
 """Rows of the label's top for each image; ROOM at least. Those after the objects are -1."""
 SAME_SIZE = 10
-"""So many batches have one size, where there are several to draw from, as in MobileNet-YOLO."""
+"""How many batches have one size, where there are several to draw from, as in MobileNet-YOLO."""
 
 
 @register("AnnotatedData")

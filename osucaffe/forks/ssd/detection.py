@@ -18,7 +18,7 @@ from ..rows import Rows, put_rows
 from . import primitives as ops
 
 ROOM = 4096
-"""So many boxes there may be in a batch."""
+"""How many boxes there may be in a batch."""
 
 log = logging.getLogger("osucaffe")
 

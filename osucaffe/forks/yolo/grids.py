@@ -26,7 +26,7 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 
 def check_grid(layer: Layer, bottom: Shapes, anchors: int, classes: int, position: int = 0) -> None:
-    """Refuse a bottom that does not hold the numbers of so many anchors and classes."""
+    """Refuse a bottom that does not hold the numbers of that many anchors and classes."""
     layer.check_axes(bottom[position], field=f"bottom[{position}]")
     items, _, *extents = bottom[position]
     shape = (items, anchors * (5 + classes), *extents)

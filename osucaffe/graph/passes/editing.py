@@ -93,7 +93,7 @@ def normalization_gradient(
 
 
 def is_plain_sum(call: Primitive, terms: int) -> TypeGuard[ops.Sum]:
-    """Whether it adds so many terms, and no more."""
+    """Whether it adds that many terms, and no more."""
     return (
         isinstance(call, ops.Sum)
         and len(call.xs) == terms

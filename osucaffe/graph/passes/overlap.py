@@ -63,7 +63,7 @@ def _fit(
     calls: list[Primitive], overlapping: list[int], size_of: Callable[[Tensor], int], spare: int
 ) -> None:
     """Shorten the overlap until memory is alive for no more than if all ran in turn,
-    and so many bytes."""
+    and that many bytes."""
     allowed = {index: calls[index].overlap for index in overlapping}
     for index in overlapping:
         calls[index].overlap = 0
@@ -89,7 +89,7 @@ def _fit(
 
 
 def _hold(calls: list[Primitive], overlapping: list[int], group: int) -> None:
-    """Let up to so many begin together, if none of them has to end before the last begins."""
+    """Let up to that many begin together, if none of them has to end before the last begins."""
     ends: list[int] = []
     for index, following in pairwise([*overlapping, len(calls)]):
         ends.append(index + calls[index].overlap)

@@ -39,7 +39,7 @@ class Window:
         return tuple((x + 2 * pad - reach) // stride + 1 for x, reach, stride, pad in axes)
 
     def covered(self, positions: Shape) -> Shape:
-        """The extents that so many positions cover, less padding (transposed convolution)."""
+        """The extents that that many positions cover, less padding (transposed convolution)."""
         axes = zip(positions, self.reach, self.stride, self.pad, strict=True)
         return tuple((x - 1) * stride + reach - 2 * pad for x, reach, stride, pad in axes)
 

@@ -53,7 +53,7 @@ def pre_fixed(layer: Layer) -> float | None:
 
 
 def read_divisor(layer: Layer, batch: int, every: int, default: str = "VALID") -> float:
-    """What a loss is divided by that ignores nothing, of so many numbers in so many items."""
+    """What a loss is divided by that ignores nothing, of that many numbers in so many items."""
     counts = {"BATCH_SIZE": batch, "NONE": 1}
     return pre_fixed(layer) or counts.get(read_normalization(layer, default), every)
 

@@ -68,7 +68,7 @@ class Standardize(Layer):
     rate_formula: str | None = RATE
 
     def lay_out(self, rows: int, count: int, eps: float) -> None:
-        """Work on so many rows of x."""
+        """Work on that many rows of x."""
         self.shape, self.small = (rows, count // rows), (rows, 1)
         self.constants = {"share": rows / count, "eps": eps}
 

@@ -69,7 +69,7 @@ def _needed(batch: np.ndarray, block: tuple[int, int]) -> int:
 
 
 def _reserve(path: Path, size: int) -> None:
-    """OSError where the disk has no room for so many bytes more: when the library meets a full
+    """OSError where the disk has no room for that many bytes more: when the library meets a full
     disk, it may end the process. It gives back what it does not need."""
     with path.open("r+b") as file:
         end = file.seek(0, os.SEEK_END)

@@ -95,7 +95,7 @@ class Stream(Feed):
             self._source.labels = labels
 
     def names(self, first: int, count: int) -> list[str]:
-        """The names of the files of so many records, from one of the stream on; else numbers."""
+        """The names of the files of that many records, from one of the stream on; else numbers."""
         positions = np.arange(first, first + count)
         if not isinstance(self._source, RecordStream):
             return [*map(str, positions)]
@@ -150,8 +150,8 @@ class Stream(Feed):
         return f"{self.title}, {self.phase}"
 
     def readers(self, most: int | None) -> int:
-        """How many shall read: --readers, else at most so many (None: as there are cores to use),
-        and this process's share of the cores."""
+        """The number of readers: --readers, else the minimum of `most` (None: the usable cores) and
+        this process's share of the cores."""
         share = (os.cpu_count() or 1) // self.data_config.sharers
         return self.data_config.readers or max(1, min(most or usable_cores(), share))
 
@@ -189,7 +189,7 @@ class Stream(Feed):
         return made
 
     def stays_on_device(self, nbytes: int) -> bool:
-        """Whether records of so many bytes are to stay where the backend has its tensors."""
+        """Whether records of that many bytes are to stay where the backend has its tensors."""
         if self.data_config.cache != "auto":
             return self.data_config.cache == "device"
         return self.raw_records and may_stay(
@@ -197,7 +197,7 @@ class Stream(Feed):
         )
 
     def spreads(self, nbytes: int) -> bool:
-        """Whether records of so many bytes are to be divided among the devices of the ranks, as
+        """Whether records of that many bytes are to be divided among the devices of the ranks, as
         some device has no room for all. All ranks call it together."""
         neighbours = self.data_config.neighbours
         if neighbours is None:
@@ -258,7 +258,7 @@ class Varying(Stream):
 
     shapes: Shapes
     batch = 1
-    """So many records are an item."""
+    """How many records are an item."""
     _waiting: list[Buffer] | None = None
     _position = 0
 

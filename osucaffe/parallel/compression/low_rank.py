@@ -14,7 +14,7 @@ from ..hook import ErrorFeedback
 
 
 class Matrix(NamedTuple):
-    """Elements start .. stop - 1 of the arena, as a matrix of so many rows.
+    """Elements start .. stop - 1 of the arena, as a matrix of that many rows.
 
     order: where the matrix's elements lie in these, row by row, if not in their order.
     """

@@ -14,7 +14,7 @@ from ..hook import ErrorFeedback, Gathered
 
 
 def count(share: float, size: int) -> int:
-    """How many of so many elements a share of them is, at least one."""
+    """How many of these elements a share of them is, at least one."""
     return min(size, math.ceil(share * size))
 
 

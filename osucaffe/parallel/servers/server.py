@@ -26,7 +26,7 @@ CONTROL = 1 << 14
 worker has begun. (MPI has tags up to 32767 everywhere.)"""
 PUSH, READ, SETUP, END = range(4)
 """Gradients follow, with this learning rate; send these weights (0) or that history (1, 2); a
-description of so many bytes follows, then weights and history; no more follows."""
+description of that many bytes follows, then weights and history; no more follows."""
 LAGS = 256
 """Lags that a server counts apart; longer ones count as the longest."""
 

@@ -56,7 +56,7 @@ def divide(buckets: Sequence[Bucket], servers: int) -> list[Piece]:
 def divide_net(
     net: NetLayout, config: ParallelConfig, servers: int
 ) -> tuple[list[Bucket], list[Piece]]:
-    """A net's buckets, and the pieces of so many servers. UserError where one has none."""
+    """A net's buckets, and the pieces of that many servers. UserError where one has none."""
     nbytes = config.bucket if config.aggregation == "layerwise" else len(net.arena) * ITEM
     buckets = find_buckets(net, nbytes, frozen=False)
     pieces = divide(buckets, servers)
@@ -68,7 +68,7 @@ def divide_net(
 
 
 class Segment(NamedTuple):
-    """So many elements with the multipliers of one parameter."""
+    """Elements with the multipliers of one parameter."""
 
     elements: int
     lr_mult: float
@@ -128,7 +128,7 @@ class Consistency:
 
     bound: the most iterations that a worker may be ahead of another; None: any number.
     together: updates are of the sum of all workers' gradients, so training is as with one process;
-    with backups, without the last so many, which are dropped (Chen et al., 2016).
+    with backups, without the last that many, which are dropped (Chen et al., 2016).
     """
 
     bound: int | None

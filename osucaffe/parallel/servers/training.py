@@ -110,7 +110,7 @@ class ServerExchange(Exchange):
         missing: int = 0,
     ) -> None:
         """servers: their ranks. layerwise: during backward. together: updates use the sum of all
-        workers, but for so many that are missing."""
+        workers, but for that many that are missing."""
         self.missing = missing
         self._job, self._net, self._optimizer, self._link = job, net, optimizer, link
         self._servers = servers

@@ -110,7 +110,7 @@ class OneDNN:
         return step
 
     def _prepare_alone(self, call: Primitive) -> Step | None:
-        """The step for one thread: primitives are made for so many as there are then."""
+        """The step for one thread: primitives are made for that many as there are then."""
         self.library.set_threads(1)
         try:
             return self._prepare(call)

@@ -36,7 +36,7 @@ class Layout:
         return None if form is None or plain is None or form == plain else Layout(form, plain)
 
     def has_part(self, shape: Shape) -> bool:
-        """Whether the first of the tensor, so many, lie as they would lie alone."""
+        """Whether the first of the tensor, that many, lie as they would lie alone."""
         try:
             return self.form.like(shape) == self.form.window(shape, [0] * len(shape))
         except Unsupported:

@@ -25,11 +25,11 @@ LARGE_KERNEL = 512
 """Elements of a kernel from which on code for strided gradients is slower than a matrix product:
 it loses 5 times at 32 x 32, and wins 1.5 to 2 times at 16 x 16."""
 FEW_CHANNELS = 4
-"""Up to so many it spends its time on the channels' padding: it loses 3 to 10 times."""
+"""Up to that many it spends its time on the channels' padding: it loses 3 to 10 times."""
 
 
 FILLS_EIGHTS = range(17, 25)
-"""So many channels fill three registers of 8 elements, but two of 16 badly: code for the narrower
+"""Channels that fill three registers of 8 elements, but two of 16 badly: code for the narrower
 ones takes 0.65 to 0.9 times as long."""
 
 

@@ -40,19 +40,19 @@ TRIAL_RUNS, TRIAL_SECONDS = 8, 0.03
 other processes have the cores by turns, these are some milliseconds. As many passes ahead do not
 count: threads that have slept may take that long to find a core each."""
 GIVE_UP_RUNS = 3
-"""If each of so many passes on one thread takes twice as long as on all, no more are tried."""
+"""If each of that many passes on one thread takes twice as long as on all, no more are tried."""
 MIN_KEPT_RUNS, MAX_TRIAL_SHARE = 100, 0.01
 """How often at least what was faster runs before both are tried again, and the share of its time
 that trials may take."""
 WATCH_PERIOD = 4
-"""Of so many passes one is watched. If so many of these are slow, both are tried again at once."""
+"""One pass of this many is watched. If this many of those are slow, both are tried again."""
 STARVATION_SECONDS, MIN_CPU_SHARE = 0.1, 0.75
 """Seconds of watched passes after which the processors' time that they had is looked at, and the
 share of all threads' time that they have where no other process wants the cores: threads that wait
 spin. On two cores it is 0.95 and more, beside one busy loop 0.7, beside four 0.4."""
 IDLE_SECONDS, MIN_IDLE_CORES, MIN_SHARE = 0.4, 0.75, 0.02
 """Where a pass runs on one thread, all are tried again once the others' cores are idle that were
-not before: for so many seconds, so much of them, and after so much of the passes before the next
+not before: for that many seconds, so much of them, and after so much of the passes before the next
 trial."""
 
 
@@ -100,7 +100,7 @@ def coalesce(
     threads: int,
     alone: Callable[[Step, Primitive], Step | None],
 ) -> list[Run]:
-    """What runs steps on so many threads whichever thread begins them; those on one thread that
+    """What runs steps on that many threads whichever thread begins them; those on one thread that
     follow each other as one, which saves a microsecond for each. Where some have a `call`, a single
     one, as it is `AdaptiveThreads`: these run on one thread in its other way.
 

@@ -14,7 +14,7 @@ from ..runtime.launch import captured
 TRIALS = 3
 """Times that a graph of runs is on the clock, if the first leaves it a chance to be the best."""
 BEHIND = 1.05
-"""What is so many times as slow as the best has none."""
+"""What is that many times as slow as the best has none."""
 GRAPHED, MIN_RUNS, MAX_RUNS = 0.25, 2, 16
 """Milliseconds that such a graph should take, and how many runs may be in it."""
 BRIEF = 0.5

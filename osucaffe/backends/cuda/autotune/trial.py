@@ -14,9 +14,9 @@ from ..runtime.compile import kernel
 from ..runtime.launch import blocks_for, launch
 
 TRIAL_WORDS = 2**18
-"""After so many numbers, those of memory to try candidates on begin again."""
+"""After that many numbers, those of memory to try candidates on begin again."""
 SAMPLES = 4096
-"""Of each output, so many elements are compared."""
+"""Of each output, that many elements are compared."""
 UNWRITTEN = 0xFF
 """A byte: made of it, numbers of all kinds of floats are none."""
 

@@ -25,14 +25,14 @@ from .trial import Trial
 log = logging.getLogger("osucaffe")
 
 MAX_SLOWDOWN = 1.1
-"""What is so many times as slow as the best in one run is not run again."""
+"""What is that many times as slow as the best in one run is not run again."""
 JITTER_MS = 0.01
 """Milliseconds by which the host's part of one run differs from that of another."""
 MAX_RETRIES = 3
 """Runs of one that seems so slow, where the best is brief: what compiles the next kernels may have
 held up the host."""
 MAX_SLOWER_IN_A_ROW = 12
-"""Libraries list the most promising first: after so many in a row that are slower than the best,
+"""Libraries list the most promising first: after that many in a row that are slower than the best,
 the rest of a provider's is left out where each takes long (timing.BRIEF)."""
 TOLERANCES = {"fp32": 2e-4, "tf32": 1e-2, "fp16": 1e-2, "bf16": 4e-2}
 """How far from the others a candidate's outputs may be, of the largest, in each precision: several

@@ -79,7 +79,7 @@ def plan_step(ctx: Context, plan: Plan, tensors: dict[str, Tensor]) -> Run:
 
 
 def aligned_workspace(ctx: Context, nbytes: int) -> Callable[[], int]:
-    """What gives the address of so many bytes of scratch, or 0 for none."""
+    """What gives the address of that many bytes of scratch, or 0 for none."""
     if not nbytes:
         return lambda: 0
     scratch = ctx.temporary((nbytes + WORKSPACE_ALIGNMENT,), "uint8")

@@ -56,9 +56,9 @@ the same channels."""
 
 @dataclass(frozen=True)
 class TileConfig:
-    """Tiles of `groups` x `m_tiles` x 64 pixels and so many outputs.
+    """Tiles of `groups` x `m_tiles` x 64 pixels and that many outputs.
 
-    stages: parts of the filters, each of so many taps, and buffers: parts of the image, in flight.
+    stages: parts of the filters, each of `taps` taps, and buffers: parts of the image, in flight.
     """
 
     groups: int
@@ -176,7 +176,7 @@ class ImplicitGemm(Problem):
         return -(-self.pixels // config.pixels) * self.parts(config.outputs)
 
     def _reach(self, pixels: int) -> int:
-        """Pixels that a tile of so many needs."""
+        """Pixels that a tile of that many needs."""
         return pixels + (self.kernel[0] - 1) * self.pitch + self.kernel[1] - 1
 
     def shared(self, config: TileConfig) -> int:
@@ -299,7 +299,7 @@ def as_implicit_gemm(
     device: Device, precision: str, problem: Problem, sums: int = 0, **more: bool
 ) -> ImplicitGemm | None:
     """The convolution (that which gives x's gradient is `transposed`) as one for this kernel, if it
-    is worth trying as such. sums: those of so many parts of the outputs are wanted; it makes them
+    is worth trying as such. sums: those of that many parts of the outputs are wanted; it makes them
     if it can. more: what ImplicitGemm says."""
     if not can_use_wgmma(device, precision, problem):
         return None

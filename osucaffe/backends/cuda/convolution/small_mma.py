@@ -87,7 +87,7 @@ class Small(Problem):
     dtype: str
 
     def patch(self, rows: int, kernel_rows: int, pitch: int) -> int:
-        """Words that `rows` rows of the output need of an image for so many of the kernel's."""
+        """Words that `rows` rows of the output need of an image for that many of the kernel's."""
         pixels = (rows + kernel_rows - 1) * (self.y[3] + self.kernel[1] - 1)
         return -(-pixels * pitch // 4) * 4
 
@@ -125,7 +125,7 @@ class Small(Problem):
     def _correlation(
         self, device: Device, rows: int, m_tiles: int, parts: int
     ) -> Iterator[tuple[TileConfig, float]]:
-        """The tile config with so many rows, tiles of a warp and parts of the outputs, with an
+        """The tile config with that many rows, tiles of a warp and parts of the outputs, with an
         estimate of its time, where it is possible."""
         area, pair = math.prod(self.kernel), self.pair(self.x[1])
         channels, outputs = self.x[1] // pair, self.y[1]
@@ -192,7 +192,7 @@ def even_blocks(device: Device) -> int:
 
 
 def _shares(count: int) -> list[int]:
-    """What 1, 2, 3 ... equal shares of so many have, the last perhaps less."""
+    """What 1, 2, 3 ... equal shares of that many have, the last perhaps less."""
     return list(dict.fromkeys(-(-count // shares) for shares in range(1, count + 1)))
 
 
@@ -249,7 +249,7 @@ def configs(device: Device, small: Small) -> list[TileConfig]:
 
 
 def _config(device: Device, small: Small, kernel_rows: int) -> TileConfig | None:
-    """The tile config where a block has so many rows of the kernel, if it is possible."""
+    """The tile config where a block has that many rows of the kernel, if it is possible."""
     channels, outputs = small.x[1], small.y[1]
     height, width = small.y[2:]
     high, pair = -(-outputs // 16), small.pair(width)

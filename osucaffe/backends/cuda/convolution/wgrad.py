@@ -144,7 +144,7 @@ class FilterGradient(Problem, ABC):
 
     @abstractmethod
     def cycles(self, steps: float, stage: Stage, tile: Tile) -> float:
-        """That a stage of so many products takes."""
+        """That a stage of that many products takes."""
 
     def config(self, device: Device, stage: Stage, tile: Tile) -> tuple[float, TileConfig] | None:
         """The best tile config of these, if they are possible, with an estimate of its cycles."""

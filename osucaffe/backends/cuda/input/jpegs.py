@@ -129,7 +129,7 @@ class Decoder(BatchMemory):
         return np.concatenate(done)
 
     def _beside(self, turn: Turn, nbytes: int) -> int:
-        """The address of so many bytes of its own."""
+        """The address of that many bytes of its own."""
         if not turn.scratch or turn.scratch[0].nbytes < nbytes:
             turn.scratch[:] = [self.allocate((2 * nbytes,))]  # others may be larger
         return int(turn.scratch[0].data.ptr)

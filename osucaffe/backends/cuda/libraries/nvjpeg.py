@@ -45,7 +45,7 @@ class Lane:
     def decode(
         self, begins: np.ndarray, sizes: np.ndarray, images: np.ndarray, channels: int, stream: int
     ) -> bool:
-        """Decode JPEGs of so many bytes at these addresses of the host's memory, gray or BGR.
+        """Decode JPEGs of that many bytes at these addresses of the host's memory, gray or BGR.
 
         images: IMAGE of each, on the device; they are there when the CUDA stream is. Only pixels
         that the JPEG says it has are written. False if one of them cannot be decoded: then others

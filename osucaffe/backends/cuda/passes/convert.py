@@ -13,7 +13,7 @@ from ..runtime.launch import blocks_for, launch
 from .elementwise import Operand, element_step
 
 FEW_CHANNELS = 8
-"""Up to so many, a thread moves all channels of a pixel; more are transposed tile by tile."""
+"""Up to that many, a thread moves all channels of a pixel; more are transposed tile by tile."""
 
 
 def convert(source: Tensor, target: Tensor, *, accumulate: bool = False) -> Run:
@@ -61,7 +61,7 @@ def copy_parts(
     columns: Sequence[tuple[int, int]] = (),
     relu_outputs: Sequence[Tensor | None] = (),
 ) -> Run:
-    """A step that copies matrices of so many rows next to one another into columns of the whole,
+    """A step that copies matrices of that many rows next to one another into columns of the whole,
     from `begin` on; cut: the other way round.
 
     columns: of each part those that are meant, the first and how many, if not all. relu_outputs:

@@ -13,7 +13,7 @@ from ..runtime.launch import blocks_for, launch
 from .normalization import Rows
 
 SMALL_ROWS, SMALL_SCORES = 512, 32
-"""Up to so many rows of so many scores, one block computes the whole loss, a thread each row."""
+"""Maximum rows and scores for which one block computes the whole loss, a thread per row."""
 
 
 def _macros(a: ops.ClassLoss | ops.Accuracy) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def _macros(a: ops.ClassLoss | ops.Accuracy) -> dict[str, Any]:
 
 
 def block_for(count: int) -> int:
-    """Threads of a single block that sums so many numbers."""
+    """Threads of a single block that sums that many numbers."""
     return min(1024, max(32, -(-count // 32) * 32))
 
 

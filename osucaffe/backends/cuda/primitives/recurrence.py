@@ -136,11 +136,11 @@ def _cell(ctx: Context, direction: str, formula: str, gates: Tensor, h: Tensor) 
 
 
 Make = Callable[["Cell", int, Context, Any], Run]
-"""Makes the step for so many units a block, or 0: products by a library."""
+"""Makes the step for that many units a block, or 0: products by a library."""
 
 
 class _Recurrence(Provider):
-    """The fused kernel with so many units a block, and a kernel for the cell after products by
+    """The fused kernel with that many units a block, and a kernel for the cell after products by
     cuBLASLt."""
 
     name = "recurrence"

@@ -144,7 +144,7 @@ class Kernel:
         return function
 
     def reserve(self, shared: int) -> None:
-        """Let blocks have so many bytes of shared memory. To be called before its first use."""
+        """Let blocks have that many bytes of shared memory. To be called before its first use."""
         self._shared = max(self._shared, shared)
 
 

@@ -69,8 +69,8 @@ class Box:
 
 @dataclass(frozen=True)
 class Pixels:
-    """Runs of so many neighbouring pixels of images with the channels last, each a row of so many
-    channels, which comes permuted (see `Box`).
+    """Runs of neighbouring pixels of images with the channels last, each a row of channels, which
+    comes permuted (see `Box`).
 
     shape: (N, C, H, W); before: rows of zeros that each image begins with, and pixels of zeros that
     each row begins with; bytes: of an element.

@@ -51,7 +51,7 @@ template <typename E, int N> __device__ __forceinline__ void put(uint32_t* to, c
 
 // What lies between waiting for memory and the products is bound by instructions: few a word count.
 //
-// Of so many vectors those that a thread loads before it waits for the first: up to 8, in equal parts.
+// Of that many vectors those that a thread loads before it waits for the first: up to 8, in equal parts.
 __device__ constexpr int at_once(int count) {
     int rounds = (count + THREADS - 1) / THREADS, parts = (rounds + 7) / 8;
     return (rounds + parts - 1) / parts;

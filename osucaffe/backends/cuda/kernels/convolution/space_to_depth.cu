@@ -12,7 +12,7 @@
 #define RUNS (SH / RUN)
 #define LENGTH (FOLDED / RUNS)
 
-// y (N, FH, FW, FOLDED) = x, whose neighbours along n, c, h, w are so many elements apart.
+// y (N, FH, FW, FOLDED) = x, whose neighbours along n, c, h, w are that many elements apart.
 // It is the arithmetic that takes the time: the fewer threads, the fewer places to find.
 extern "C" __global__ void fold_images(const S* x, T* y, int64_t pixels, int h, int w, int64_t sn,
                                        int64_t sc, int64_t sh, int64_t sw) {

@@ -145,7 +145,7 @@ filter_products(const __grid_constant__ TensorMap x_map, const __grid_constant__
     }
 }
 
-// The sum of every `step`-th of so many rows, from one on: of four elements of rows of this length.
+// The sum of every `step`-th of that many rows, from one on: of four elements of rows of this length.
 __device__ __forceinline__ void sum_rows(const float* from, int first, int rows, int step, int length,
                                          float (&sum)[4]) {
 #pragma unroll 8

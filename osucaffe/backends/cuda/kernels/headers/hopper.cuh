@@ -40,7 +40,7 @@ __device__ __forceinline__ void wgmma_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// Wait until no more than so many of what was begun have not ended.
+// Wait until no more than that many of what was begun have not ended.
 template <int LEFT> __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
@@ -64,7 +64,7 @@ __device__ __forceinline__ void wgmma_wait(float (&sum)[TILES][SUMS]) {
     pin(sum);
 }
 
-// -- barriers: a phase is over when so many arrivals, and all bytes that they announce, have come
+// -- barriers: a phase is over when that many arrivals, and all bytes that they announce, have come
 
 __device__ __forceinline__ void mbarrier_init(uint32_t barrier, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
@@ -74,7 +74,7 @@ __device__ __forceinline__ void mbarrier_arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// Arrive, and announce so many bytes.
+// Arrive, and announce that many bytes.
 __device__ __forceinline__ void mbarrier_arrive_expect_tx(uint32_t barrier, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
                  "r"(bytes) : "memory");
@@ -98,7 +98,7 @@ __device__ __forceinline__ void mbarrier_wait_opaque(uint32_t barrier, int parit
                  "@!over bra again;}" ::"r"(barrier), "r"(parity) : "memory");
 }
 
-// So many threads meet, all that come here; no others take part, as they do in __syncthreads.
+// This many threads meet, all that come here; no others take part, as they do in __syncthreads.
 template <int THREADS> __device__ __forceinline__ void sync_consumers() {
     asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
 }

@@ -2,7 +2,7 @@
 //
 // T: element type of y. FROM_LAST, LAST: x, y have the channels last. MEAN_IMAGE: the mean is an image.
 // CACHED: x has more records than the batch; a row of the table begins with the number of one, and
-// ends with its label. PARTS: above 1, x is the addresses of so many parts of the records: the one of
+// ends with its label. PARTS: above 1, x is the addresses of that many parts of the records: the one of
 // number n is the (n / PARTS)-th of part n % PARTS.
 
 // A thread makes all channels of a pixel. count: pixels of all crops; height, width: of a crop;
