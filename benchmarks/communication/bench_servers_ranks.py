@@ -25,7 +25,7 @@ from osucaffe.comm.job.job import Job, MpiJob, find_job
 from osucaffe.comm.job.topology import discover
 from osucaffe.parallel.config import ParallelConfig
 from osucaffe.parallel.servers.shards import Consistency
-from osucaffe.parallel.servers.training import Served, assign_roles
+from osucaffe.parallel.servers.training import ServerDataParallel, assign_roles
 from osucaffe.solvers.solver import Solver
 
 from .. import nets
@@ -57,7 +57,7 @@ def turn(
         return {}
     topology = discover(roles.part, *(identify(0) if gpu else ()))
     backend = make_backend(gpu=gpu)
-    group = Served(roles, topology, CommConfig(), ParallelConfig())
+    group = ServerDataParallel(roles, topology, CommConfig(), ParallelConfig())
     solver = Solver(solver_settings(nets.training_net(model, 1)), backend, group=group)
     group.begin()
 

@@ -29,7 +29,7 @@ from osucaffe.parallel.data_parallel import DataParallel
 from osucaffe.parallel.exchange import Hooks, add_hook
 from osucaffe.parallel.profile import Profiled, Records, summarize
 from osucaffe.parallel.servers.shards import Consistency
-from osucaffe.parallel.servers.training import Served, assign_roles
+from osucaffe.parallel.servers.training import ServerDataParallel, assign_roles
 from osucaffe.proto import caffe_pb2, parse_text, read_net, read_solver
 from osucaffe.solvers import Solver
 from osucaffe.study.cluster import Cluster
@@ -105,7 +105,7 @@ class Asleep(Sleeps, Profiled):
     """Whose passes are timed."""
 
 
-class AsleepServed(Sleeps, Served):
+class AsleepServed(Sleeps, ServerDataParallel):
     """Whose weights parameter servers hold."""
 
 

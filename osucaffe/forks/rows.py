@@ -80,7 +80,7 @@ class HostRows(Layer):
     def setup(self, bottom: Shapes) -> Shapes:
         shapes = self.check(bottom)
         self.no_gradient = tuple(range(len(bottom)))
-        self.gives_none = tuple(range(len(shapes)))
+        self.non_differentiable_tops = tuple(range(len(shapes)))
         return [(self.count or rows, *rest) for rows, *rest in shapes]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:

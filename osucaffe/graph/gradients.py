@@ -51,7 +51,7 @@ def find_gradients(nodes: Sequence[Node], *, force: bool) -> None:
         node.propagate_down = setting or leads
         node.backward = any(leads) or any(node.layer.need_gradients)
         if node.backward:
-            none = node.layer.gives_none
+            none = node.layer.non_differentiable_tops
             needed.update(blob for i, blob in enumerate(node.top) if i not in none)
 
     # Under a loss, seen from the end (each blob has one consumer, in-place layers besides).

@@ -98,7 +98,7 @@ class Layer:
     """The first top has a loss weight of 1 by default, and may be left out of the prototxt."""
     no_gradient: tuple[int, ...] = ()
     """Bottoms (labels, say) that never get a gradient."""
-    gives_none: tuple[int, ...] = ()
+    non_differentiable_tops: tuple[int, ...] = ()
     """Tops, such as masks, through which no gradient goes back."""
     reshapes: bool = False
     """It may raise Reshaped while it runs."""

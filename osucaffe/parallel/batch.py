@@ -79,7 +79,7 @@ def _trains(layer: caffe_pb2.LayerParameter) -> bool:
     return (not included or caffe_pb2.TRAIN in included) and caffe_pb2.TRAIN not in excluded
 
 
-class Alone(ProcessGroup):
+class SingleRank(ProcessGroup):
     """A process that trains alone, with the batches of that many ranks together."""
 
     def __init__(self, of: int) -> None:

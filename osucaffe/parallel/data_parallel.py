@@ -22,7 +22,7 @@ from ..comm.job.topology import Topology
 from ..errors import UserError
 from ..layers.reading.feed import Feed
 from ..proto import caffe_pb2
-from ..solvers.process_group import ProcessGroup, Trained
+from ..solvers.process_group import ProcessGroup, SolverView
 from ..solvers.signals import NONE, SNAPSHOT, STOP
 from .agreement import (
     average_statistics,
@@ -87,7 +87,7 @@ class DataParallel(ProcessGroup):
         wanted = self._config.split_inner_products
         return None if wanted == "none" else SplitInnerProducts(self.comm, wanted, passes)
 
-    def attach(self, solver: Trained) -> None:
+    def attach(self, solver: SolverView) -> None:
         """Give each net its part of the data, and plan what travels."""
         self._solver = solver
         self._agreed = False
@@ -124,7 +124,7 @@ class DataParallel(ProcessGroup):
         self._losses = [name for name in solver.net.blobs if solver.net.loss_weight(name)]
         self._scale_gradients()
 
-    def _check_loss_scale(self, solver: Trained) -> None:
+    def _check_loss_scale(self, solver: SolverView) -> None:
         """UserError if it does not go with the design."""
         scale, config = solver.loss_scale, self._config
         if scale and config.compression != "none":
@@ -143,7 +143,7 @@ class DataParallel(ProcessGroup):
                 "a number, or leave out --propagation"
             )
 
-    def _check_reproducible(self, solver: Trained) -> None:
+    def _check_reproducible(self, solver: SolverView) -> None:
         """UserError where sums would not be what is promised."""
         param = solver.param
         if not self._config.reproducible:
@@ -159,7 +159,7 @@ class DataParallel(ProcessGroup):
                 "leave it out"
             )
 
-    def _make_exchange(self, solver: Trained) -> Exchange:
+    def _make_exchange(self, solver: SolverView) -> Exchange:
         """What travels, in buckets, and the update that is cut with them."""
         net, optimizer, config = solver.net, solver.optimizer, self._config
 
@@ -217,7 +217,7 @@ class DataParallel(ProcessGroup):
     def accumulates(self) -> bool:  # type: ignore[override]
         return self._exchange.accumulates
 
-    def step(self, solver: Trained, *, accumulate: bool, update: bool) -> Run:
+    def step(self, solver: SolverView, *, accumulate: bool, update: bool) -> Run:
         """One pass, and with `update` the exchange of gradients, overlapped with it or after it."""
         net = solver.net
         before, after = self.overlap_hooks(accumulate=accumulate, update=update)

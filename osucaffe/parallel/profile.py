@@ -21,7 +21,7 @@ import numpy as np
 
 from ..backends.tensor import Run
 from ..comm.profile import Mark, Message, Operation, Profile, Recorder, address
-from ..solvers.process_group import Trained
+from ..solvers.process_group import SolverView
 from .buckets import ITEM, lowest_layers
 from .data_parallel import DataParallel
 from .exchange import Hooks, add_hook
@@ -96,7 +96,7 @@ class Profiled(DataParallel):
     def _make_profile(self) -> Recorder:
         return Profile(self.comm)
 
-    def step(self, solver: Trained, *, accumulate: bool, update: bool) -> Run:
+    def step(self, solver: SolverView, *, accumulate: bool, update: bool) -> Run:
         """Notes when the pass begins and ends."""
         run = super().step(solver, accumulate=accumulate, update=update)
 

@@ -25,13 +25,13 @@ from ..comm.config import CommConfig
 from ..comm.job.job import Job, MpiJob
 from ..comm.job.topology import Topology, discover
 from ..proto import caffe_pb2
-from ..solvers.process_group import Trained
+from ..solvers.process_group import SolverView
 from ..solvers.solver import Solver
 from .buckets import ITEM, NetLayout, find_buckets
 from .config import ParallelConfig
 from .data_parallel import DataParallel
 from .servers.shards import Consistency
-from .servers.training import Served, assign_roles
+from .servers.training import ServerDataParallel, assign_roles
 
 logger = logging.getLogger("osucaffe")
 
@@ -68,7 +68,7 @@ class Tuned(DataParallel):
         self._times: list[float] = []
         self._times_by_size: dict[int, list[float]] = {}
 
-    def attach(self, solver: Trained) -> None:
+    def attach(self, solver: SolverView) -> None:
         """And find the sizes to try."""
         self._made.clear()
         self._times.clear()
@@ -81,7 +81,7 @@ class Tuned(DataParallel):
         self._turns = sizes * TURNS
         self._use(self._turns[0] if sizes else self._default)
 
-    def step(self, solver: Trained, *, accumulate: bool, update: bool) -> Run:
+    def step(self, solver: SolverView, *, accumulate: bool, update: bool) -> Run:
         """One pass, with buckets of the size whose turn it is."""
         make = partial(super().step, solver, accumulate=accumulate, update=update)
         key = accumulate, update
@@ -251,7 +251,7 @@ def _turn(
             roles.serve(backend)
             return 0.0
         workers: Job = roles.part
-        group = Served(roles, discover(roles.part), design.comm, design.parallel)
+        group = ServerDataParallel(roles, discover(roles.part), design.comm, design.parallel)
     else:
         workers = job
         group = DataParallel(job, topology, design.comm, design.parallel)

@@ -28,7 +28,7 @@ class Watcher(Protocol):
         """The memory of a tensor may be written from now on."""
 
 
-class Plain(np.ndarray):
+class NetArray(np.ndarray):
     """An array on memory that a net computes in. What NumPy computes from it is a plain array, as
     for `np.memmap`."""
 
@@ -44,7 +44,7 @@ class Plain(np.ndarray):
         return np.asarray(self).__reduce__()
 
 
-class Lent(Plain):
+class BorrowedArray(NetArray):
     """On a tensor's own memory. Who asks for its address may use that without the array."""
 
     @property
@@ -65,7 +65,7 @@ class Lent(Plain):
             owner.pin()
 
 
-class Staged(Plain):
+class StagingArray(NetArray):
     """On memory that a device copies from: what fills all of it at once is copied by several
     threads, as one alone takes longer than the device."""
 
@@ -93,7 +93,7 @@ class Lease:
         self._tensor = weakref.ref(of)
         self.__array_interface__ = np.asarray(of.array).__array_interface__
 
-    def array(self, shape: Shape, kind: type[Plain]) -> Any:
+    def array(self, shape: Shape, kind: type[NetArray]) -> Any:
         """The memory under a shape."""
         return np.asarray(self).reshape(shape).view(kind)
 
@@ -123,7 +123,7 @@ class Store:
         if lease is None:
             self.expose([tensor])
             lease = self.leases[name] = Lease(tensor)
-        return lease.array(tensor.shape, Lent)
+        return lease.array(tensor.shape, BorrowedArray)
 
     is_beside = False
     """Whether a net runs beside the script, which `forget` has wait."""
@@ -352,7 +352,7 @@ class Copy:
         if lease is None:
             lease = Lease(self)
             self.lease = weakref.ref(lease)
-        return lease.array(shape, Staged)
+        return lease.array(shape, StagingArray)
 
     def under(self, tensor: Tensor) -> np.ndarray:
         """The array under the shape of a tensor there."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ..comm.channels.channel import Channel, Request, lost, unlike, views_of
+from ..comm.channels.channel import Channel, Request, connection_lost, size_mismatch, views_of
 from ..comm.job.handshake import Gather
 from ..errors import UserError
 
@@ -117,7 +117,7 @@ class GrpcStream(Channel):
             with self._lock:
                 for (source, _), posted in self._posted.items():
                     if source in self._lost and any(request in requests for request in posted):
-                        raise lost(source, self._lost[source])
+                        raise connection_lost(source, self._lost[source])
         return completed
 
     def idle(self, seconds: float) -> None:
@@ -138,7 +138,7 @@ class GrpcStream(Channel):
         posted, early = self._posted[source, tag], self._early[source, tag]
         if posted and early:
             if posted[0].size != len(early[0]):
-                self._lost[source] = unlike(len(early[0]), posted[0].size)
+                self._lost[source] = size_mismatch(len(early[0]), posted[0].size)
                 return
             request = posted.popleft().in_parts()
             request.fill(early.popleft())

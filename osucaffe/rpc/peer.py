@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..comm.channels.channel import Request, Run, lost, unlike, views_of
+from ..comm.channels.channel import Request, Run, connection_lost, size_mismatch, views_of
 from ..errors import UserError
 from .direct import Mapped, Region, Registered, write
 
@@ -265,7 +265,7 @@ class Peer:
 
     def _check(self, request: Request, nbytes: int) -> None:
         if request.size != nbytes:
-            raise self._gone(unlike(nbytes, request.size))
+            raise self._gone(size_mismatch(nbytes, request.size))
 
     def _end(self) -> None:
         """The peer has closed the connection, as it does when it is done."""
@@ -280,4 +280,4 @@ class Peer:
             raise self._gone("it has closed the connection")
 
     def _gone(self, why: str) -> UserError:
-        return lost(self.rank, why)
+        return connection_lost(self.rank, why)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..comm.channels.channel import Request, lost, unlike
+from ..comm.channels.channel import Request, connection_lost, size_mismatch
 from ..comm.job.handshake import Gather
 from ..errors import UserError
 from . import ucp
@@ -167,7 +167,7 @@ class Ucx:
             self._worker, where, count, tag, _FULL_MASK, byref(self._receiving)
         )
         if self._begun(pointer) and self._info.length != request.size:
-            raise lost(source.rank, unlike(self._info.length, request.size))
+            raise connection_lost(source.rank, size_mismatch(self._info.length, request.size))
 
     def _prepare(
         self, param: ucp.RequestParam, arrays: list[np.ndarray], begun: _UnderWay
@@ -212,7 +212,9 @@ class Ucx:
     def _end_receive(self, pointer: int, status: int, info: Any, number: int) -> None:
         pending = self._under_way.get(number)
         if pending is not None and status == ucp.OK and info[0].length != pending.request.size:
-            self._problem = lost(pending.peer.rank, unlike(info[0].length, pending.request.size))
+            self._problem = connection_lost(
+                pending.peer.rank, size_mismatch(info[0].length, pending.request.size)
+            )
         self._end(pointer, status, number)
 
     # ----------------------------------------------------------------------------------------------
@@ -227,7 +229,7 @@ class Ucx:
             raise self._problem
         for peer, since in self._ended.items():
             if time.monotonic() > since + _LAST and self._awaits(peer):
-                raise lost(peer.rank, "it has closed the connection")
+                raise connection_lost(peer.rank, "it has closed the connection")
 
     def has_ended(self, peer: UcxPeer) -> None:
         """What is under way from there may still come; then it is lost."""
@@ -286,4 +288,4 @@ def _failed(status: int, under_way: _UnderWay) -> UserError:
     why = ucp.describe(status)
     if status == ucp.TRUNCATED:  # it does not tell the size
         why = f"it sent more than the {under_way.request.size:,} bytes that were expected"
-    return lost(under_way.peer.rank, why)
+    return connection_lost(under_way.peer.rank, why)

@@ -24,7 +24,7 @@ logger = logging.getLogger("osucaffe")
 _Value = TypeVar("_Value")
 
 
-class Trained(Protocol):
+class SolverView(Protocol):
     """What a group of processes needs of the solver that trains with it."""
 
     param: caffe_pb2.SolverParameter
@@ -52,7 +52,7 @@ class ProcessGroup:
         """What divides layers of the training net among processes. passes: of an iteration."""
         return None
 
-    def attach(self, solver: Trained) -> None:
+    def attach(self, solver: SolverView) -> None:
         """The solver's nets have been built, or built again."""
 
     def changed(self) -> None:
@@ -61,7 +61,7 @@ class ProcessGroup:
     def begin(self) -> None:
         """Iterations follow."""
 
-    def step(self, solver: Trained, *, accumulate: bool, update: bool) -> Run:
+    def step(self, solver: SolverView, *, accumulate: bool, update: bool) -> Run:
         """One forward and backward pass as a step; update: also the update from the mean gradient.
 
         accumulate: the gradients are added to those of the pass before.

@@ -86,7 +86,7 @@ class Sketch:
             data = parameter.blob.data
             if data.layout_undecided and sizes.get(parameter.name, data.count) > data.count:
                 data.layout = _Padded(sizes[parameter.name])
-        self.backend = Nowhere()
+        self.backend = NullBackend()
         self.arena = Arena(self.backend, self.parameters[::-1], gradients=True)
 
 
@@ -103,7 +103,7 @@ class _NoMemory:
         pass
 
 
-class Nowhere(Cpu):
+class NullBackend(Cpu):
     """A backend whose tensors only have a length."""
 
     def allocate(self, nbytes: int) -> Any:

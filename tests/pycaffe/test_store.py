@@ -171,7 +171,7 @@ def test_a_blob_can_be_looked_at_before_anything_has_run(load, look):
 
 def test_what_fills_an_array_is_copied_by_threads(monkeypatch):
     monkeypatch.setattr(store, "WORTH_THREADS", 64)
-    array = np.zeros((3, 5, 7), np.float32).view(store.Staged)
+    array = np.zeros((3, 5, 7), np.float32).view(store.StagingArray)
     for values in (np.random.default_rng(1).standard_normal((3, 5, 7)), np.ones((5, 7)), 4):
         array[...] = values
         assert (np.asarray(array) == np.broadcast_to(values, array.shape).astype(np.float32)).all()

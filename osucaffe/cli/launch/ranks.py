@@ -121,9 +121,9 @@ def make_process_group(
     if job.size == 1 and not config.reproducible:
         if config.of == 1:
             return None
-        from ...parallel.batch import Alone
+        from ...parallel.batch import SingleRank
 
-        return Alone(config.of)
+        return SingleRank(config.of)
     if config.bucket == TUNED:
         from ...parallel.tuning import Tuned
 
@@ -137,9 +137,9 @@ def make_process_group(
 
         return ProfiledServed(report, options.servers.channel, roles, topology, comm, config)
     if roles is not None:
-        from ...parallel.servers.training import Served
+        from ...parallel.servers.training import ServerDataParallel
 
-        return Served(roles, topology, comm, config)
+        return ServerDataParallel(roles, topology, comm, config)
     if options.comm_profile:
         from ...parallel.profile import Profiled
 

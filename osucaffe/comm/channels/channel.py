@@ -130,12 +130,12 @@ class Pause:
             self._nap = min(2 * self._nap, _NAP[1])
 
 
-def lost(rank: int, why: str) -> UserError:
+def connection_lost(rank: int, why: str) -> UserError:
     """The error for a rank that can no longer be sent to, or received from."""
     return UserError(f"the connection to rank {rank} is lost: {why}")
 
 
-def unlike(sent: int, awaited: int) -> str:
+def size_mismatch(sent: int, awaited: int) -> str:
     """The reason to close a connection: a message has another size than the posted receive."""
     return f"it sent {sent:,} bytes, expected {awaited:,}"
 

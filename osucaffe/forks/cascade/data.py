@@ -16,14 +16,14 @@ import numpy as np
 
 from ...data.pictures.image import decode_content, read_content, whole
 from ...layers.base import Arrays, Count, Shape, Shapes, register
-from ...layers.reading.feed import Varying
+from ...layers.reading.feed import DynamicFeed
 from ..augment import distort
 from .fields import Rules, field_maps
 from .object_crops import Picture, choose_centre, place, zoomed
 from .object_lists import Listed, order_of, read_object_list
 
 
-class ObjectData(Varying):
+class ObjectData(DynamicFeed):
     """Batches of a list of images, made one ahead by a thread. A subclass makes them."""
 
     reshapes = True

@@ -252,7 +252,7 @@ class FieldAccuracy(FieldLayer):
     """
 
     tops = (1, 2)
-    gives_none = (0, 1)
+    non_differentiable_tops = (0, 1)
     strict = False
 
     def setup(self, bottom: Shapes) -> Shapes:

@@ -25,7 +25,7 @@ class DetectNetTransformation(Layer):
     """
 
     bottoms = tops = (2, 2)
-    no_gradient = gives_none = (0, 1)
+    no_gradient = non_differentiable_tops = (0, 1)
     messages = (
         "detectnet_groundtruth_param", "detectnet_augmentation_param", "transform_param",
     )  # fmt: skip

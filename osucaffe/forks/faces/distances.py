@@ -98,7 +98,7 @@ class GeneralContrastiveLoss(Loss):
     bottoms = (2, 3)
     tops = (1, 2)
     no_gradient = (1, 2)
-    gives_none = (1,)
+    non_differentiable_tops = (1,)
     messages = ("general_contrastive_loss_param",)
 
     def setup(self, bottom: Shapes) -> Shapes:

@@ -138,7 +138,7 @@ class GlobalLSEMargin(Layer):
     bottoms = (2, 3)
     tops = (1, 2)
     no_gradient = (1,)
-    gives_none = (1,)
+    non_differentiable_tops = (1,)
     messages = ("scale_param",)
     statistics = (1,)
 

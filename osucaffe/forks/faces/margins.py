@@ -27,7 +27,7 @@ from ...layers.base import (
 from ...proto import caffe_pb2
 
 
-class Changing(Layer):
+class ScheduledLayer(Layer):
     """A layer with a `number` that the host brings before each pass; `iteration` counts them."""
 
     iteration = 0
@@ -53,13 +53,13 @@ class Changing(Layer):
         fed.place(self._buffer.flat, self._buffer.address)
 
 
-class ByLabel(Changing):
+class ScheduledByLabel(ScheduledLayer):
     """One of scores and labels; a second top: the number."""
 
     bottoms = (2, 2)
     tops = (1, 2)
     no_gradient = (1,)
-    gives_none = (1,)
+    non_differentiable_tops = (1,)
     scores: tuple[int, int]
 
     def labels(self, program: Program, labels: Blob) -> list[Tensor]:
@@ -69,7 +69,7 @@ class ByLabel(Changing):
 
 
 @register("Noise")
-class Noise(Changing):
+class Noise(ScheduledLayer):
     """A bias and random noise are added in TRAIN, and again in each pass.
 
     gaussian_std: normal noise of that many times the root mean square of the bottom; uniform_range:
@@ -114,7 +114,7 @@ class Noise(Changing):
             program.copy(top[0].diff, bottom[0].diff)
 
 
-class LabelSpecific(ByLabel):
+class LabelSpecific(ScheduledByLabel):
     """What both share: scores (N, ...) and labels (N), and the number's top."""
 
     def setup(self, bottom: Shapes) -> Shapes:
@@ -255,7 +255,7 @@ weights of length 1 and b = |x|."""
 
 
 @register("MarginInnerProduct")
-class MarginInnerProduct(ByLabel):
+class MarginInnerProduct(ScheduledByLabel):
     """Products with weights of length 1, less for an item's own class: |x| times psi of its angle.
 
     Mixed with the product itself by lambda, which falls with each pass: base * (1 + gamma *

@@ -117,7 +117,7 @@ class BoxAnnotatorOHEM(Layer):
     bottoms = (4, 4)
     tops = (2, 2)
     no_gradient = (0, 1, 2, 3)
-    gives_none = (0, 1)
+    non_differentiable_tops = (0, 1)
 
     def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.box_annotator_ohem_param

@@ -25,7 +25,7 @@ class BN(Layer):
     """
 
     tops = (1, 3)
-    gives_none = (1, 2)
+    non_differentiable_tops = (1, 2)
     in_place = True
     messages = ("bn_param",)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from ...layers.base import Shapes, register
-from ...layers.reading.feed import Varying
+from ...layers.reading.feed import DynamicFeed
 from .dense_images import DenseImageSource, SizedImageSource, Sizes, read_edges, read_gray
 
 SHARED_WITH_LABELS = ("crop_size", "crop_height", "crop_width", "mirror", "scale_factors")
 
 
-class PixelLabels(Varying):
+class PixelLabels(DynamicFeed):
     """What these layers share: `where` is the field that holds their settings."""
 
     tops = (2, 2)

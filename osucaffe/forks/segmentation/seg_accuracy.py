@@ -19,7 +19,7 @@ class SegAccuracy(Layer):
 
     bottoms = (2, 2)
     no_gradient = (0, 1)
-    gives_none = (0,)
+    non_differentiable_tops = (0,)
 
     def setup(self, bottom: Shapes) -> Shapes:
         param, (scores, labels) = self.param.seg_accuracy_param, bottom

@@ -7,7 +7,7 @@ import numpy as np
 from ...data.ahead.pipeline import Buffer, allocate
 from ...data.databases.database import open_database
 from ...layers.base import Arrays, Blobs, Program, Shapes, register
-from ...layers.reading.feed import Varying
+from ...layers.reading.feed import DynamicFeed
 from .annotated import COLUMNS, ROOM, AnnotatedSource, join_rows
 
 OBJECTS = 64
@@ -17,7 +17,7 @@ SAME_SIZE = 10
 
 
 @register("AnnotatedData")
-class AnnotatedData(Varying):
+class AnnotatedData(DynamicFeed):
     """Images from an LMDB, varied as SSD does, and a row of 8 numbers for each of their objects.
 
     Of several `resize_param`s one is drawn, by their prob, for 10 batches (MobileNet-YOLO).

@@ -102,7 +102,7 @@ class FeatureNormalize(Layer):
         if param.normalize_type not in NORMS:
             text = f'is "{param.normalize_type}": give one of {", ".join(NORMS)}'
             self.fail("normalize_param.normalize_type", text)
-        self.gives_none = () if param.bp_norm else (1,)
+        self.non_differentiable_tops = () if param.bp_norm else (1,)
         self.summed, self.norm_formula, self.slope = NORMS[param.normalize_type]
         self.small = (shape[0], 1, *shape[2:])
         return [shape, self.small]
@@ -121,7 +121,7 @@ class FeatureNormalize(Layer):
         dot = self.tensor(self.small)
         program.reduce([dy, y], dot, formula="y = a * b", axes=(1,))
         inputs, formula = [dy, x, y, dot, self.norm], f"(a - {self.slope} * d) / e"
-        if len(top) > 1 and not self.gives_none:
+        if len(top) > 1 and not self.non_differentiable_tops:
             inputs, formula = [*inputs, top[1].diff], f"{formula} + {self.slope} * f"
         program.broadcast(inputs, [bottom[0].diff], formula=f"y = {formula}")
 

@@ -25,7 +25,7 @@ class EvalDetection(Layer):
     host_is_pure = True
     bottoms = (2, 3)
     no_gradient = (0, 1, 2)
-    gives_none = (0,)
+    non_differentiable_tops = (0,)
 
     def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.eval_detection_param, bottom[0]

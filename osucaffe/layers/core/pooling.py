@@ -15,7 +15,7 @@ class Pooling(Layer):
     """The maximum, average or a random element of each window (a second top: where it stood)."""
 
     tops = (1, 2)
-    gives_none = (1,)
+    non_differentiable_tops = (1,)
 
     def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.pooling_param

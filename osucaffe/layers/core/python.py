@@ -144,7 +144,7 @@ class Python(Layer):
             self.instance.reshape(self._bottom, self._top)
         if self.is_dynamic(self.param):
             self.no_gradient = tuple(range(len(bottom)))
-            self.gives_none = tuple(range(len(self.param.top)))
+            self.non_differentiable_tops = tuple(range(len(self.param.top)))
         parameters = [self.add_parameter(blob.shape) for blob in self.instance.blobs]
         if before is None:
             values = [blob.data for blob in self.instance.blobs]

@@ -250,7 +250,7 @@ class Stream(Feed):
         self._pipeline.close()
 
 
-class Varying(Stream):
+class DynamicFeed(Stream):
     """A stream that, where it `reshapes`, brings one item at a time, of any shape: the net follows.
 
     `shapes`, those of what came last, are then what `setup` goes by.

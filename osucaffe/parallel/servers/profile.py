@@ -14,11 +14,11 @@ from ...comm.profile import Clock, Message, Operation, Recorder, address
 from ..buckets import ITEM
 from ..config import ParallelConfig
 from ..profile import PUSH, Profiled, Records
-from .training import Roles, Served
-from .worker import Pushing
+from .training import Roles, ServerDataParallel
+from .worker import ServerClient
 
 
-class NotedPushing(Pushing):
+class ProfiledServerClient(ServerClient):
     """One that notes what travels, and what is waited for, with a recorder.
 
     channel: the name of what carries it; levels: of the links to the servers.
@@ -27,7 +27,7 @@ class NotedPushing(Pushing):
     def __init__(
         self, recorder: Recorder, channel: str, levels: Sequence[str], *exchanged: Any, **more: Any
     ) -> None:
-        """exchanged, more: as of a Pushing."""
+        """exchanged, more: as of a ServerClient."""
         self._recorder, self._carrier, self._levels = recorder, channel, levels
         self._now: dict[int, Operation] = {}
         """By bucket what is under way, or was last, and is recorded."""
@@ -76,7 +76,7 @@ class NotedPushing(Pushing):
         super()._arrived(bucket, tag)
 
 
-class ProfiledServed(Profiled, Served):
+class ProfiledServed(Profiled, ServerDataParallel):
     """The ranks that train, of a job with servers; at the end the first hands all records to
     `report`."""
 
@@ -93,7 +93,7 @@ class ProfiledServed(Profiled, Served):
         super().__init__(report, roles, topology, comm_config, config)
         hosts = [topology.ranks[server].host for server in roles.servers]
         levels = ["node" if host == topology.local.host else "network" for host in hosts]
-        self._make_pushing = partial(NotedPushing, self._profile, channel, levels)
+        self._make_pushing = partial(ProfiledServerClient, self._profile, channel, levels)
 
     def _make_profile(self) -> Recorder:
         return Recorder(Clock())

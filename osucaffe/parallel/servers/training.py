@@ -21,14 +21,14 @@ from ...comm.config import CommConfig
 from ...comm.job.job import Job, MpiJob, Subset
 from ...comm.job.topology import Topology
 from ...errors import UserError
-from ...solvers.process_group import Trained
+from ...solvers.process_group import SolverView
 from ..buckets import ITEM, Bucket, NetLayout
 from ..config import ParallelConfig
 from ..data_parallel import DataParallel
 from ..exchange import Exchange, Hooks, Update, add_hook
 from .server import Server
 from .shards import Consistency, describe_part, divide_net
-from .worker import Pushing
+from .worker import ServerClient
 
 logger = logging.getLogger("osucaffe")
 
@@ -85,7 +85,7 @@ def assign_roles(
 
 
 class Link(Protocol):
-    """What sends buckets of gradients, and gets their weights: `worker.Pushing` does."""
+    """What sends buckets of gradients, and gets their weights: `worker.ServerClient` does."""
 
     def push(self, bucket: int, rate: float, stream: Any = None) -> None: ...
     def wait(self, bucket: int, stream: Any = None) -> bool: ...
@@ -184,7 +184,7 @@ class ServerExchange(Exchange):
             self._wait(bucket)
 
 
-class Served(DataParallel):
+class ServerDataParallel(DataParallel):
     """The ranks that train, as a solver's process group.
 
     lags: how many pieces of weights came with each lag, the iterations by which a worker was ahead
@@ -192,13 +192,13 @@ class Served(DataParallel):
     """
 
     _exchange: ServerExchange
-    _make_pushing: Callable[..., Pushing] = Pushing
+    _make_pushing: Callable[..., ServerClient] = ServerClient
 
     def __init__(
         self, roles: Roles, topology: Topology, comm_config: CommConfig, config: ParallelConfig
     ) -> None:
         self._roles = roles
-        self._pushing: Pushing | None = None
+        self._pushing: ServerClient | None = None
         self.lags = np.zeros(0, np.int64)
         self.skipped = 0
         self._late = False
@@ -216,7 +216,7 @@ class Served(DataParallel):
         topology = replace(topology, ranks=topology.ranks[: roles.workers])
         super().__init__(roles.part, topology, comm_config, replace(config, propagation="none"))
 
-    def _make_exchange(self, solver: Trained) -> ServerExchange:
+    def _make_exchange(self, solver: SolverView) -> ServerExchange:
         net, optimizer, roles = solver.net, solver.optimizer, self._roles
         together = roles.consistency.together
         if solver.loss_scale is not None:
@@ -245,7 +245,7 @@ class Served(DataParallel):
             layerwise=layerwise, together=together, missing=backups or 0,
         )  # fmt: skip
 
-    def step(self, solver: Trained, *, accumulate: bool, update: bool) -> Run:
+    def step(self, solver: SolverView, *, accumulate: bool, update: bool) -> Run:
         """One pass; with backups, none of an iteration whose update was made without this rank."""
         run = super().step(solver, accumulate=accumulate, update=update)
         if self._roles.consistency.backups is None:

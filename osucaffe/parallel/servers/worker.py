@@ -23,7 +23,7 @@ from .server import CONTROL, END, LAGS, PUSH, READ, SETUP
 from .shards import Part, Piece
 
 
-class Pushing:
+class ServerClient:
     """Exchanges the pieces of a net's buckets with servers.
 
     servers: their ranks in the channel. weights, gradients: the arena's, on any backend. For those

@@ -188,7 +188,7 @@ class Growing:
         tops = []
         for index, (name, shape) in enumerate(zip(layer.top, shapes, strict=True)):
             whole = 0 in made.no_gradient and layer.type not in ("Embed",)
-            differentiable = not whole and index not in made.gives_none
+            differentiable = not whole and index not in made.non_differentiable_tops
             top = Top(name, shape, differentiable, layer.type == "Filter")
             if name in layer.bottom:
                 self.tops = [each for each in self.tops if each.name != name]

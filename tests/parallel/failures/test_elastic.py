@@ -10,7 +10,7 @@ import pytest
 from osucaffe.cli.launch import restarts
 from osucaffe.cli.train.options import Train
 from osucaffe.errors import UserError
-from osucaffe.parallel.batch import Alone, divide_batches, readers
+from osucaffe.parallel.batch import SingleRank, divide_batches, readers
 from osucaffe.proto import caffe_pb2, read_weights
 from tests.comm.ranks import needs_mpi
 from tests.parallel.test_designs import options
@@ -59,7 +59,7 @@ def test_the_one_that_remains_has_the_batches_of_all() -> None:
     from google.protobuf import text_format
 
     net = text_format.Parse(NET, caffe_pb2.NetParameter())
-    sizes = [message.batch_size for _, message in readers(Alone(3).divide(net))]
+    sizes = [message.batch_size for _, message in readers(SingleRank(3).divide(net))]
     assert sizes == [192]
     assert [message.batch_size for _, message in readers(divide_batches(net, 2, of=3))] == [96]
     with pytest.raises(UserError, match="batch_size: 192 cannot be divided among 5 ranks"):

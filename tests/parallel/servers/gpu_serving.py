@@ -19,7 +19,7 @@ from osucaffe.comm.job.topology import discover
 from osucaffe.parallel.config import ParallelConfig
 from osucaffe.parallel.servers import shards
 from osucaffe.parallel.servers.shards import Consistency
-from osucaffe.parallel.servers.training import Served, assign_roles
+from osucaffe.parallel.servers.training import ServerDataParallel, assign_roles
 
 from ..equivalence import BATCH, assert_near, job_with_data, make_solver, weights
 from .serving import ITERATIONS, SETTINGS
@@ -54,7 +54,7 @@ def case(
         roles.serve(Cpu(threads=1, onednn=False))
         return
 
-    group = Served(roles, discover(roles.part, *identify(0)), CommConfig(), design)
+    group = ServerDataParallel(roles, discover(roles.part, *identify(0)), CommConfig(), design)
     together = make_solver(source, BATCH, SETTINGS[name], Cuda(0, precision), group=group)
     together.step(ITERATIONS)
     together.test_all()

@@ -20,7 +20,7 @@ from osucaffe.parallel.config import ParallelConfig
 from osucaffe.parallel.servers import shards
 from osucaffe.parallel.servers.server import Server
 from osucaffe.parallel.servers.shards import Consistency
-from osucaffe.parallel.servers.training import Served, assign_roles
+from osucaffe.parallel.servers.training import ServerDataParallel, assign_roles
 from osucaffe.rpc.ucx import is_available
 
 from ..equivalence import BATCH, SGD, assert_near, job_with_data, make_solver, weights
@@ -58,7 +58,7 @@ def sync(job: MpiJob, source: Path, servers: int) -> None:
         if roles.serves:
             roles.serve(Cpu(threads=1, onednn=False))
             continue
-        group = Served(roles, discover(roles.part), CommConfig(), design)
+        group = ServerDataParallel(roles, discover(roles.part), CommConfig(), design)
         together = make_solver(source, BATCH, settings, group=group)
         together.step(ITERATIONS // 2)
         together.test_all()
@@ -85,7 +85,9 @@ def bounded(job: MpiJob, source: Path, servers: int) -> None:
         if roles.serves:
             roles.serve(Cpu(threads=1, onednn=False))
             continue
-        group = Served(roles, discover(roles.part), CommConfig(), ParallelConfig(bucket=512))
+        group = ServerDataParallel(
+            roles, discover(roles.part), CommConfig(), ParallelConfig(bucket=512)
+        )
         solver = make_solver(source, BATCH, SGD, group=group)
         if group.rank == 0:
             request = solver.request
@@ -109,7 +111,9 @@ def backup(job: MpiJob, source: Path, servers: int) -> None:
         if roles.serves:
             roles.serve(Cpu(threads=1, onednn=False))
             continue
-        group = Served(roles, discover(roles.part), CommConfig(), ParallelConfig(bucket=512))
+        group = ServerDataParallel(
+            roles, discover(roles.part), CommConfig(), ParallelConfig(bucket=512)
+        )
         solver = make_solver(source, BATCH, settings, group=group)
         done = source.parent / f"done {'clip' in settings}"
         if group.rank == 0:
@@ -165,7 +169,7 @@ def failing(job: MpiJob, source: Path, mode: str) -> None:
         roles.serve(Cpu(threads=1, onednn=False))
         return
     comm_config = CommConfig(timeout=1.0 if mode == "server hangs" else 60.0)
-    group = Served(roles, discover(roles.part), comm_config, ParallelConfig())
+    group = ServerDataParallel(roles, discover(roles.part), comm_config, ParallelConfig())
     solver = make_solver(source, BATCH, SGD, group=group)
     if mode.startswith("worker") and group.rank == 1:
         updates = iter(range(5))

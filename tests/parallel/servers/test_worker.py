@@ -16,7 +16,7 @@ from osucaffe.comm.channels.channel import Channel
 from osucaffe.parallel.buckets import Bucket
 from osucaffe.parallel.servers.server import CONTROL, PUSH
 from osucaffe.parallel.servers.shards import Part, divide
-from osucaffe.parallel.servers.worker import Pushing
+from osucaffe.parallel.servers.worker import ServerClient
 from tests.comm import deferred
 
 COUNT, ITERATIONS = 40, 5
@@ -76,7 +76,7 @@ def test_what_is_computed_next_has_the_weights_of_what_was_computed_last(
         tensor.array = deferred.Array(values) if device else values
     stream = deferred.Stream()
     channel, pieces = Server(), divide(BUCKETS, 1)
-    pushing = Pushing(channel, [1], BUCKETS, pieces, *tensors)
+    pushing = ServerClient(channel, [1], BUCKETS, pieces, *tensors)
     part = Part({tag: [] for tag in range(len(pieces))}, None)
     pushing.set_up(0, part, tensors[:1])
     assert deferred.allocated == ([first.nbytes] * 2 if device else [])
