@@ -125,7 +125,7 @@ class DataParallel(ProcessGroup):
         self._scale_gradients()
 
     def _check_loss_scale(self, solver: SolverView) -> None:
-        """UserError if it does not go with the design."""
+        """UserError if it cannot be combined with the design."""
         scale, config = solver.loss_scale, self._config
         if scale and config.compression != "none":
             raise UserError(
