@@ -237,7 +237,7 @@ def test_what_is_wrong_is_a_user_error(net: oc.Net, tmp_path: Path) -> None:
         (lambda: oc.Net(TEXT, gpu="all"), "gpu=all: give the number of one GPU"),  # type: ignore[arg-type]
         (lambda: oc.export("x", "x.onnx"), "str: no Net and no Model"),  # type: ignore[arg-type]
         (lambda: net(data=[[1], [1, 2]]), "data: "),
-        (lambda: net(data=np.array(["a"])), "no numbers"),
+        (lambda: net(data=np.array(["a"])), "not a type of numbers"),
         (lambda: net.blobs["fc7"], 'no blob "fc7": it has data, conv'),
         (lambda: net.params["pool"], 'no layer with parameters "pool"'),
         (lambda: net.blobs["fc"].__setitem__(0, 1), "only inputs"),

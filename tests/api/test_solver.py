@@ -233,7 +233,7 @@ def test_what_is_wrong_is_a_user_error(solver_text: str, tmp_path: Path) -> None
     for options, words in cases:
         with pytest.raises(oc.UserError, match=words):
             make(solver_text, **options).solve()
-    with pytest.raises(oc.UserError, match="no solver"):
+    with pytest.raises(oc.UserError, match="not a solver"):
         oc.Solver(3)
     with pytest.raises(oc.UserError, match="cannot read it"):
         oc.Solver(tmp_path / "none.prototxt")

@@ -251,7 +251,7 @@ REFUSED = [
      "multi_stage_meanfield_param.theta_beta: must be above 0"),
     (MEANFIELD % "spatial_filter_weights_str: '1 2'", SQUARES,
      "spatial_filter_weights_str: has 2 numbers, but there are 3 channels"),
-    (MEANFIELD % "spatial_filter_weights_str: '1 2 x'", SQUARES, '"x" is no number'),
+    (MEANFIELD % "spatial_filter_weights_str: '1 2 x'", SQUARES, '"x" is not a number'),
     (MEANFIELD % "", [*SQUARES[:1], (1, 2, 4, 4), *SQUARES[:1]],
      r"bottom\[1\]: has shape \(1, 2, 4, 4\)"),
     (MEANFIELD % "", [*SQUARES[:2], (1, 3, 8, 8)], r"bottom\[2\]: has shape \(1, 3, 8, 8\)"),

@@ -65,20 +65,20 @@ def test_what_differs_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     check_alike(Ranks(describe(source)), own)
     told = refusal(own, describe(source, aggregation="blocking"))
     assert told.startswith(
-        "rank 1 has another --aggregation than rank 0 (blocking and not layerwise): "
+        "rank 1 has a different --aggregation from rank 0 (blocking and not layerwise): "
     )
     told = refusal(describe(source, cache="auto"), describe(source, cache="none"))
-    assert "another --cache than rank 0 (none and not auto)" in told
+    assert "a different --cache from rank 0 (none and not auto)" in told
     assert "another kind of device (--gpu)" in refusal(own, describe(source, gpu="0"))
     told = refusal(own, describe(source, SOLVER.replace("0.1", "0.2")))
-    assert "another base_lr of the solver than rank 0 (0.2 and not 0.1)" in told
+    assert "a different base_lr of the solver from rank 0 (0.2 and not 0.1)" in told
     told = refusal(own, describe(source, SOLVER.replace("num_output: 2", "num_output: 3")))
-    assert 'rank 1 has another layer "ip" (number 1 of the net) than rank 0: give' in told
+    assert 'rank 1 has a different layer "ip" (number 1 of the net) from rank 0: give' in told
     told = refusal(own, describe(source, SOLVER.replace("max_iter: 4", "gamma: 1 stepsize: 2")))
-    assert "max_iter of the solver than rank 0 (none and not 4); " in told
-    assert "gamma of the solver than rank 0 (1 and not none); " in told
+    assert "max_iter of the solver from rank 0 (none and not 4); " in told
+    assert "gamma of the solver from rank 0 (1 and not none); " in told
     monkeypatch.setattr(command, "__version__", "0.9")
-    assert "another version of osucaffe than rank 0 (0.9 " in refusal(own, describe(source))
+    assert "a different version of osucaffe from rank 0 (0.9 " in refusal(own, describe(source))
 
 
 def test_data_are_compared_wherever_they_lie(tmp_path: Path) -> None:
@@ -125,9 +125,9 @@ def test_all_ranks_end(tmp_path: Path) -> None:
     done = mpiexec(1, *first, ":", "-n", "1", sys.executable, *second, timeout=120)
     assert done.returncode != 0
     told = done.stdout + done.stderr
-    assert "rank 1 has another --scal than rank 0 (strong and not weak)" in told
-    assert "rank 1 has another base_lr of the solver than rank 0 (0.2 and not 0.1)" in told
-    assert "rank 1 has another data in lmdb than rank 0 (5 records of" in told
+    assert "rank 1 has a different --scal from rank 0 (strong and not weak)" in told
+    assert "rank 1 has a different base_lr of the solver from rank 0 (0.2 and not 0.1)" in told
+    assert "rank 1 has a different data in lmdb from rank 0 (5 records of" in told
     assert "Traceback" not in told
     done = mpiexec(1, *first, ":", "-n", "1", sys.executable, *first, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -79,7 +79,7 @@ def values(count: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, count, np.uint8)
 
 
-OTHER = "(8 bytes where 4 were|more than the 4 bytes that were)"
+OTHER = "(8 bytes, expected 4|more than the 4 bytes that were)"
 SIZES = [0, 1, 1000, COPIED, COPIED + 1, EAGER, EAGER + 1, CHUNK, 3 * CHUNK + 5]
 
 

@@ -109,7 +109,7 @@ def test_convert_imageset_and_bad_images(cli: Cli, pictures: Path) -> None:
     ("line", "told"),
     [
         ("0.jpg 3000000000", "list.txt, line 1: "),
-        (f"{'d/' * 260}0.jpg 0", "is no key of an LMDB, as these have 1 to 511 bytes"),
+        (f"{'d/' * 260}0.jpg 0", "cannot be a key of an LMDB: keys have 1 to 511 bytes"),
     ],
 )
 def test_what_no_record_can_hold(cli: Cli, pictures: Path, line: str, told: str) -> None:

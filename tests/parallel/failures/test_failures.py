@@ -15,7 +15,7 @@ MESSAGES = {
     "memory": ("rank 1 of 3", "out of memory (Unable to allocate 9 TiB): lower the batch size"),
     "hang": ("waited too long", "aiting for", "is the one that hangs"),
     "stuck": ("waited too long", "Waiting for this rank's GPU"),
-    "differ": ('rank 1 has another layer "ip" (number 1 of the net) than rank 0',),
+    "differ": ('rank 1 has a different layer "ip" (number 1 of the net) from rank 0',),
     "drift": ("at a snapshot (iteration 30) the weights of rank 1 are not those of rank 0",),
     "silent": (
         'at --check (iteration 28) the weights of rank 1 are not those of rank 0, in layer "ip": ',

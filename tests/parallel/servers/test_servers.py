@@ -129,9 +129,9 @@ def test_the_state_is_in_the_snapshots_and_goes_on_bit_for_bit(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--servers", "2"], "--servers 2 of 2 ranks leave none that trains"),
+        (["--servers", "2"], "--servers 2 of 2 ranks leave none to train"),
         (["--servers", "1", "--consistency", "ssp"], "--consistency ssp: choose sync"),
-        (["--servers", "1", "--consistency", "backup:1"], "takes no gradient of 1 workers"),
+        (["--servers", "1", "--consistency", "backup:1"], "would ignore all 1 workers"),
         (["--servers", "1", "--propagation", "sharded"], "with --servers weights come from these"),
         (["--servers", "1"], "LAMB, larc and local_lr_auto need the norms of whole parameters"),
     ],
