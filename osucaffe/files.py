@@ -50,7 +50,7 @@ def read_file(path: str | Path) -> bytes:
             return file.read()
         content = file.read(_LONGEST + 1)
         if len(content) > _LONGEST:
-            told = f"is not a regular file, and does not end within {_LONGEST:,} bytes"
+            told = f"it is not a regular file, and does not end within {_LONGEST:,} bytes"
             raise OSError(errno.EFBIG, told, str(path))
         return content
 

@@ -46,7 +46,7 @@ def as_float(value: object) -> float:
     if not isinstance(text, int | float) or isinstance(text, bool):
         raise ValueError(f"{_quoted(value)} is not a number")
     if not abs(text) <= _FLOAT32:
-        raise ValueError(f"{_quoted(value)} is not a float32 number")
+        raise ValueError(f"{_quoted(value)} is not a number that float32 holds")
     return float(text)
 
 

@@ -98,7 +98,7 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
     ("changes", "told"),
     [
         ({"width": 0}, "a.jpg is 0x24, with boxes "),
-        ({"bbox": [4, float("nan"), 8, 18]}, '"nan" is not a float32 number'),
+        ({"bbox": [4, float("nan"), 8, 18]}, '"nan" is not a number that float32 holds'),
         ({"images": []}, "no images for it"),
     ],
 )
