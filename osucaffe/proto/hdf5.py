@@ -176,7 +176,7 @@ def open_hdf5(path: str | Path) -> Iterator[Group]:
     when something in it is looked at; OSError where it cannot be read."""
     with open_file(path) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ValueError("is not a regular file")
+            raise ValueError("it is not a regular file")
         try:
             library = _idle.pop()
         except IndexError:
