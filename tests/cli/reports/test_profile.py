@@ -41,4 +41,7 @@ def test_two_profiles_side_by_side(cli: Cli) -> None:
     assert (cli.folder / "both.png").stat().st_size > 10_000
     assert "Communication of 4 iterations on 2 ranks" in cli.ok("profile", "ring.json").out
     cli.write("wrong.json", "[1]")
-    assert "wrong.json: not a profile written by" in cli.fails("profile", "ring.json", "wrong.json").err
+    assert (
+        "wrong.json: not a profile written by"
+        in cli.fails("profile", "ring.json", "wrong.json").err
+    )
