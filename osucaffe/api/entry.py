@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -12,7 +12,6 @@ from ..backends.records import Choice, ScaledCrops, transform_record
 from ..data.pictures.preprocessing import Preprocessing
 from ..data.sets.photo_set import PhotoSettings, find_settings
 from ..errors import UserError
-from ..net import Net
 from ..pycaffe.image_input import Cropped, ImageInput
 from ..pycaffe.io import Extents, resize_image, scale_pixels, ten_crops
 from ..pycaffe.packed import pack
@@ -22,15 +21,23 @@ Image = str | np.ndarray
 """A file, or pixels: uint8 (height, width, 1 or 3), red first."""
 
 
-def entry_as_trained(net: Net, trained: Preprocessing | None, folder: Path) -> Entry:
-    """How images enter a net by what its files say. trained: the preprocessing of training. folder:
-    that of the model, which may tell how photographs were prepared."""
-    entry = ImageInput(net)
-    settings = find_settings(folder)
+def make_entry(
+    entry: ImageInput,
+    trained: Preprocessing | None,
+    folder: Path,
+    image_dims: Extents | None = None,
+    **given: Any,
+) -> FileInput | PhotoInput:
+    """How images enter a net by what its files say, but for what is given. trained: the
+    preprocessing of training. folder: that of the model, or of its data, which may tell how
+    photographs were prepared. image_dims: (height, width) before they are cropped; others: as of
+    `ImageInput.set_as`, whose errors it has."""
+    files = FileInput(entry, image_dims)
+    changed = any(value is not None for value in (image_dims, *given.values()))
+    settings = None if changed else find_settings(folder)
     if settings and trained and entry.channels == 3:
         return PhotoInput(settings, trained, entry.extents)
-    files = FileInput(entry, None)
-    files.scale_as_trained(entry.set_as(trained or Preprocessing()))
+    files.scale_as_trained(entry.set_as(trained or Preprocessing(), **given))
     return files
 
 

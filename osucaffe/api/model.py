@@ -15,7 +15,8 @@ from ..data.pictures.preprocessing import Preprocessing, find_preprocessing
 from ..errors import UserError
 from ..loading import load_weights
 from ..proto import read_weights
-from .entry import Image, entry_as_trained
+from ..pycaffe.image_input import ImageInput
+from .entry import Image, make_entry
 from .explain import Explainer
 from .model_files import class_names, find_files
 from .net import Net
@@ -24,7 +25,7 @@ from .tables import html_table
 if TYPE_CHECKING:
     from PIL import Image as Pillow
 
-_BATCH = {"cpu": 16, "cuda": 64}
+BATCH = {"cpu": 16, "cuda": 64}
 """Images in a batch with which a net on each backend is about as fast as with any."""
 
 
@@ -60,7 +61,7 @@ class Model:
                 "deploy.prototxt's"
             )
         self.net, self.folder, self.trained = net, folder, trained
-        self._entry = entry_as_trained(net.engine, trained, folder)
+        self._entry = make_entry(ImageInput(net.engine), trained, folder)
         shape = net.engine.blobs[net.outputs[0]].shape
         self.labels = class_names([folder / "-"], int(np.prod(shape[1:])))
 
@@ -89,7 +90,7 @@ class Model:
 
     def _scores(self, images: Sequence[Any], oversample: bool) -> Iterator[np.ndarray]:
         """Those of each batch: (images, classes)."""
-        size = _BATCH[self.net.engine.backend.name]
+        size = BATCH[self.net.engine.backend.name]
         (name,), output = self.net.inputs, self.net.outputs[0]
 
         def entered(image: Any) -> np.ndarray:

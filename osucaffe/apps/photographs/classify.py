@@ -16,6 +16,7 @@ import numpy as np
 from ...api.curves import COLOURS
 from ...api.explain import Explainer
 from ...api.images import load_image
+from ...api.model import BATCH
 from ...api.model_files import class_names
 from ...backends.cores import usable_cores
 from ...cli import loading, output, plots
@@ -35,8 +36,6 @@ from .classify_input import ImageFiles, find_entry
 from .options import Classify
 
 _log = logging.getLogger("osucaffe")
-_WORTH = {"cpu": 16, "cuda": 64}
-"""Batch sizes from which a net on each backend is about as fast as with any."""
 
 
 def run(options: Classify) -> None:
@@ -188,7 +187,7 @@ def _make_net(options: Classify, images: int, inputs: Callable[[Any], Inputs]) -
     shapes = _input_shapes(param)
     if len(shapes) != 1 or not shapes[0].dim:
         return make()
-    crops, declared, worth = _crops(options), shapes[0].dim[0], _WORTH[backend.name]
+    crops, declared, worth = _crops(options), shapes[0].dim[0], BATCH[backend.name]
     rows = options.batch or (max(declared, worth) if worth <= images * crops else declared)
     rows = max(1, rows // crops) * crops
     try:

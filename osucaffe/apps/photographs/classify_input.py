@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...api.entry import Entry, FileInput, PhotoInput
+from ...api.entry import Entry, FileInput, PhotoInput, make_entry
 from ...backends.backend import Backend
 from ...backends.records import PhotoScaler
 from ...data.ahead.parallel_map import BadRecords
@@ -36,7 +36,12 @@ def find_entry(net: Net, trained: Preprocessing | None, options: Classify) -> En
     trained: the preprocessing recorded in the file of weights.
     """
     given, entry = options.entry, ImageInput(net)
-    files = FileInput(entry, given.image_dims)
+    folder = Path(options.data or Path(options.model).parent)
+    if options.data and find_settings(folder) is None:
+        raise UserError(
+            f"--data {folder}: does not record how photographs were prepared: give the folder "
+            "that osucaffe data folder has made"
+        )
     if given.trained_with:
         trained = find_preprocessing(read_net(given.trained_with), given.trained_with, entry.name)
         if trained is None:
@@ -44,10 +49,9 @@ def find_entry(net: Net, trained: Preprocessing | None, options: Classify) -> En
                 f"--trained_with {given.trained_with}: has no layer that reads images, or several "
                 "that differ: give the prototxt that the net was trained with"
             )
-    if photos := find_photos_input(options, trained, entry):
-        return photos
-    changes = (given.mean, given.input_scale, given.raw_scale)
-    if trained is None and all(value is None for value in changes):
+    if trained is None and all(
+        value is None for value in (given.mean, given.input_scale, given.raw_scale)
+    ):
         logger.warning(
             "How images were preprocessed in training is unknown (%s has no layer that "
             "reads images): give --trained_with train_val.prototxt, or --mean and --input_scale",
@@ -58,8 +62,8 @@ def find_entry(net: Net, trained: Preprocessing | None, options: Classify) -> En
         numbers = listed(range(entry.channels))
         raise UserError(f"--channel_swap {swap}: the net's channels are {numbers}, each once")
     try:
-        extents = entry.set_as(
-            trained or Preprocessing(),
+        made = make_entry(
+            *(entry, trained, folder, given.image_dims),
             mean=_read_mean(given.mean) if given.mean else None,
             input_scale=given.input_scale,
             raw_scale=given.raw_scale,
@@ -67,13 +71,19 @@ def find_entry(net: Net, trained: Preprocessing | None, options: Classify) -> En
         )
     except ValueError as error:
         raise UserError(f"--mean {given.mean}: {error}") from None
-    files.scale_as_trained(extents)
-    scaled, inner = ("x".join(map(str, extents)) for extents in (files.image_dims, entry.extents))
+    inner = "x".join(map(str, entry.extents))
+    if isinstance(made, PhotoInput):
+        size = made.settings.size
+        how = f"Photos are preprocessed like those of {folder} ({made.settings.fit}, {size}x{size})"
+        crop = f", of which the middle of {inner}" if (entry.extents != size).any() else ""
+        logger.info("%s%s; %s (trained: %s)", how, crop, trained, trained and trained.origin)
+        return made
+    scaled = "x".join(map(str, made.image_dims))
     part = "ten parts" if given.oversample else "the middle"
     crop = f", of which {part} of {inner}" if scaled != inner else ""
     origin = f" (trained: {trained.origin})" if trained else ""
     logger.info("Images are scaled to %s%s; %s%s", scaled, crop, entry, origin)
-    return files
+    return made
 
 
 def _read_mean(given: str) -> np.ndarray:
@@ -89,42 +99,6 @@ def _read_mean(given: str) -> np.ndarray:
         except (OSError, ValueError):
             raise UserError(f"--mean {given}: not a whole .npy file") from None
     return read_mean(given)
-
-
-def find_photos_input(
-    options: Classify, trained: Preprocessing | None, entry: ImageInput
-) -> PhotoInput | None:
-    """The preprocessing of photographs, if recorded in the data folder or the model's; else None.
-
-    trained: the preprocessing of training records. entry: the net's input. Also None if options
-    override it.
-    """
-    folder = Path(options.data or Path(options.model).parent)
-    settings = find_settings(folder)
-    if options.data and settings is None:
-        raise UserError(
-            f"--data {folder}: does not record how photographs were prepared: give the folder "
-            "that osucaffe data folder has made"
-        )
-    given = options.entry
-    otherwise = (
-        given.image_dims,
-        given.raw_scale,
-        given.channel_swap,
-        given.mean,
-        given.input_scale,
-    )
-    changed = any(value is not None for value in otherwise)
-    if settings is None or trained is None or changed or entry.channels != 3:
-        return None
-    photo_input = PhotoInput(settings, trained, entry.extents)
-    inner, size = "x".join(map(str, entry.extents)), settings.size
-    crop = f", of which the middle of {inner}" if (entry.extents != size).any() else ""
-    logger.info(
-        "Photos are preprocessed like those of %s (%s, %dx%d)%s; %s (trained: %s)",
-        folder, settings.fit, size, size, crop, trained, trained.origin,
-    )  # fmt: skip
-    return photo_input
 
 
 _DEPTH = 4

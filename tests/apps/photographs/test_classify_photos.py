@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osucaffe.apps.photographs.classify_input import find_photos_input
-from osucaffe.apps.photographs.options import Classify
+from osucaffe.api.entry import PhotoInput, make_entry
 from osucaffe.backends.cpu import Cpu
 from osucaffe.data.pictures.preprocessing import find_preprocessing
 from osucaffe.net import Net
@@ -80,10 +79,9 @@ def test_scores_are_those_of_test_to_the_bit(
         entered.append(net.read("data"))
         scores.append(net.read("ip2"))
     classifier = Classifier(deploy, weights)
-    options = Classify(images=[], model=deploy, weights=weights)
     trained_with = find_preprocessing(model, weights, "data")
-    photos = find_photos_input(options, trained_with, classifier.preprocess)
-    assert photos
+    photos = make_entry(classifier.preprocess, trained_with, Path(deploy).parent)
+    assert isinstance(photos, PhotoInput)
     found = [photos.enter(path, False) for path, _ in held_out(cli, folder)]
     np.testing.assert_array_equal(np.concatenate(found), np.concatenate(entered)[: len(found)])
     logits = np.concatenate(scores)[: len(found)].astype(np.float64)
