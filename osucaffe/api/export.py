@@ -15,15 +15,18 @@ from ..data.pictures.transform import centre
 from ..data.sets.photo_set import LABELS, read_labels
 from ..errors import UserError
 from ..files import write_bytes
-from ..onnx import for_any_batch, to_onnx
+from ..onnx import OPSET, for_any_batch, to_onnx
 from .model import Model
 from .net import Net
 
 
-def export(what: Net | Model, path: str | Path, *, batch: int | None = None) -> None:
+def export(
+    what: Net | Model, path: str | Path, *, batch: int | None = None, preprocessing: bool = False
+) -> None:
     """Write an ONNX model, for any batch size (batch: for this one). UserError.
 
     Of a model, its metadata has the names of the classes, and what is to be done to images.
+    preprocessing: it subtracts the mean and scales by itself, of bytes 0..255, blue first.
     """
     net = what.net if isinstance(what, Model) else what
     if not isinstance(net, Net):
@@ -31,13 +34,35 @@ def export(what: Net | Model, path: str | Path, *, batch: int | None = None) -> 
     made = engine.Net(net.param, backend=Cpu(), phase="TEST", inspectable=True, gradients=False)
     with net.running():
         made.load(net.engine.to_proto())
-    model, _ = convert(made, batch)
-    if isinstance(what, Model):
-        describe(model, what.folder / LABELS, what.trained, inside=False)
+    notes = (what.folder / LABELS, what.trained) if isinstance(what, Model) else (None, None)
+    write(made, path, *notes, batch=batch, inside=preprocessing)
+
+
+def write(
+    net: engine.Net,
+    path: str | Path,
+    labels: Path | None,
+    trained: Preprocessing | None,
+    *,
+    batch: int | None,
+    inside: bool,
+) -> str:
+    """Write a net as ONNX, with what is known of its classes and its images. inside: with their
+    preprocessing. Returns what was written."""
+    model, batches = _convert(net, batch)
+    if inside:
+        if trained is None or len(net.inputs) != 1:
+            raise UserError(
+                "the weights do not say how images were preprocessed for the net's only input: "
+                "export it without preprocessing"
+            )
+        _prepend(model.graph, net, trained)
+    _describe(model, labels, trained, inside=inside)
     write_bytes(path, model.SerializeToString())
+    return f"{len(model.graph.node)} nodes, opset {OPSET}, {batches}"
 
 
-def convert(net: engine.Net, batch: int | None) -> tuple[Any, str]:
+def _convert(net: engine.Net, batch: int | None) -> tuple[Any, str]:
     """The ModelProto of a net (see `to_onnx`) for any batch size, where that can be, or for this
     one; and for which it is."""
     shapes = {name: net.blobs[name].shape for name in net.inputs}
@@ -47,12 +72,12 @@ def convert(net: engine.Net, batch: int | None) -> tuple[Any, str]:
     return to_onnx(net), f"batch {batch}" if batch else "fixed shapes, as nodes depend on them"
 
 
-def describe(model: Any, labels: Path, trained: Preprocessing | None, *, inside: bool) -> None:
+def _describe(model: Any, labels: Path | None, trained: Preprocessing | None, *, inside: bool) -> None:
     """Say in the model's metadata what its classes are called and what its input is to be."""
     from onnx import helper
 
     notes = {}
-    if labels.is_file():
+    if labels and labels.is_file():
         notes["classes"] = json.dumps(read_labels(labels))
     if trained:
         rest = "" if inside else f", less {trained}"
@@ -60,7 +85,7 @@ def describe(model: Any, labels: Path, trained: Preprocessing | None, *, inside:
     helper.set_model_props(model, notes)
 
 
-def prepend(graph: Any, net: engine.Net, trained: Preprocessing) -> None:
+def _prepend(graph: Any, net: engine.Net, trained: Preprocessing) -> None:
     """Let the graph subtract the mean and scale."""
     from onnx import helper, numpy_helper
 
