@@ -72,7 +72,9 @@ def _convert(net: engine.Net, batch: int | None) -> tuple[Any, str]:
     return to_onnx(net), f"batch {batch}" if batch else "fixed shapes, as nodes depend on them"
 
 
-def _describe(model: Any, labels: Path | None, trained: Preprocessing | None, *, inside: bool) -> None:
+def _describe(
+    model: Any, labels: Path | None, trained: Preprocessing | None, *, inside: bool
+) -> None:
     """Say in the model's metadata what its classes are called and what its input is to be."""
     from onnx import helper
 

@@ -1,16 +1,20 @@
-"""The examples of docs/api.md, which run as they are there; the lines of docs/side-by-side.md."""
+"""The examples of docs/api.md and docs/commands.md, which run as they are there; the lines of
+docs/side-by-side.md."""
 
 from __future__ import annotations
 
 import ast
 import doctest
 import re
+import shlex
 import shutil
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import osucaffe as oc
+from osucaffe.cli import main
 
 
 def test_the_examples_run(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,6 +27,24 @@ def test_the_examples_run(root: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     )
     assert found.attempted > 10
     assert not found.failed
+
+
+@pytest.mark.long
+def test_the_commands_give_what_their_page_shows(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    (tmp_path / "clusters").symlink_to(root / "clusters")
+    Image.new("L", (28, 28)).save(tmp_path / "digit.png")
+    monkeypatch.chdir(tmp_path)
+    page = (root / "docs" / "commands.md").read_text()
+    blocks = "\n".join(re.findall(r"```console\n(.*?)```", page, re.DOTALL))
+    flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+    for example in blocks.split("$ osucaffe ")[1:]:
+        command, _, shown = example.partition("\n")
+        capsys.readouterr()
+        assert main(shlex.split(command)) == 0, command
+        told = capsys.readouterr().out
+        assert doctest.OutputChecker().check_output(shown.strip(), told.strip(), flags), told
 
 
 def test_side_by_side_none_takes_more_lines_here(root: Path) -> None:
