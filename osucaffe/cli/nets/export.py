@@ -21,5 +21,9 @@ def run(options: Export) -> None:
         [(file, weights), *_] = loading.read_weights(options.weights)
         trained = find_preprocessing(weights, file, net.inputs[0])
     labels = Path(options.model).parent / LABELS
-    how = {"batch": options.batch, "inside": options.with_preprocessing}
-    print(f"wrote {options.onnx}: {write(net, options.onnx, labels, trained, **how)}")
+    wrote = write(
+        *(net, options.onnx, labels, trained),
+        batch=options.batch,
+        inside=options.with_preprocessing,
+    )
+    print(f"wrote {options.onnx}: {wrote}")
