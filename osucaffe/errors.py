@@ -2,6 +2,7 @@
 say of a slip of the fingers, or of many things."""
 
 import contextlib
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -79,3 +80,14 @@ def _edits(word: str, other: str) -> int:
             row.append(cost)
         before = above
     return row[-1]
+
+
+def deprecated(what: str, instead: str, *, since: str) -> None:
+    """Warn who called the function that calls this. since: the release that warns first; the one
+    after it may do without `what`."""
+    warnings.warn(
+        f"{what} is deprecated since osucaffe {since}, and goes with the release after it: "
+        f"{instead}",
+        DeprecationWarning,
+        stacklevel=3,
+    )

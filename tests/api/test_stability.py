@@ -1,7 +1,7 @@
 """What is public: names and arguments as public.txt lists them, and the warning before one goes.
 
 `python -m tests.api.test_stability` writes the file anew. A line of it that changes or goes, other
-than by what is added, needs a release that warns of it: `osucaffe.api.deprecation`.
+than by what is added, needs a release that warns of it: `osucaffe.errors.deprecated`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import osucaffe as oc
-from osucaffe.api.deprecation import deprecated
+from osucaffe.errors import deprecated
 
 _MADE = "Net", "Run", "Solver"
 """The classes of which programs make objects."""
