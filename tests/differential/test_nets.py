@@ -17,6 +17,7 @@ from .search import today
 
 CASES = sorted((Path(__file__).parent / "cases").iterdir())
 ON_GPUS = [each for each in CASES if "On a GPU" in each.read_text()]
+SOME = pytest.mark.parametrize("share", [0.3, pytest.param(1, marks=pytest.mark.long)])
 NETS = 150
 """Whose values are stored."""
 DAILY = 50
@@ -31,12 +32,14 @@ def check_nets(count: int, *arguments: str) -> None:
     assert f"{count} nets of seed" in done.stdout
 
 
-def test_nets_whose_values_are_stored() -> None:
-    check_nets(NETS, "--stored")
+@SOME
+def test_nets_whose_values_are_stored(share: float) -> None:
+    check_nets(int(share * NETS), "--stored")
 
 
-def test_nets_of_today() -> None:
-    check_nets(DAILY, f"--seed={today()}")
+@SOME
+def test_nets_of_today(share: float) -> None:
+    check_nets(int(share * DAILY), f"--seed={today()}")
 
 
 def test_what_once_failed() -> None:

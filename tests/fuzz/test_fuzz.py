@@ -30,10 +30,10 @@ def run_each(out: Path, kinds: Sequence[str], count: int, *files: str) -> None:
 
 def test_regressions_and_mutations(tmp_path: Path) -> None:
     """Each file in regressions/ is named after its kind."""
-    run_each(tmp_path, KINDS, 10, *map(str, REGRESSIONS))
+    run_each(tmp_path, KINDS, 15, *map(str, REGRESSIONS))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kinds", [KINDS[n::4] for n in range(4)], ids=",".join)
 def test_mutations(tmp_path: Path, kinds: list[str]) -> None:
     """So many of a fixed seed, not as many as a machine is able to."""

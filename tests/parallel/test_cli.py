@@ -69,7 +69,10 @@ def test_records_that_stay_give_the_same_bits(folder: Path) -> None:
     assert found[0] == found[1] == found[2]
 
 
-@pytest.mark.parametrize("propagation", ["none", "overlapped", "sharded"])
+@pytest.mark.parametrize(
+    "propagation",
+    ["sharded", *(pytest.param(each, marks=pytest.mark.long) for each in ("none", "overlapped"))],
+)
 def test_a_snapshot_goes_on_with_another_number_of_ranks(folder: Path, propagation: str) -> None:
     train(folder, "--ranks", "2", "--scal", "strong", "--propagation", propagation)
     whole = weights(folder, 20)

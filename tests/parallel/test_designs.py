@@ -57,8 +57,8 @@ def test_reproducible_sums_have_the_bits_of_one_rank(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        ("--compression", "topk:0.05"),
-        ("--compression", "powersgd:1"),
+        pytest.param(("--compression", "topk:0.05"), marks=pytest.mark.long),
+        pytest.param(("--compression", "powersgd:1"), marks=pytest.mark.long),
         ("--local_steps", "2", "--outer_lr", "0.7", "--outer_momentum", "0.9"),
         ("--local_steps", "2", "--compression", "8bit"),
     ],

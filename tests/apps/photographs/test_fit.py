@@ -12,10 +12,17 @@ from osucaffe.backends.cuda.runtime import startup
 from osucaffe.errors import UserError
 from osucaffe.proto import read_solver
 from tests.cli.conftest import Cli
+from tests.forked import python
 
 from .photos import COLOURS, make_photos
 
 pytest.importorskip("PIL")
+
+
+@pytest.fixture(autouse=True)
+def quick_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its commands are forks of a process that has their modules."""
+    monkeypatch.setattr(fit.sys, "executable", python())
 
 
 @pytest.mark.slow

@@ -16,9 +16,12 @@ from osucaffe.backends.cuda.runtime.compile import read
 
 from .compiler import once
 
-# Each library has its own variables, also of inline functions.
+# Each library has its own variables, also of inline functions; threads jump between stacks. To link
+# C++'s library takes as long as to compile a kernel.
 COMMAND = ("g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-fno-gnu-unique",
-           "-fsanitize=alignment", "-fsanitize-undefined-trap-on-error")  # fmt: skip
+           "-fsanitize=alignment", "-fsanitize-undefined-trap-on-error", "-U_FORTIFY_SOURCE",
+           "-fno-threadsafe-statics", "-nostdlib")  # fmt: skip
+LIBRARIES = ("-lm", "-lc", "-lgcc")
 SHARED = re.compile(r"extern __shared__ .*?(\w+) (\w+)\[\];")
 SHARED_POINTER = r"\1* \2 = reinterpret_cast<\1*>(::shared);"
 """How a kernel declares the memory that a block shares, and lockstep.h's in its place."""
@@ -46,7 +49,7 @@ def compiled(text: str, folder: Path) -> Any:
 
     def make() -> bytes:
         source.write_text(text)
-        subprocess.run([*COMMAND, "-o", library, source], check=True)
+        subprocess.run([*COMMAND, "-o", library, source, *LIBRARIES], check=True)
         return library.read_bytes()
 
     compiler = os.path.realpath(shutil.which(COMMAND[0]) or "")

@@ -16,7 +16,8 @@ LIBRARY = ("convolution", "inner_product", "recurrent")
 """Beginnings of the names of those that cuDNN and cuBLAS compute."""
 
 
-@pytest.fixture(params=["fp32", "bf16", "fp16"])
+# To the compiler, fp16 is bf16 with other instructions.
+@pytest.fixture(params=["fp32", "bf16", pytest.param("fp16", marks=pytest.mark.long)])
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cuda:
     simulate(monkeypatch)
     made = Cuda(precision=request.param)

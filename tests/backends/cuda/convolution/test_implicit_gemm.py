@@ -85,12 +85,20 @@ extern "C" void run(void* x, const T* w, void* filters, const float* b, const T*
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
-@pytest.mark.parametrize("number", range(4))
 @pytest.mark.parametrize(
-    ("name", "dtype"),
+    ("name", "dtype", "number"),
     [
-        *((name, "float32") for name in ODD_OUTPUTS),
-        *((name, "bfloat16") for name in EIGHTS | ODD_EIGHTS),
+        # `make test` runs the first and the last of every second layer, and the others of others.
+        pytest.param(
+            *(*layer, number), marks=pytest.mark.long if (number % 3 == 0) == row % 2 else ()
+        )
+        for row, layer in enumerate(
+            [
+                *((name, "float32") for name in ODD_OUTPUTS),
+                *((name, "bfloat16") for name in EIGHTS | ODD_EIGHTS),
+            ]
+        )
+        for number in range(4)
     ],
 )
 def test_kernels_in_lockstep(

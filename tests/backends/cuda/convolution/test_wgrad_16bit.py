@@ -30,6 +30,8 @@ from ..simulated import simulate
 from .layers import EIGHTS, HOPPER, Layer, by_cpu, described, memory
 
 HEADER = HEADERS / "hopper_lockstep.h"
+SHOWN = ("3x3 in eights", "many outputs in eights", "1x1 in groups, eights")
+"""Layers of `make test`: each takes seconds."""
 
 
 def gradient(layer: Layer) -> Wgrad16Bit:
@@ -76,10 +78,7 @@ extern "C" void run(const void* x, const void* maps, float* partial, float* part
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(each, marks=pytest.mark.long) if each.startswith("5x5") else each
-        for each in EIGHTS
-    ],
+    [pytest.param(each, marks=() if each in SHOWN else pytest.mark.long) for each in EIGHTS],
 )
 def test_kernels_in_lockstep(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Sums of small whole numbers are exact, in whatever order."""

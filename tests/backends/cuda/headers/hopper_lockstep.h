@@ -166,11 +166,11 @@ struct TensorMap { uint64_t words[16]; };
 struct Copy {
     int (*perform)(char* to, const uint64_t* words, const int* place);
     void* to;
-    const TensorMap* map;
+    TensorMap map;  // of a thread that may have ended since
     int place[5];
     int done() const {
         if (shared_address(to) % 128) abort();
-        return perform(static_cast<char*>(to), map->words, place);
+        return perform(static_cast<char*>(to), map.words, place);
     }
 };
 
@@ -281,7 +281,7 @@ static int copy_box(char* to, const uint64_t* words, const int* first) {
 }
 inline void tma_load(void* to, const TensorMap& map, int i, int j, int k, int l, int m,
                       uint32_t barrier) {
-    begin({copy_box, to, &map, {i, j, k, l, m}}, barrier);
+    begin({copy_box, to, map, {i, j, k, l, m}}, barrier);
 }
 
 // N, C, H, W; rows and pixels before; channels and pixels of a run.
@@ -305,7 +305,7 @@ static int copy_pixels(char* to, const uint64_t* words, const int* first) {
 }
 inline void tma_load_pixels(void* to, const TensorMap& map, int channel, int column, int row, int image,
                             uint32_t barrier) {
-    begin({copy_pixels, to, &map, {channel, column, row, image}}, barrier);
+    begin({copy_pixels, to, map, {channel, column, row, image}}, barrier);
 }
 
 template <int COUNT> void setmaxnreg_inc() {}

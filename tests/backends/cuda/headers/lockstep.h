@@ -1,11 +1,14 @@
 // Owns a stand-in for a GPU's threads, for kernels as plain C++.
 //
 // Each thread of a block is a fiber; all run in turn, from one place where they wait to the next: for
-// their warp, for the block, or for others to go on. There are no containers of the standard library
-// here: reading their headers takes longer than compiling a kernel.
-#include <cstdint>
-#include <cstdlib>
-#include <cstring>
+// their warp, for the block, or for others to go on. Headers are C's: to read <cmath> alone takes
+// longer than to compile a kernel.
+#define _GLIBCXX_INCLUDE_NEXT_C_HEADERS  // also <math.h> and <stdlib.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 #include <ucontext.h>
 
 #define __device__
@@ -30,17 +33,20 @@ struct Index { int x, y, z; };
 static Index blockIdx, threadIdx, gridDim, blockDim;
 alignas(1024) float4 shared[1 << 14];
 
-static ucontext_t scheduler, fibers[1024];
-static bool done[1024];
+constexpr size_t STACK = 1 << 16;
+static char* stacks;
+static jmp_buf scheduler, fibers[1024];
+static bool begun[1024], done[1024];
 static void (*body)();
 static int running;
 
 enum Wait { NOT, WARP, BLOCK };
 static Wait waits[1024];
 
-static void wait_for(Wait what) {
+// (noipa: other threads run meanwhile, and change what a compiler takes for unchanged.)
+__attribute__((noipa)) static void wait_for(Wait what) {
     waits[running] = what;
-    swapcontext(&fibers[running], &scheduler);
+    if (!_setjmp(fibers[running])) _longjmp(scheduler, 1);
 }
 static void meet() { wait_for(NOT); }
 static void meet_warp() { wait_for(WARP); }
@@ -79,32 +85,40 @@ static bool release(Wait what, int first, int last) {
 static void begin() {
     body();
     done[running] = true;
+    _longjmp(scheduler, 1);
+}
+
+// Let the thread `running` go on until it waits or ends. (swapcontext would call the kernel.)
+__attribute__((noipa)) static void resume() {
+    if (_setjmp(scheduler)) return;
+    if (begun[running]) _longjmp(fibers[running], 1);
+    begun[running] = true;
+    ucontext_t first;
+    getcontext(&first);
+    first.uc_stack.ss_sp = stacks + running * STACK;
+    first.uc_stack.ss_size = STACK;
+    first.uc_link = nullptr;
+    makecontext(&first, begin, 0);
+    setcontext(&first);
 }
 
 template <typename Kernel> static void run_blocks(Index grid, Index block, Kernel kernel) {
-    constexpr size_t stack = 1 << 16;
     static const Kernel* called;
     int threads = block.x * block.y;
-    char* stacks = static_cast<char*>(malloc(threads * stack));
+    stacks = static_cast<char*>(malloc(threads * STACK));
     called = &kernel, body = [] { (*called)(); }, gridDim = grid, blockDim = block;
     for (blockIdx.z = 0; blockIdx.z < grid.z; ++blockIdx.z)
         for (blockIdx.y = 0; blockIdx.y < grid.y; ++blockIdx.y)
             for (blockIdx.x = 0; blockIdx.x < grid.x; ++blockIdx.x) {
                 memset(shared, 0xff, sizeof shared);
-                for (int i = 0; i < threads; ++i) {
-                    done[i] = false, waits[i] = NOT;
-                    getcontext(&fibers[i]);
-                    fibers[i].uc_stack.ss_sp = stacks + i * stack;
-                    fibers[i].uc_stack.ss_size = stack;
-                    fibers[i].uc_link = &scheduler;
-                    makecontext(&fibers[i], begin, 0);
-                }
+                for (int i = 0; i < threads; ++i)
+                    begun[i] = done[i] = false, waits[i] = NOT;
                 for (bool any = true; any;) {
                     any = false;
                     for (running = 0; running < threads; ++running) {
                         if (done[running] || waits[running]) continue;
                         threadIdx = {running % block.x, running / block.x, 0};
-                        swapcontext(&scheduler, &fibers[running]);
+                        resume();
                         any = true;
                     }
                     for (int i = 0; i < threads; i += 32) any |= release(WARP, i, min(i + 32, threads));

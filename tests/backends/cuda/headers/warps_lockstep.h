@@ -1,6 +1,5 @@
 // Owns what threads of a warp tell one another, for kernels as plain C++ (lockstep.h): they meet,
 // and read what the others have left. And the rest of CUDA that common.cuh and kernels in float use.
-#include <cmath>
 
 struct uint4 { uint32_t x, y, z, w; };
 static uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
@@ -47,7 +46,7 @@ static float __uint_as_float(uint32_t x) { return as<float>(x); }
 static float __int_as_float(int x) { return as<float>(x); }
 static float __fmul_rn(float a, float b) { return a * b; }
 static float __fadd_rn(float a, float b) { return a + b; }
-static float rsqrtf(float x) { return 1 / std::sqrt(x); }
+static float rsqrtf(float x) { return 1 / sqrtf(x); }
 static int atomicAdd(int* at, int value) { return (*at += value) - value; }
 static int atomicMax(int* at, int value) { int was = *at; *at = max(was, value); return was; }
 static float __fdividef(float a, float b) { return a / b; }
@@ -55,7 +54,7 @@ static int __popc(unsigned bits) { return __builtin_popcount(bits); }
 static int __ffs(int bits) { return __builtin_ffs(bits); }
 
 // What kernels have instructions for.
-static float power(float s, float beta) { return std::pow(s, -beta); }
+static float power(float s, float beta) { return powf(s, -beta); }
 template <typename T, int N> struct Vector;
 template <typename T, int N> static void store(T* to, const Vector<T, N>& v) {
     *reinterpret_cast<Vector<T, N>*>(to) = v;
