@@ -65,7 +65,7 @@ template <typename E, int N> void store(E* to, const float (&from)[N]) {
     tiles = found.y[0] * -(-found.y[2] // rows) * -(-found.y[3] // columns)
     strides = np.array(images.strides, np.int64) // 4
     pointers = [ctypes.c_void_p(each.ctypes.data) for each in (images, filters, bias, y)]
-    blocks = found.y[1] // config.own
+    blocks = found.y[1] // config.block_k
     function(*pointers, tiles, ctypes.c_void_p(strides.ctypes.data), 2, blocks)
     stride, pad, dilation = found.window
     wanted = reference.convolution(x, w, b, stride=stride, pad=pad, dilation=dilation, group=1)

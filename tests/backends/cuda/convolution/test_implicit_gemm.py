@@ -73,7 +73,7 @@ extern "C" void run(void* x, const T* w, void* filters, const float* b, const T*
     TensorMap pixels, given;
     memcpy(&pixels, x, sizeof pixels);
     memcpy(&given, filters, sizeof given);
-#if FLIPPED && !TURNED
+#if FLIPPED && !TRANSPOSED
     auto transposed = reinterpret_cast<T*>(given.words[0]);
     run_blocks({{2, 1, 1}}, {{64, 1, 1}}, [=] {{ transpose_filters(w, transposed); }});
 #endif
