@@ -14,14 +14,15 @@ from typing import Any
 
 import numpy as np
 
+from osucaffe.comm.algorithms import Operation
 from osucaffe.comm.tuning import table
 from osucaffe.comm.tuning.table import CHUNK, Choice, Selection
 from osucaffe.parallel.batch import divide_batches, readers
 from osucaffe.proto import NetParameter, parse_text, read_net
 from osucaffe.study.cluster import read_cluster
 from osucaffe.study.iteration import DESIGNS, Prediction, Simulation
+from osucaffe.study.messages import Planner
 from osucaffe.study.network import Network
-from osucaffe.study.plan import Planner
 from osucaffe.study.sketch import Sketch
 from osucaffe.study.times import estimate_times
 
@@ -53,9 +54,9 @@ class Broadcasting(Selection):
         super().__init__(file=TABLE)
         self._algorithm = algorithm
 
-    def choose(self, operation: str, nbytes: int, ranks: int, level: str) -> Choice:
+    def choose(self, operation: Operation, nbytes: int, ranks: int, level: str) -> Choice:
         """The algorithm for an operation on arrays of nbytes."""
-        if operation == "broadcast":
+        if operation == Operation.BROADCAST:
             return Choice(self._algorithm, CHUNK)
         return super().choose(operation, nbytes, ranks, level)
 
@@ -83,7 +84,9 @@ def predict(
     return simulation.predict(design, config, ITERATIONS)
 
 
-def collective(cluster: str, ranks: int, operation: str, nbytes: int, algorithm: str) -> float:
+def collective(
+    cluster: str, ranks: int, operation: Operation, nbytes: int, algorithm: str
+) -> float:
     """Milliseconds of one operation by one algorithm among all ranks, without levels."""
     made = read_cluster(ROOT / "clusters" / f"{cluster}.toml")
     chosen = Selection(algorithm, file=TABLE)
@@ -187,7 +190,7 @@ def vgg() -> tuple[str, list[list[Any]]]:
 def trees() -> tuple[str, list[list[Any]]]:
     """Reductions and broadcasts among 160 GPUs, by algorithm."""
     rows = []
-    for operation in ("reduce", "broadcast"):
+    for operation in (Operation.REDUCE, Operation.BROADCAST):
         for nbytes in (256 << 10, 8 << 20, 64 << 20):
             times = [
                 collective("kesch-k80", 160, operation, nbytes, algorithm)

@@ -9,8 +9,9 @@ The parts of one tensor lie where the last of them would.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 
@@ -41,14 +42,17 @@ class Parameter:
     """The multipliers that the prototxt states (users of a shared parameter must agree)."""
 
 
-class Arena:
-    """Two flat tensors, `data` and `diff`, in which every parameter has a segment.
+class ArenaLayout:
+    """Where each parameter's segment lies.
 
-    They are never empty: who updates or exchanges them needs no case for a net without parameters.
+    It is never empty: who updates or exchanges an arena needs no case for a net without parameters.
     """
 
-    def __init__(self, backend: Backend, parameters: list[Parameter], *, gradients: bool) -> None:
-        """parameters: in backward order. gradients: whether `diff` gets memory."""
+    def __init__(
+        self, parameters: Sequence[Parameter], sizes: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
+        """parameters: in backward order. sizes: by name, elements that one takes with its padding,
+        where that is not known yet."""
         self.segments: list[tuple[int, int, Parameter]] = []
         """(start, stop, parameter), in elements; the padding (always zero) after it included."""
         self.shared, self.learned = 0, 0
@@ -58,17 +62,17 @@ class Arena:
         for parameter in sorted(
             _neighbours(parameters), key=lambda each: (not each.lr_mult, each.own is not None)
         ):
-            stop = offset + -(-parameter.blob.data.size // ALIGNMENT) * ALIGNMENT
+            data = parameter.blob.data
+            size = (
+                max(data.size, sizes.get(parameter.name, 0)) if data.layout_undecided else data.size
+            )
+            stop = offset + -(-size // ALIGNMENT) * ALIGNMENT
             self.segments.append((offset, stop, parameter))
             offset = stop
             if parameter.lr_mult:
                 self.learned = stop
                 self.shared = self.shared if parameter.own else stop
-        offset = max(offset, ALIGNMENT)
-        self.data = self._allocate(backend, "data", offset)
-        self.diff = Tensor((0,), name="arena.diff", persistent=True)
-        if gradients:
-            self.give_gradients(backend)
+        self.size = max(offset, ALIGNMENT)
 
     def owned(self, first: int, last: int) -> Iterator[tuple[int, int, Parameter]]:
         """The segments, without what other ranks update, that lie in elements first .. last - 1;
@@ -84,6 +88,22 @@ class Arena:
     def is_split(self) -> bool:
         """Whether parameters that learn are divided among ranks."""
         return self.shared < self.learned
+
+    def __len__(self) -> int:
+        """The number of elements, padding included."""
+        return self.size
+
+
+class Arena(ArenaLayout):
+    """Two flat tensors, `data` and `diff`, in which every parameter has a segment."""
+
+    def __init__(self, backend: Backend, parameters: list[Parameter], *, gradients: bool) -> None:
+        """parameters: in backward order. gradients: whether `diff` gets memory."""
+        super().__init__(parameters)
+        self.data = self._allocate(backend, "data", len(self))
+        self.diff = Tensor((0,), name="arena.diff", persistent=True)
+        if gradients:
+            self.give_gradients(backend)
 
     def give_gradients(self, backend: Backend) -> None:
         """Give `diff` memory, if it has none."""
@@ -102,10 +122,6 @@ class Arena:
             if tensor.whole is not None and tensor is tensor.whole.parts[0]:
                 backend.place(tensor.whole, memory, start * nbytes // size)
         return whole
-
-    def __len__(self) -> int:
-        """The number of elements, padding included."""
-        return self.data.size
 
 
 def _neighbours(parameters: Sequence[Parameter]) -> Iterator[Parameter]:

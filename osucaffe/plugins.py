@@ -16,6 +16,11 @@ from typing import Any
 
 from .errors import UserError
 
+AGGREGATIONS = "osucaffe.aggregations"
+"""What --aggregation names: classes derived from `parallel/exchange.py: Exchange`."""
+ALGORITHMS = "osucaffe.algorithms"
+"""What --algorithm names: functions that make an all-reduce's schedule of a
+`comm/algorithms.py: Problem`, or such functions by operation."""
 ACTIONS = "osucaffe.actions"
 """What commands of the core leave to other parts."""
 CHANNELS = "osucaffe.channels"
@@ -24,6 +29,8 @@ COMMANDS = "osucaffe.commands"
 """Commands: the dataclasses of their options; a comment after ours says what they do."""
 COMPRESSION = "osucaffe.compression"
 """What --compression names: classes derived from `parallel/hook.py: GradientHook`."""
+DESIGNS = "osucaffe.designs"
+"""What other options of training name, and the core does without."""
 LAYERS = "osucaffe.layers"
 """Layer types: modules whose classes register themselves by `layers.base.register`."""
 RECORDS = "osucaffe.records"
@@ -61,15 +68,30 @@ def names(group: str) -> list[str]:
 
 def find(group: str, name: str) -> Any:
     """What has this name, its module imported; None where nothing has. Ours come before those of
-    other packages. UserError where theirs cannot be imported."""
+    other packages, and names may be places themselves: "module:object", of any module that can be
+    imported. UserError where one of others cannot."""
     if value := own().get(group, {}).get(name):
         return _load(value)
-    if not (value := others(group).get(name)):
+    value = others(group).get(name, "")
+    if not value and is_place(name):
+        value = name
+    if not value:
         return None
     try:
         return _load(value)
     except Exception as error:
+        if value == name:
+            raise UserError(
+                f"{name} cannot be imported: {error}: install its package, or put its folder into "
+                "PYTHONPATH"
+            ) from error
         raise UserError(f"{name} = {value}, an entry point of {group}: {error}") from error
+
+
+def is_place(name: str) -> bool:
+    """Whether it has the form "module:object"."""
+    module, _, found = name.partition(":")
+    return found.isidentifier() and all(part.isidentifier() for part in module.split("."))
 
 
 def need(group: str, name: str) -> Any:

@@ -81,7 +81,7 @@ from osucaffe.cli import main
 from osucaffe.comm.channels.create import make_channel
 from osucaffe.errors import UserError
 from osucaffe.layer import layer_names, layer_type
-from osucaffe.parallel.compression.choose import choose_hook
+from osucaffe.parallel.choose import choose_hook
 from osucaffe.parallel.config import ParallelConfig
 
 main(["train", "--solver", "solver.prototxt"])

@@ -13,13 +13,14 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import cupy
 import numpy as np
 
 from osucaffe.cli.launch.ranks import identify
-from osucaffe.comm.algorithms import OPERATIONS
+from osucaffe.comm.algorithms import OPERATIONS, Operation
 from osucaffe.comm.communicator import Communicator
 from osucaffe.comm.config import CommConfig
 from osucaffe.comm.create import make_communicator
@@ -48,9 +49,9 @@ def sizes(largest: int) -> Iterator[int]:
         nbytes *= 2 if 16 << 10 <= nbytes < 4 << 20 else 4
 
 
-def called(comm: Communicator, operation: str, array: Any, stream: Any, repeat: int) -> Way:
+def called(comm: Communicator, operation: Operation, array: Any, stream: Any, repeat: int) -> Way:
     """Seconds of one of many that the host calls one by one."""
-    run = getattr(comm, operation)
+    run = partial(comm.collective, operation)
 
     def way() -> float:
         start = time.perf_counter()
@@ -62,7 +63,7 @@ def called(comm: Communicator, operation: str, array: Any, stream: Any, repeat: 
     return way
 
 
-def is_right(comm: Communicator, operation: str, array: Any) -> bool:
+def is_right(comm: Communicator, operation: Operation, array: Any) -> bool:
     """Whether an operation has done this, of arrays that were filled with rank + 1; the root is
     0."""
     total = comm.size * (comm.size + 1) // 2
@@ -79,7 +80,7 @@ def is_right(comm: Communicator, operation: str, array: Any) -> bool:
 
 
 def measure(
-    job: Any, comms: dict[str, Communicator], operation: str, array: Any
+    job: Any, comms: dict[str, Communicator], operation: Operation, array: Any
 ) -> dict[str, dict[str, float]]:
     """Microseconds of each communicator, after a check. The graphs end with this."""
     stream = cupy.cuda.Stream(non_blocking=True)
@@ -91,7 +92,7 @@ def measure(
             continue
         with stream:
             array.fill(comm.rank + 1)
-        getattr(comm, operation)(array, stream=stream).wait()
+        comm.collective(operation, array, stream=stream).wait()
         stream.synchronize()
         with stream:
             assert is_right(comm, operation, array), f"{name}: {operation}, {array.nbytes} bytes"

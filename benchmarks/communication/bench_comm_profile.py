@@ -23,9 +23,9 @@ from osucaffe.comm.job.job import find_job
 from osucaffe.comm.job.topology import Topology, discover
 from osucaffe.parallel.config import ParallelConfig
 from osucaffe.parallel.data_parallel import DataParallel
-from osucaffe.parallel.profile import MOST, WARM_UP, Profiled
 from osucaffe.proto import caffe_pb2, read_net
 from osucaffe.solvers import Solver
+from osucaffe.study.profiling.passes import MOST, WARM_UP, Profiled
 from osucaffe.study.sketch import Sketch
 
 from .. import results
@@ -44,8 +44,7 @@ TURNS = (MOST + WARM_UP) // TURN - 1
 """All of them are noted."""
 ABOUT = """Milliseconds of processor time of an iteration, all ranks together, {ranks} ranks of one
 thread each on {cpu}, which others use too (a load of {load}): medians of {turns} turns of {length}
-iterations, and the median ratio of the pairs, with half of them between the last two. Without
-`--comm_profile` nothing of it is there: it puts methods of its own before those of a communicator.
+iterations, and the median ratio of the pairs, with half of them between the last two.
 """
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from osucaffe.comm.algorithms import ALGORITHMS, OPERATIONS, part
+from osucaffe.comm.algorithms import ALGORITHMS, OPERATIONS, Operation, part
 from osucaffe.comm.communicator import DONE, Handle
 from osucaffe.comm.config import CommConfig
 from osucaffe.comm.create import make_communicator
@@ -46,7 +46,7 @@ class NativeScatter:
         return DONE
 
 
-def on_hosts(job: Any, operation: str, levels: bool) -> dict[str, Way]:
+def on_hosts(job: Any, operation: Operation, levels: bool) -> dict[str, Way]:
     """Algorithms over MPI on host arrays; levels: with hierarchical."""
     topology = discover(job)
     names = [*ALGORITHMS[operation], *(["native"] if operation in NATIVE else []), "auto"]

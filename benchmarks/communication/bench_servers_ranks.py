@@ -24,9 +24,9 @@ from osucaffe.comm.create import make_communicator
 from osucaffe.comm.job.job import Job, MpiJob, find_job
 from osucaffe.comm.job.topology import discover
 from osucaffe.parallel.config import ParallelConfig
-from osucaffe.parallel.servers.shards import Consistency
-from osucaffe.parallel.servers.training import ServerDataParallel, assign_roles
 from osucaffe.solvers.solver import Solver
+from osucaffe.study.servers.shards import Consistency
+from osucaffe.study.servers.training import ServerDataParallel, assign_roles
 
 from .. import nets
 from ..built import solver_settings

@@ -19,8 +19,8 @@ import numpy as np
 from osucaffe.comm.tuning.table import Selection
 from osucaffe.proto import read_net
 from osucaffe.study.cluster import Cluster, Device, Link
+from osucaffe.study.messages import Planner
 from osucaffe.study.network import Network
-from osucaffe.study.plan import Planner
 from osucaffe.study.sketch import Sketch
 
 from .. import results

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from osucaffe.comm.algorithms import Operation
 from osucaffe.parallel.config import ParallelConfig
 
 COLLECTIVES = (
-    ("all_reduce", "ring"),
-    ("all_reduce", "recursive_doubling"),
-    ("all_reduce", "halving_doubling"),
-    ("broadcast", "binomial"),
-    ("broadcast", "chain"),
-    ("reduce", "chain_binomial"),
+    (Operation.ALL_REDUCE, "ring"),
+    (Operation.ALL_REDUCE, "recursive_doubling"),
+    (Operation.ALL_REDUCE, "halving_doubling"),
+    (Operation.BROADCAST, "binomial"),
+    (Operation.BROADCAST, "chain"),
+    (Operation.REDUCE, "chain_binomial"),
 )
 SIZES = (64 << 10, 256 << 10, 1 << 20)
 TRAINED = ("SC-B", "SC-OBR", "all-reduce behind", "all-reduce", "sharded")

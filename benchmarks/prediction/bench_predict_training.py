@@ -26,14 +26,14 @@ from osucaffe.comm.job.topology import Topology, discover
 from osucaffe.comm.tuning.table import Selection
 from osucaffe.parallel.batch import readers
 from osucaffe.parallel.data_parallel import DataParallel
-from osucaffe.parallel.exchange import Hooks, add_hook
-from osucaffe.parallel.profile import Profiled, Records, summarize
-from osucaffe.parallel.servers.shards import Consistency
-from osucaffe.parallel.servers.training import ServerDataParallel, assign_roles
+from osucaffe.parallel.plan import Note, Pass
 from osucaffe.proto import caffe_pb2, parse_text, read_net, read_solver
 from osucaffe.solvers import Solver
 from osucaffe.study.cluster import Cluster
 from osucaffe.study.iteration import DESIGNS, SERVED, Simulation
+from osucaffe.study.profiling.passes import Profiled, Records, summarize
+from osucaffe.study.servers.shards import Consistency
+from osucaffe.study.servers.training import ServerDataParallel, assign_roles
 from osucaffe.study.sketch import Sketch
 from osucaffe.study.times import Seconds, sizes_of
 
@@ -90,15 +90,15 @@ def lenet(file: str) -> caffe_pb2.SolverParameter:
 class Sleeps(DataParallel):
     """The ranks of a job as a solver's group, where layers with weights sleep."""
 
-    def overlap_hooks(self, *, accumulate: bool, update: bool) -> tuple[Hooks, Hooks]:
+    def _plan_pass(self, *, accumulate: bool, update: bool) -> Pass:
         """A layer sleeps behind what its forward waits for, and ahead of what its backward
         sends."""
-        before, after = super().overlap_hooks(accumulate=accumulate, update=update)
+        plan = super()._plan_pass(accumulate=accumulate, update=update)
         for number, layer in enumerate(self._solver.net.layers):
             if layer.parameters:
-                add_hook(before, number, partial(_nap, FORWARD))
-                add_hook(after, number, partial(_nap, BACKWARD), first=True)
-        return before, after
+                plan.before.setdefault(number, []).append(Note(partial(_nap, FORWARD)))
+                plan.after.setdefault(number, []).insert(0, Note(partial(_nap, BACKWARD)))
+        return plan
 
 
 class Asleep(Sleeps, Profiled):

@@ -27,7 +27,7 @@ from osucaffe.comm.config import INTERFACE
 from osucaffe.errors import UserError
 from osucaffe.options.flags import flag, like
 from osucaffe.options.kinds import COUNT, SECONDS, Kind, names
-from osucaffe.parallel.servers.config import CHANNEL_WAIT
+from osucaffe.parallel.config import CHANNEL_WAIT
 from osucaffe.rpc.grpc_stream import import_grpc
 
 from .. import hosts

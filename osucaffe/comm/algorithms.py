@@ -15,11 +15,24 @@ buffers are cut into one part for each rank (`part`), equal or not, even empty.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple
 
+from .. import plugins
 from ..errors import UserError
+
+
+class Operation(StrEnum):
+    """A collective operation; `comm/communicator.py` says what each does."""
+
+    BROADCAST = "broadcast"
+    REDUCE = "reduce"
+    ALL_REDUCE = "all_reduce"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_GATHER = "all_gather"
+    ALL_TO_ALL = "all_to_all"
 
 
 class Transfer(NamedTuple):
@@ -321,17 +334,17 @@ def _with_reduce(build: Builder) -> Builder:
     return lambda p: mirror(build(p)) + build(p)
 
 
-ALGORITHMS: dict[str, dict[str, Builder]] = {
-    "broadcast": _TREES
+ALGORITHMS: dict[Operation, dict[str, Builder]] = {
+    Operation.BROADCAST: _TREES
     | {"scatter_allgather": lambda p: scatter_all_gather(p.rank, p.size, p.elements)},
-    "reduce": {name: _mirrored(build) for name, build in _TREES.items()}
+    Operation.REDUCE: {name: _mirrored(build) for name, build in _TREES.items()}
     | {"scatter_gather": lambda p: scatter_gather(p.rank, p.size, p.elements)},
-    "all_gather": _ALL_GATHER,
-    "reduce_scatter": {
+    Operation.ALL_GATHER: _ALL_GATHER,
+    Operation.REDUCE_SCATTER: {
         "ring": _mirrored(_ALL_GATHER["ring"]),
         "recursive_halving": _mirrored(_ALL_GATHER["recursive_doubling"]),
     },
-    "all_reduce": {
+    Operation.ALL_REDUCE: {
         "ring": _with_reduce(_ALL_GATHER["ring"]),
         "recursive_doubling": lambda p: doubling_all_reduce(p.rank, p.size, p.elements),
         "halving_doubling": _with_reduce(_ALL_GATHER["recursive_doubling"]),
@@ -365,23 +378,34 @@ def all_to_all(
 
 @lru_cache(maxsize=4096)
 def schedule(
-    operation: str, algorithm: str, rank: int, size: int, count: int, root: int = 0, chunk: int = 0
+    operation: Operation,
+    algorithm: str,
+    rank: int,
+    size: int,
+    count: int,
+    root: int = 0,
+    chunk: int = 0,
 ) -> Schedule:
     """What `rank` does in an operation on `count` elements; chunk in elements (0: all at once)."""
     if not count or size == 1:
         return ()
-    if operation == "all_to_all":
+    if operation == Operation.ALL_TO_ALL:
         return make([all_to_all(rank, size, count)])
     build = ALGORITHMS[operation][algorithm]
     relative = (rank - root) % size
     return rotate(build(Problem(relative, size, count, chunk or count)), root, size)
 
 
-def algorithms_for(name: str) -> dict[str, str]:
+def algorithms_for(name: str) -> dict[Operation, str]:
     """The operations that an algorithm's name selects: {operation: algorithm}.
 
-    UserError if no operation has an algorithm of that name.
+    It may be one of another package (`plugins.ALGORITHMS`). UserError if there is none.
     """
+    if not any(name in known for known in ALGORITHMS.values()):
+        found = plugins.find(plugins.ALGORITHMS, name) or {}
+        given = found if isinstance(found, Mapping) else {Operation.ALL_REDUCE: found}
+        for operation, build in given.items():
+            ALGORITHMS[Operation(operation)][name] = build
     matches = {operation: name for operation, known in ALGORITHMS.items() if name in known}
     if not matches:
         names = sorted({name for known in ALGORITHMS.values() for name in known})

@@ -10,12 +10,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 
 from ..trace import running
-from .algorithms import Step, part
+from .algorithms import Operation, Step, part
 from .host import DTYPES
 
 
@@ -37,6 +38,26 @@ class _Pending(Handle):
         self._future.result()
 
 
+class Recorder(Protocol):
+    """What times operations of communicators: see `profile.py`."""
+
+    def post(
+        self, comm: Communicator, operation: Operation, array: Any, begin: Begin, stream: Any
+    ) -> Handle:
+        """A caller posts an operation: begin it."""
+
+    def carry(
+        self,
+        comm: Communicator,
+        operation: Operation,
+        array: Any,
+        run: Callable[[], None],
+        stream: Any = None,
+    ) -> None:
+        """A communicator, perhaps inside another one, does its part of an operation: run it."""
+
+
+Begin = Callable[[], Handle]
 DONE = Handle()
 _DTYPES = frozenset(map(np.dtype, DTYPES))
 
@@ -53,6 +74,8 @@ class Communicator(ABC):
 
     has_all_to_all = True
     """Whether `all_to_all` is among its operations."""
+    recorder: Recorder | None = None
+    """What times its operations, if anything does."""
 
     def __init__(self, rank: int, size: int, *, level: str, background: bool = False) -> None:
         self.rank = rank
@@ -62,8 +85,16 @@ class Communicator(ABC):
         self._thread: ThreadPoolExecutor | None = None
 
     @abstractmethod
-    def run(self, operation: str, array: Any, root: int = 0) -> None:
+    def run(self, operation: Operation, array: Any, root: int = 0) -> None:
         """Do one of the collective operations now; return when it is complete here."""
+
+    def carry(self, operation: Operation, array: Any, root: int = 0) -> None:
+        """`run`, which a recorder times."""
+        if self.recorder is None:
+            self.run(operation, array, root)
+        else:
+            run = partial(self.run, operation, array, root)
+            self.recorder.carry(self, operation, array, run)
 
     def transfer(self, array: Any, step: Step) -> None:
         """Do the transfers of a step; return when they are complete here. (Only `Hierarchical` asks
@@ -74,38 +105,38 @@ class Communicator(ABC):
         """The communicators that this one is composed of, if any."""
         return ()
 
-    def describe_algorithm(self, operation: str, array: Any) -> str:
+    def describe_algorithm(self, operation: Operation, array: Any) -> str:
         """A name for the way it does an operation on such an array."""
         return type(self).__name__.lower()
 
     def broadcast(self, array: Any, root: int = 0, stream: Any = None) -> Handle:
         """Give every rank root's array."""
-        return self._collective("broadcast", array, root, stream)
+        return self.collective(Operation.BROADCAST, array, root, stream)
 
     def reduce(self, array: Any, root: int = 0, stream: Any = None) -> Handle:
         """Sum all arrays into root's. What the other ranks' arrays hold afterwards is undefined."""
-        return self._collective("reduce", array, root, stream)
+        return self.collective(Operation.REDUCE, array, root, stream)
 
     def all_reduce(self, array: Any, stream: Any = None) -> Handle:
         """Sum all arrays into each of them: the same bits on every rank."""
-        return self._collective("all_reduce", array, 0, stream)
+        return self.collective(Operation.ALL_REDUCE, array, 0, stream)
 
     def reduce_scatter(self, array: Any, stream: Any = None) -> Handle:
         """Sum all arrays; each rank gets its part of the sum (`part`), in place.
 
         What the rest of the array holds afterwards is undefined.
         """
-        return self._collective("reduce_scatter", array, 0, stream)
+        return self.collective(Operation.REDUCE_SCATTER, array, 0, stream)
 
     def all_gather(self, array: Any, stream: Any = None) -> Handle:
         """Give every rank each rank's part, taken from that rank's array, in place."""
-        return self._collective("all_gather", array, 0, stream)
+        return self.collective(Operation.ALL_GATHER, array, 0, stream)
 
     def all_to_all(self, array: Any, stream: Any = None) -> Handle:
         """The first half of each array is cut into one part for each rank, all equally long. Give
         every rank its part of each other's, in the second half of its array, in that one's place.
         """
-        return self._collective("all_to_all", array, 0, stream)
+        return self.collective(Operation.ALL_TO_ALL, array, 0, stream)
 
     def part(self, count: int, rank: int | None = None) -> tuple[int, int]:
         """The range of an array of `count` elements that is a rank's (None: this one's) part."""
@@ -117,30 +148,44 @@ class Communicator(ABC):
             self._thread.shutdown()
             self._thread = None
 
-    def _collective(self, operation: str, array: Any, root: int, stream: Any) -> Handle:
+    def collective(
+        self, operation: Operation, array: Any, root: int = 0, stream: Any = None
+    ) -> Handle:
+        """Any of these operations; root: of those that have one."""
         check(array)
         if not 0 <= root < self.size:
             raise ValueError(f"no rank {root} among {self.size}")
         if self.size == 1 or not array.size:
             return DONE
-        return self._begin(operation, array, root, stream)
+        if self.recorder is None:
+            return self._begin(operation, array, root, stream)
+        begin = partial(self._begin, operation, array, root, stream)
+        return self.recorder.post(self, operation, array, begin, stream)
 
-    def _begin(self, operation: str, array: Any, root: int, stream: Any) -> Handle:
+    def _begin(self, operation: Operation, array: Any, root: int, stream: Any) -> Handle:
         """Do one of the collective operations, or let it be under way."""
 
         def work() -> None:
             trace = running()
             if trace is None:
-                self.run(operation, array, root)
+                self.carry(operation, array, root)
                 return
             with trace.span(describe(operation, array), "communication"):
-                self.run(operation, array, root)
+                self.carry(operation, array, root)
 
         return self.start(work, stream)
 
+    def sum_by(self, work: Callable[[], None], array: Any, stream: Any = None) -> Handle:
+        """An all-reduce of an array that `work` does, by operations of a communicator inside."""
+        if self.recorder is None:
+            return self.start(work, stream)
+        carry = partial(self.recorder.carry, self, Operation.ALL_REDUCE, array, work)
+        begin = partial(self.start, carry, stream)
+        return self.recorder.post(self, Operation.ALL_REDUCE, array, begin, stream)
+
     def start(self, work: Callable[[], None], stream: Any = None) -> Handle:
         """Let `work` run in the order of the operations, as they do: on the communicator's thread,
-        or now; for what it sends it has a communicator of its own."""
+        or now."""
         ready = None if stream is None else stream.record()
         if not self.background:
             _after(ready, work)
@@ -158,9 +203,9 @@ class Wrapper(Communicator):
         super().__init__(inner.rank, inner.size, level=inner.level, background=background)
         self._inner = inner
 
-    def run(self, operation: str, array: Any, root: int = 0) -> None:
+    def run(self, operation: Operation, array: Any, root: int = 0) -> None:
         """Do one of the collective operations, as it is."""
-        self._inner.run(operation, array, root)
+        self._inner.carry(operation, array, root)
 
     def part(self, count: int, rank: int | None = None) -> tuple[int, int]:
         """As of the communicator inside."""
@@ -181,7 +226,7 @@ def _after(ready: Any, work: Callable[[], None]) -> None:
     work()
 
 
-def describe(operation: str, array: Any) -> str:
+def describe(operation: Operation, array: Any) -> str:
     """How a trace calls it."""
     return f"{operation} {array.nbytes:,} B"
 
@@ -200,5 +245,5 @@ class Serial(Communicator):
     def __init__(self) -> None:
         super().__init__(0, 1, level="serial")
 
-    def run(self, operation: str, array: Any, root: int = 0) -> None:
+    def run(self, operation: Operation, array: Any, root: int = 0) -> None:
         """Nothing needs to be done."""

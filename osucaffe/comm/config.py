@@ -35,7 +35,8 @@ class CommConfig:
         name="--comm",
     )
     algorithm: str = flag(
-        "algorithm of collective operations (default: auto, as the tuning table says)",
+        "algorithm of collective operations (default: auto, as the tuning table says), or a "
+        "module:function of your own",
         "NAME",
         "auto",
     )

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from .algorithms import Schedule, Step, added, schedule
+from .algorithms import Operation, Schedule, Step, added, schedule
 from .communicator import Communicator
 from .gpu.kernels import DeviceMath
 from .host import HostMath
@@ -62,7 +62,7 @@ class Mpi(Communicator):
         self._step = Step()
         """and what is awaited of it."""
 
-    def run(self, operation: str, array: Any, root: int = 0) -> None:
+    def run(self, operation: Operation, array: Any, root: int = 0) -> None:
         """Do one collective operation with the algorithm that is selected for it; what is on a
         GPU must be ready."""
         name, chunk = self._choose(operation, array)
@@ -74,13 +74,13 @@ class Mpi(Communicator):
             plan = schedule(operation, name, self.rank, self.size, array.size, root, elements)
             self._carry_out(plan, array)
 
-    def _choose(self, operation: str, array: Any) -> Choice:
+    def _choose(self, operation: Operation, array: Any) -> Choice:
         choice = self._selection.choose(operation, array.nbytes, self.size, self.level)
         if choice.algorithm == "native" and not self._takes(operation, array.dtype.name):
             return choice._replace(algorithm=INSTEAD[operation])
         return choice
 
-    def describe_algorithm(self, operation: str, array: Any) -> str:
+    def describe_algorithm(self, operation: Operation, array: Any) -> str:
         """The one that is selected for it."""
         return self._choose(operation, array).algorithm
 
@@ -156,18 +156,19 @@ class Mpi(Communicator):
 
     # -- native collectives ----------------------------------------------------------------------
 
-    def _takes(self, operation: str, dtype: str) -> bool:
+    def _takes(self, operation: Operation, dtype: str) -> bool:
         """Whether MPI has the operation for such arrays: it does not add 16-bit floats."""
-        return self._math.native and (dtype in _TYPES or operation in ("broadcast", "all_gather"))
+        moves = operation in (Operation.BROADCAST, Operation.ALL_GATHER)
+        return self._math.native and (dtype in _TYPES or moves)
 
-    def _run_native(self, operation: str, array: np.ndarray, root: int) -> None:
+    def _run_native(self, operation: Operation, array: np.ndarray, root: int) -> None:
         """Do one of the operations in `NATIVE`."""
-        if operation == "broadcast":
+        if operation == Operation.BROADCAST:
             self._wait([self._comm.Ibcast([array.view(np.uint8), MPI.BYTE], root)])
-        elif operation == "all_reduce":
+        elif operation == Operation.ALL_REDUCE:
             buffer = [array, _TYPES[array.dtype.name]]
             self._wait([self._comm.Iallreduce(MPI.IN_PLACE, buffer)])
-        elif operation == "reduce":
+        elif operation == Operation.REDUCE:
             buffer = [array, _TYPES[array.dtype.name]]
             here = self.rank == root
             given, got = (MPI.IN_PLACE, buffer) if here else (buffer, None)

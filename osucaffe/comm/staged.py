@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .algorithms import Step
+from .algorithms import Operation, Step
 from .communicator import Communicator, Wrapper
 
 CHUNK = 1 << 20
@@ -37,11 +37,11 @@ class Staged(Wrapper):
         self._down, self._up = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
         self._pinned = np.empty(0, np.uint8)
 
-    def run(self, operation: str, array: Any, root: int = 0) -> None:
+    def run(self, operation: Operation, array: Any, root: int = 0) -> None:
         """Do one collective operation; the array must be ready."""
         self._device.use()  # this may be a thread of the background
         host = self._host(array)
-        chunked = operation in ("broadcast", "reduce", "all_reduce")
+        chunked = operation in (Operation.BROADCAST, Operation.REDUCE, Operation.ALL_REDUCE)
         step = max(1, CHUNK // array.itemsize) if chunked else array.size
         pieces = [slice(start, start + step) for start in range(0, array.size, step)]
         arrived = []
@@ -52,7 +52,7 @@ class Staged(Wrapper):
             arrived.append(event)
         for piece, event in zip(pieces, arrived, strict=True):
             event.synchronize()
-            self._inner.run(operation, host[piece], root)
+            self._inner.carry(operation, host[piece], root)
             array[piece].set(host[piece], stream=self._up)
         self._up.synchronize()
 

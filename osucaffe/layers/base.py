@@ -84,6 +84,9 @@ class Splitter(Protocol):
         """Whether a layer is to compute only this rank's part of its outputs, but for all ranks'
         rows. unfit: why it cannot."""
 
+    def report(self, net: Any) -> None:
+        """Log what of a net it has divided. UserError where that is not what was asked for."""
+
 
 class Layer:
     """Shape inference plus calls of primitives. See docs/architecture.md for an example."""

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from .base import Layer, Program, Splitter, Tensor
@@ -24,7 +25,7 @@ class SplitProduct:
         bias = biases[0] if biases else None
         self._gathered = gathered = layer.tensor((rows, *x.shape[1:]))
         program.copy(x, self._own(gathered))
-        self._together(program, gathered, "all_gather")
+        self._together(program, gathered, self._comm.all_gather)
         both, made, came = self._swap_space(y)
         product = made.view((rows, weight.shape[0]))
         program.inner_product(gathered, weight, bias, product, axis=1, transpose=False)
@@ -47,7 +48,7 @@ class SplitProduct:
         if dx is not None:
             total = layer.tensor(gathered.shape)
             program.inner_product_backward_data(product, weight, total, **settings)
-            self._together(program, total, "reduce_scatter")
+            self._together(program, total, self._comm.reduce_scatter)
             program.copy(self._own(total), dx)
 
     def _own(self, tensor: Tensor) -> Tensor:
@@ -69,7 +70,7 @@ class SplitProduct:
 
     def _swap(self, program: Program, both: Tensor, made: Tensor, came: Tensor) -> None:
         program.copy(self._own(made), self._own(came))
-        self._together(program, both, "all_to_all")
+        self._together(program, both, self._comm.all_to_all)
 
-    def _together(self, program: Program, tensor: Tensor, operation: str) -> None:
-        program.collective(tensor, getattr(self._comm, operation), self._blocks)
+    def _together(self, program: Program, tensor: Tensor, operation: Callable[..., Any]) -> None:
+        program.collective(tensor, operation, self._blocks)

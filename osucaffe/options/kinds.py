@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from .. import plugins
 from ..errors import UserError
 
 Parse = Callable[[str], Any]
@@ -123,6 +124,18 @@ def character(text: str) -> str:
 def auto_or(parse: Parse, auto: Any = "auto", name: str = "") -> Parse:
     """A value of another kind, or what "auto" stands for."""
     return _called(name or parse.__name__)(lambda text: auto if text == "auto" else parse(text))
+
+
+def named(group: str, *words: str) -> Parse:
+    """One of these words, or what a plug-in of a group has (`plugins.py`)."""
+
+    @_called("name")
+    def parse(text: str) -> str:
+        if text in words or plugins.is_place(text) or text in plugins.names(group):
+            return text
+        raise UserError(f"must be {', '.join(words)} or a module:Class, not {text}")
+
+    return parse
 
 
 COUNT = Kind("N", positive)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from ..arena import Arena, Parameter
+from ..arena import Arena, ArenaLayout, Parameter
 from ..backends.backend import Backend
 
 ITEM = 4
@@ -15,8 +15,19 @@ TAIL = 16
 it. (AlexNet with 64 images on each of two H200s: 1.625 ms; with an eighth, 1.637 ms.)"""
 
 
+class Layout(Protocol):
+    """What a plan needs of a net: provided by `net.Net` and by a `predict` sketch."""
+
+    @property
+    def layers(self) -> Sequence[Any]: ...
+    @property
+    def parameters(self) -> Sequence[Parameter]: ...
+    @property
+    def arena(self) -> ArenaLayout: ...
+
+
 class NetLayout(Protocol):
-    """What an exchange needs of a net: provided by `net.Net` and by a `predict` sketch."""
+    """What an exchange needs of a net."""
 
     @property
     def layers(self) -> Sequence[Any]: ...
@@ -45,7 +56,7 @@ class Bucket(NamedTuple):
         return (self.stop - self.start) * ITEM
 
 
-def find_buckets(net: NetLayout, nbytes: int, *, frozen: bool) -> list[Bucket]:
+def find_buckets(net: Layout, nbytes: int, *, frozen: bool) -> list[Bucket]:
     """Cut the arena into buckets of at least nbytes (0: one for each parameter), in its order.
 
     The last one is small (see TAIL), as far as parameters allow. frozen: the parameters that come
@@ -87,7 +98,7 @@ def align(buckets: Sequence[Bucket], grain: int) -> list[Bucket]:
     return aligned
 
 
-def lowest_layers(net: NetLayout) -> dict[int, int]:
+def lowest_layers(net: Layout) -> dict[int, int]:
     """For each parameter's blob (by id) the lowest layer that uses it or a view of it, or a tensor
     that it is a part of."""
     lowest: dict[int, int] = {}

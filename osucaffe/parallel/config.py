@@ -1,5 +1,5 @@
-"""Owns the settings of data-parallel training for exchanging gradients and weights, and the choice
-of those left open."""
+"""Owns the settings of training with several ranks: how gradients and weights are exchanged, what
+parameter servers do, and the choice of settings left open."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .. import plugins
+from ..comm.channels import KINDS
+from ..comm.config import INTERFACE
 from ..errors import UserError
-from ..options.flags import flag
-from ..options.kinds import COUNT, Kind, auto_or, not_negative, positive
+from ..options.flags import flag, like
+from ..options.kinds import COUNT, Kind, auto_or, named, not_negative, positive
 
 if TYPE_CHECKING:
     from ..comm.communicator import Communicator
 
 logger = logging.getLogger("osucaffe")
+SPLIT = "--split_inner_products"
 TUNED = -1
 """The size of buckets that are to be tuned."""
 BUCKET = Kind(
@@ -31,15 +35,14 @@ class ParallelConfig:
     aggregation may also be "buckets": bucket by bucket after backward (only predicted).
     propagation: "sharded" is the first stage of ZeRO (Rajbhandari et al., SC 2020), where a rank
     needs the sums of its own part alone; "auto": see `choose_propagation`. bucket: bytes, or TUNED.
-    of: how many ranks' batches are divided with strong scaling. compression: see
-    `compression/choose.py`; local steps: `local_steps.py`; split_inner_products: `split.py`;
-    reproducible: `reproducible.py`.
+    of: how many ranks' batches are divided with strong scaling. compression: see `choose.py`; local
+    steps, split_inner_products and reproducible: `study/designs/`.
     """
 
     aggregation: str = flag(
         "exchange gradients after backward (blocking), or bucket by bucket during it "
-        "(layerwise, the default)",
-        ("blocking", "layerwise"),
+        "(layerwise, the default); or as a module:Class of your own does",
+        Kind("KIND", named(plugins.AGGREGATIONS, "blocking", "layerwise")),
         "layerwise",
     )
     propagation: str = flag(
@@ -69,7 +72,8 @@ class ParallelConfig:
     compression: str = flag(
         "compress gradients, and add the error to the next ones (error feedback). topk:SHARE, "
         "randomk:SHARE: send the largest, or a random, share of them; powersgd:RANK: matrices of "
-        "low rank; 8bit; sign: one bit per element (default: none)",
+        "low rank; 8bit; sign: one bit per element (default: none); or your own "
+        "module:Class",
         "KIND",
         "none",
     )
@@ -102,6 +106,11 @@ class ParallelConfig:
     )
 
     @property
+    def brought(self) -> bool:
+        """Whether gradients are exchanged in a way that is not osucaffe's own."""
+        return self.aggregation not in ("blocking", "layerwise", "buckets")
+
+    @property
     def hooked(self) -> str:
         """The options by which all ranks update all weights from sums of their own kind."""
         if self.local_steps:
@@ -115,13 +124,22 @@ class ParallelConfig:
         """Whether any communication overlaps with computation."""
         if self.local_steps:
             return False
-        return self.aggregation == "layerwise" or self.propagation in ("overlapped", "sharded")
+        return (
+            self.aggregation == "layerwise"
+            or self.brought
+            or self.propagation in ("overlapped", "sharded")
+        )
 
     def check(self, gradient_dtype: str) -> None:
         """UserError where designs exclude each other. gradient_dtype: in which gradients travel."""
         design, outer = self.hooked, (self.local_after, self.outer_lr, self.outer_momentum)
         if not self.local_steps and outer != (0, 1, 0):
             raise UserError("--local_after, --outer_lr and --outer_momentum require --local_steps")
+        if self.brought and (design or self.split_inner_products != "none"):
+            raise UserError(
+                f"--aggregation {self.aggregation} cannot be combined with "
+                f"{design or '--split_inner_products'}"
+            )
         if self.split_inner_products != "none":
             other = design or ("--gradient_type" if gradient_dtype != "float32" else "")
             if other:
@@ -144,6 +162,39 @@ class ParallelConfig:
                 "--outer_lr must be positive, and --outer_momentum at least 0 and below 1, not "
                 f"{self.outer_lr:g} and {self.outer_momentum:g}"
             )
+
+
+CHANNEL_WAIT = flag(
+    "how to wait for a message: sleep after a few polls, or keep polling (busy), which is faster "
+    "with more cores than threads",
+    {"sleep": False, "busy": True},
+    False,
+    command="sleep",
+    name="--channel_wait",
+)
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """How many ranks serve, when weights are updated, and how messages travel. consistency: see
+    `study/servers/shards.py: Consistency`."""
+
+    servers: int = flag(
+        "parameter servers: the last K of the ranks do not train, but hold and update the weights",
+        Kind("K", positive),
+        0,
+        excluded_by=("--find_lr", "--elastic", "--ranks_per_gpu"),
+    )
+    consistency: str = flag(
+        "with --servers: average all workers' gradients (sync, the default); ignore the slowest B "
+        "(backup:B); update with each worker's, none more than N iterations ahead of another "
+        "(ssp:N), or without a bound (async)",
+        "KIND",
+        "sync",
+    )
+    channel: str = flag("with --servers: what carries the messages", KINDS, "mpi")
+    busy: bool = like(CHANNEL_WAIT)
+    interface: str | None = like(INTERFACE)
 
 
 def choose_propagation(comm: Communicator, *, separable: bool) -> str:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import logging
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
+from .. import plugins
 from ..backends.tensor import Run
 from ..comm.communicator import Wrapper
 from ..comm.config import CommConfig
@@ -20,6 +21,7 @@ from ..comm.create import make_communicator
 from ..comm.job.job import Job
 from ..comm.job.topology import Topology
 from ..errors import UserError
+from ..layers.base import Splitter
 from ..layers.reading.feed import Feed
 from ..proto import caffe_pb2
 from ..solvers.process_group import ProcessGroup, SolverView
@@ -33,12 +35,10 @@ from .agreement import (
     digest,
 )
 from .batch import describe, divide_batches
-from .compression.choose import choose_hook
-from .config import ParallelConfig, choose_propagation
-from .exchange import Collectives, Exchange, Hooks, add_hook
-from .local_steps import LocalSteps
-from .reproducible import ADDENDS
-from .split import OPTION, SplitInnerProducts
+from .choose import choose_hook
+from .config import SPLIT, ParallelConfig, choose_propagation
+from .exchange import Exchange, Hooks, choose_exchange
+from .plan import Note, Pass
 
 logger = logging.getLogger("osucaffe")
 
@@ -58,21 +58,23 @@ class DataParallel(ProcessGroup):
         self._topology = topology
         self._config = config
         config.check(comm_config.gradient_dtype)
-        self._make_hook = choose_hook(config)
-        hooked = self._make_hook is not None
+        self._hook = choose_hook(config)
+        hooked = self._hook is not None
         split = config.split_inner_products != "none"
         self.comm = made = make_communicator(
             job,
             topology,
             comm_config,
             background=config.overlaps and not hooked,
-            persistent=not (hooked or split),
+            persistent=not (hooked or split or config.brought),
             yields_core=config.overlaps,
         )
         if hooked:
             self.comm = Wrapper(made, background=config.overlaps)
         self._inner = made
         self._agreed = False
+        self._made: dict[tuple[bool, bool], Run] = {}
+        """What runs in a pass, by whether it accumulates and updates."""
 
     # -- building --------------------------------------------------------------------------------
 
@@ -82,18 +84,23 @@ class DataParallel(ProcessGroup):
             return param
         return divide_batches(param, self.size, of=self._config.of)
 
-    def splitter(self, passes: int) -> SplitInnerProducts | None:
+    def splitter(self, passes: int) -> Splitter | None:
         """What divides the inner products of the training net, if any are to be."""
         wanted = self._config.split_inner_products
-        return None if wanted == "none" else SplitInnerProducts(self.comm, wanted, passes)
+        if wanted == "none":
+            return None
+        made: Splitter = plugins.need(plugins.DESIGNS, "split")(self.comm, wanted, passes)
+        return made
 
     def attach(self, solver: SolverView) -> None:
         """Give each net its part of the data, and plan what travels."""
         self._solver = solver
         self._agreed = False
+        self._made.clear()
         self._check_loss_scale(solver)
-        self._check_reproducible(solver)
-        if isinstance(solver.net.splitter, SplitInnerProducts):
+        if self._hook is not None:
+            self._hook.kind.check(solver.param, self.size)
+        if solver.net.splitter is not None:
             solver.net.splitter.report(solver.net)
             for given, text in (
                 (solver.optimizer.update.sums, "larc, local_lr_auto and LAMB need norms of"),
@@ -102,7 +109,7 @@ class DataParallel(ProcessGroup):
             ):
                 if given and solver.net.arena.is_split:
                     raise UserError(
-                        f"{OPTION}: {text} whole parameters, but each rank holds only a slice: "
+                        f"{SPLIT}: {text} whole parameters, but each rank holds only a slice: "
                         "remove it"
                     )
         if self._config.hooked or solver.net.splitter is not None:
@@ -143,22 +150,6 @@ class DataParallel(ProcessGroup):
                 "a number, or leave out --propagation"
             )
 
-    def _check_reproducible(self, solver: SolverView) -> None:
-        """UserError where sums would not be what is promised."""
-        param = solver.param
-        if not self._config.reproducible:
-            return
-        if self.size * param.iter_size > ADDENDS:
-            raise UserError(
-                f"--reproducible sums up to {ADDENDS} gradients of a parameter: not ranks times "
-                f"iter_size of {self.size} x {param.iter_size}"
-            )
-        if param.debug_info and param.iter_size > 1:
-            raise UserError(
-                "--reproducible: debug_info adds up the gradients of iter_size passes itself: "
-                "leave it out"
-            )
-
     def _make_exchange(self, solver: SolverView) -> Exchange:
         """What travels, in buckets, and the update that is cut with them."""
         net, optimizer, config = solver.net, solver.optimizer, self._config
@@ -166,7 +157,7 @@ class DataParallel(ProcessGroup):
         def iteration() -> int:
             return solver.iteration
 
-        hook = self._make_hook and self._make_hook(self._inner, net, iteration)
+        hook = self._hook.make(self._inner, net, iteration) if self._hook else None
         if config.local_steps:
             for field in ("test_interval", "snapshot"):
                 if getattr(solver.param, field) % config.local_steps:
@@ -174,13 +165,14 @@ class DataParallel(ProcessGroup):
                         "%s is not a multiple of --local_steps %d: weights are averaged early",
                         *(field, config.local_steps),
                     )
-            return LocalSteps(self.comm, net, optimizer, config, iteration, hook)
-        return Collectives(self.comm, net, optimizer, config, hook)
+        make: Any = choose_exchange(config)
+        made: Exchange = make(self.comm, net, optimizer, config, iteration, hook)
+        return made
 
     def _scale_gradients(self) -> None:
         """Let backward compute this rank's share of the mean: then a sum is all that it takes."""
         net, exchange = self._solver.net, self._exchange
-        share = 1 / (self.size - exchange.missing if exchange.divides else 1)
+        share = 1 / (self.size - exchange.missing if exchange.plan.divides else 1)
         factors = [(net.seeds[name], net.loss_weight(name) * share) for name in self._losses]
         factors += [(layer.share, share) for layer in net.layers if layer.share is not None]
         for tensor, value in factors:
@@ -215,39 +207,59 @@ class DataParallel(ProcessGroup):
 
     @property
     def accumulates(self) -> bool:  # type: ignore[override]
-        return self._exchange.accumulates
+        return self._exchange.plan.accumulates
 
     def step(self, solver: SolverView, *, accumulate: bool, update: bool) -> Run:
         """One pass, and with `update` the exchange of gradients, overlapped with it or after it."""
-        net = solver.net
-        before, after = self.overlap_hooks(accumulate=accumulate, update=update)
-        if update and self._exchange.updates_weights:
-            add_hook(before, 0, solver.optimizer.take_rate, first=True)
-        then = self._finish(after) if update else []
-        if any(layer.reshapes for layer in net.layers):
-            # The losses may have new memory.
-            add_hook(before, len(net.layers), self._scale_gradients)
-        run = net.whole(
-            accumulate=accumulate,
-            before=before,
-            after=after,
-            then=then,
-            enqueues=self._exchange.enqueues,
-        )
+        key = accumulate, update
 
         def step() -> None:
-            run()
+            if self._exchange.skips(accumulate=accumulate, update=update):
+                return
+            self._pass_begins(accumulate=accumulate, update=update)
+            if key not in self._made:
+                self._made[key] = self._bind(accumulate=accumulate, update=update)
+            self._made[key]()
             if update:
                 self.updated()
+            self._pass_ends(update=update)
 
         return step
 
-    def overlap_hooks(self, *, accumulate: bool, update: bool) -> tuple[Hooks, Hooks]:
-        return self._exchange.hooks(accumulate=accumulate, update=update)
+    def _bind(self, *, accumulate: bool, update: bool) -> Run:
+        """What runs for the plan of a pass."""
+        net, exchange = self._solver.net, self._exchange
+        plan = self._plan_pass(accumulate=accumulate, update=update)
+        return net.whole(
+            accumulate=accumulate,
+            before=exchange.bind(plan.before),
+            after=exchange.bind(plan.after),
+            then=[exchange.carry_out(event) for event in plan.then],
+            enqueues=exchange.enqueues,
+        )
 
-    def _finish(self, after: Hooks) -> list[Run]:
-        """Behind backward, in the last pass of an iteration."""
-        return self._exchange.finish(after)
+    def _plan_pass(self, *, accumulate: bool, update: bool) -> Pass:
+        """The exchange's plan, and what this rank does besides."""
+        solver, plan = self._solver, self._exchange.plan
+        made = plan.of_pass(accumulate=accumulate, update=update)
+        if update and plan.updates_weights:
+            made.before.setdefault(0, []).insert(0, Note(solver.optimizer.take_rate))
+        if any(layer.reshapes for layer in solver.net.layers):
+            # The losses may have new memory.
+            end = made.before.setdefault(len(solver.net.layers), [])
+            end.append(Note(self._scale_gradients))
+        return made
+
+    def _pass_begins(self, *, accumulate: bool, update: bool) -> None:
+        """For who measures passes."""
+
+    def _pass_ends(self, *, update: bool) -> None:
+        """The same."""
+
+    def overlap_hooks(self, *, accumulate: bool, update: bool) -> tuple[Hooks, Hooks]:
+        exchange = self._exchange
+        made = exchange.plan.of_pass(accumulate=accumulate, update=update, finish=False)
+        return exchange.bind(made.before), exchange.bind(made.after)
 
     def watch(self) -> contextlib.AbstractContextManager[None]:
         if not self._exchange.enqueues:  # whatever waits for others watches itself

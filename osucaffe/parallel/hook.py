@@ -11,8 +11,11 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from ..arena import Buffer
+from ..comm.algorithms import Operation
 from ..comm.communicator import Communicator
-from .buckets import Bucket, NetLayout
+from ..errors import UserError
+from ..proto import caffe_pb2
+from .buckets import Bucket, Layout, NetLayout
 
 
 class GradientHook(ABC):
@@ -27,6 +30,9 @@ class GradientHook(ABC):
     """Reads what follows a colon in --compression (ValueError), the fourth argument of the class;
     None: nothing does."""
     buffers: Sequence[Buffer] = ()
+    touched = 0.0, 0.0
+    """How often `reduce` reads or writes an element of a bucket, about: in all, and besides for
+    each rank whose message it adds."""
     takes = False
     """Whether it gets gradients as they are: those of each pass by themselves, of the mean of this
     rank's batch. Then it must return the mean of the ranks, not a sum of their shares."""
@@ -40,6 +46,19 @@ class GradientHook(ABC):
         """Replace the gradients of a bucket, which are complete, by the sum of all ranks', of the
         same bits on each. All ranks call it for the same buckets in the same order, perhaps
         while backward goes on."""
+
+    @classmethod  # noqa: B027 (most go with all)
+    def check(cls, param: caffe_pb2.SolverParameter, ranks: int) -> None:
+        """UserError where it does not go with a solver's settings, or that many ranks."""
+
+    @classmethod
+    def messages(
+        cls, net: Layout, bucket: Bucket, ranks: int, *given: Any
+    ) -> list[tuple[Operation, int]]:
+        """What `reduce` sends among that many ranks: operations, and the elements (of 4 bytes) of
+        their arrays. given: what follows the iteration in `__init__`. UserError where it is not
+        known: `osucaffe predict` asks."""
+        raise UserError(f"{cls.__name__} does not tell what it sends: it has no `messages`")
 
     def take(self, gradients: Any) -> None:
         """If it `takes`: the gradients of all that learns, after a pass that no update follows."""
@@ -103,6 +122,18 @@ class ErrorFeedback(GradientHook):
 
 class Gathered(ErrorFeedback):
     """Each rank encodes its values as 32-bit words, which all ranks gather, decode and add."""
+
+    @classmethod
+    def words(cls, count: int, *given: Any) -> int:
+        """How many stand for that many values."""
+        raise NotImplementedError
+
+    @classmethod
+    def messages(
+        cls, net: Layout, bucket: Bucket, ranks: int, *given: Any
+    ) -> list[tuple[Operation, int]]:
+        words = cls.words(bucket.stop - bucket.start, *given)
+        return [(Operation.ALL_GATHER, ranks * words)]
 
     @abstractmethod
     def encode(self, values: Any) -> Any:

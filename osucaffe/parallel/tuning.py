@@ -1,10 +1,8 @@
-"""Owns the tuning of data-parallel training on the present ranks: the size of buckets, and the
-design.
+"""Owns the tuning of data-parallel training on the present ranks: the size of buckets.
 
 `train --bucket_mb auto`: the first iterations are made with buckets of each size in turn, all that
 follow with buckets of the size that took the least time. These iterations train like any others:
-measuring costs no extra work. `tune --designs` compares the published
-designs: which trains a net fastest.
+measuring costs no extra work.
 """
 
 from __future__ import annotations
@@ -13,25 +11,18 @@ import logging
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
-from typing import NamedTuple
 
-from ..backends.backend import Backend
-from ..backends.tensor import Run
-from ..comm.channels.create import make_channel
 from ..comm.config import CommConfig
-from ..comm.job.job import Job, MpiJob
-from ..comm.job.topology import Topology, discover
+from ..comm.job.job import Job
+from ..comm.job.topology import Topology
 from ..proto import caffe_pb2
 from ..solvers.process_group import SolverView
 from ..solvers.solver import Solver
-from .buckets import ITEM, NetLayout, find_buckets
+from .buckets import ITEM, Layout, NetLayout, find_buckets
 from .config import ParallelConfig
 from .data_parallel import DataParallel
-from .servers.shards import Consistency
-from .servers.training import ServerDataParallel, assign_roles
 
 logger = logging.getLogger("osucaffe")
 
@@ -62,7 +53,6 @@ class Tuned(DataParallel):
     ) -> None:
         super().__init__(job, topology, comm_config, config)
         self._default, self._clock = config.bucket, clock
-        self._made: dict[tuple[bool, bool], Run] = {}
         self._turns: list[int] = []
         self._begun = 0.0
         self._times: list[float] = []
@@ -70,7 +60,6 @@ class Tuned(DataParallel):
 
     def attach(self, solver: SolverView) -> None:
         """And find the sizes to try."""
-        self._made.clear()
         self._times.clear()
         self._times_by_size.clear()
         super().attach(solver)
@@ -81,21 +70,13 @@ class Tuned(DataParallel):
         self._turns = sizes * TURNS
         self._use(self._turns[0] if sizes else self._default)
 
-    def step(self, solver: SolverView, *, accumulate: bool, update: bool) -> Run:
-        """One pass, with buckets of the size whose turn it is."""
-        make = partial(super().step, solver, accumulate=accumulate, update=update)
-        key = accumulate, update
+    def _pass_begins(self, *, accumulate: bool, update: bool) -> None:
+        if self._turns and not accumulate:
+            self._begun = self._now()
 
-        def step() -> None:
-            if self._turns and not accumulate:
-                self._begun = self._now()
-            if key not in self._made:
-                self._made[key] = make()
-            self._made[key]()
-            if self._turns and update:
-                self._note(self._now() - self._begun)
-
-        return step
+    def _pass_ends(self, *, update: bool) -> None:
+        if self._turns and update:
+            self._note(self._now() - self._begun)
 
     def _now(self) -> float:
         """When all that was enqueued so far has run."""
@@ -131,7 +112,7 @@ class Tuned(DataParallel):
         return chosen
 
 
-def candidates(net: NetLayout, config: ParallelConfig) -> Iterator[int]:
+def candidates(net: Layout, config: ParallelConfig) -> Iterator[int]:
     """The sizes, in bytes, that cut what travels of a net differently."""
     layerwise = config.aggregation == "layerwise"
     if not layerwise and config.propagation != "overlapped":
@@ -164,64 +145,11 @@ def describe_sizes(seconds: Mapping[int, float], chosen: int, net: NetLayout) ->
     )
 
 
-ROUNDS = 3
-"""Turns of each design; the best counts, as other load on the machine only slows it down."""
-
-NEAR = 0.95
-"""Rates of which the smaller is this part of the larger are called equal."""
-
 _LOUD = (
     *("test_net", "test_net_param", "test_iter", "test_state", "test_interval"),
     *("display", "debug_info", "snapshot", "snapshot_after_train"),
 )
 """Settings that make a solver do more than train (test_iter: how often `net` tests)."""
-
-
-class Design(NamedTuple):
-    """A way of training. flags: the options of `osucaffe train` for it. servers: their number."""
-
-    name: str
-    flags: str
-    comm: CommConfig
-    parallel: ParallelConfig
-    servers: int = 0
-
-
-def designs(ranks: int) -> Iterator[Design]:
-    """The designs that can be compared on this many CPU ranks."""
-    auto, plain = CommConfig(), ParallelConfig()
-    yield Design("all-reduce", "", auto, plain)
-    yield Design("ring", "--algorithm ring", CommConfig(algorithm="ring"), plain)
-    tree = ParallelConfig(propagation="overlapped")
-    for name, algorithm in (("tree", "binomial"), ("tree of chains", "chain_binomial")):
-        flags = f"--propagation overlapped --algorithm {algorithm}"
-        yield Design(name, flags, CommConfig(algorithm=algorithm), tree)
-    yield Design("sharded", "--propagation sharded", auto, ParallelConfig(propagation="sharded"))
-    for servers in sorted({1, ranks // 2} if ranks > 1 else ()):
-        flags = f"--servers {servers} --channel adaptive"
-        yield Design(f"{servers} of the ranks serve", flags, auto, plain, servers)
-
-
-def measure_designs(
-    job: MpiJob,
-    topology: Topology,
-    param: caffe_pb2.SolverParameter,
-    file: str,
-    make_backend: Callable[[], Backend],
-    seconds: float,
-    report: Callable[[str], None],
-) -> list[tuple[Design, float]]:
-    """Each design with the batches of all ranks that it trains in a second, the fastest first. All
-    ranks call it together. param: the solver's settings. seconds: about how long a turn takes."""
-    quiet = quieten(param)
-    rates: dict[Design, float] = {}
-    for _ in range(ROUNDS):
-        for design in designs(job.size):
-            local_rate = _turn(job, topology, quiet, file, make_backend(), design, seconds)
-            rate = max(job.gather(local_rate))  # parameter servers have none
-            rates[design] = max(rate, rates.get(design, 0.0))
-            report(f"{design.name:20} {rate:>10.2f} batches/s")
-    return sorted(rates.items(), key=lambda item: -item[1])
 
 
 def quieten(param: caffe_pb2.SolverParameter) -> caffe_pb2.SolverParameter:
@@ -231,34 +159,6 @@ def quieten(param: caffe_pb2.SolverParameter) -> caffe_pb2.SolverParameter:
     for field in _LOUD:
         quiet.ClearField(field)
     return quiet
-
-
-def _turn(
-    job: MpiJob,
-    topology: Topology,
-    param: caffe_pb2.SolverParameter,
-    file: str,
-    backend: Backend,
-    design: Design,
-    seconds: float,
-) -> float:
-    """The batches that all workers train in a second; 0 on a rank that serves."""
-    group: DataParallel
-    if design.servers:
-        channel = make_channel(job, topology, "adaptive")
-        roles = assign_roles(job, design.servers, Consistency.parse("sync"), channel)
-        if roles.serves:
-            roles.serve(backend)
-            return 0.0
-        workers: Job = roles.part
-        group = ServerDataParallel(roles, discover(roles.part), design.comm, design.parallel)
-    else:
-        workers = job
-        group = DataParallel(job, topology, design.comm, design.parallel)
-    solver = Solver(param, backend, file=file, group=group)
-    took = seconds_of_iteration(workers, solver, seconds)
-    solver.close()
-    return workers.size / took
 
 
 def seconds_of_iteration(workers: Job, solver: Solver, seconds: float) -> float:
@@ -277,18 +177,3 @@ def _seconds(workers: Job, solver: Solver, iterations: int) -> float:
     solver.group.synchronize_weights()
     solver.backend.synchronize()
     return float(max(workers.gather(time.perf_counter() - begun)))
-
-
-def render_designs(results: Sequence[tuple[Design, float]]) -> str:
-    """A table, and what to use."""
-    best, rate = results[0]
-    lines = [f"{'design':20} {'batches/s':>10} {'to the best':>12}  flags of osucaffe train"]
-    for design, speed in results:
-        lines.append(f"{design.name:20} {speed:>10.2f} {speed / rate:>11.0%}  {design.flags}")
-    lines.append(f"use: {best.name}: osucaffe train {best.flags}".rstrip())
-    near = [design.name for design, speed in results[1:] if speed >= NEAR * rate]
-    if near:
-        lines.append(f"as fast, within {1 - NEAR:.0%}: {', '.join(near)}")
-    elif results[1:]:
-        lines.append(f"{rate / results[1][1] - 1:.0%} faster than {results[1][0].name}, the second")
-    return "\n".join(lines)

@@ -1,5 +1,5 @@
-"""Predicts the speed of training on a cluster that is not available.
+"""For who studies communication: published designs of training, profiles, and predictions.
 
-The training code itself runs, with a communicator that records the calls; the same schedules of
-sends and receives are then executed by a model of the cluster's links, event by event.
+Nothing of it is imported before an option or a command names it. A prediction takes the plan of an
+iteration that training carries out, and lets a model of a cluster's links carry out its messages.
 """

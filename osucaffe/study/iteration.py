@@ -14,16 +14,31 @@ from functools import lru_cache
 
 import numpy as np
 
+from ..comm.algorithms import Operation
 from ..comm.tuning.table import Selection
-from ..parallel.buckets import ITEM
+from ..parallel.buckets import ITEM, Bucket
+from ..parallel.choose import HookDesign, choose_hook
 from ..parallel.config import ParallelConfig
+from ..parallel.plan import (
+    Average,
+    Plan,
+    Pull,
+    Push,
+    Send,
+    ServerPlan,
+    Update,
+    UpdateAll,
+    Wait,
+)
 from .cluster import Cluster
+from .messages import Planner, RankStep, Waves, waves
 from .network import SLICES, Network
-from .plan import Plan, Planner, RankStep, waves
-from .script import Compute, Pieces, Post, Push, Script, Update, Wait, record, record_served
+from .script import Ask, Compute, Script, plan_of, write
+from .servers.shards import Piece, divide_net
 from .sketch import Sketch
 from .times import Seconds
 
+Pieces = tuple[tuple[int, int], ...]
 SPLIT, SHARDED = "split", "sharded"
 """The designs whose sketch has split inner products; that divides the update among ranks."""
 DESIGNS = {
@@ -98,23 +113,22 @@ class Simulation:
 
     def prepare(self, config: ParallelConfig) -> tuple[Script, Run]:
         """What each rank does, and what all of it takes. UserError where servers have no work."""
+        sketch, pieces = self.sketch, list[Piece]()
         if self._servers:
-            count = len(self._servers)
-            script = record_served(
-                self.sketch, config, self._size, count, self._passes, separable=self._separable
-            )
+            buckets, pieces = divide_net(sketch, config, len(self._servers))
+            plan: Plan = ServerPlan(buckets, layerwise=config.aggregation == "layerwise")
         else:
-            script = record(
-                self.sketch, config, self._size, self._planner.part, self._passes,
-                separable=self._separable,
-            )  # fmt: skip
-        return script, Run(
+            plan = plan_of(sketch, config, self._planner, separable=self._separable)
+        return write(plan, sketch, self._passes), Run(
             self._planner,
             self._cluster,
             self._seconds,
+            sketch,
             overlapped=config.overlaps or bool(self._servers),
             servers=self._servers,
-            records=self._passes * self.sketch.batch,
+            pieces=pieces,
+            hook=choose_hook(config),
+            records=self._passes * sketch.batch,
         )
 
     def predict(
@@ -125,12 +139,14 @@ class Simulation:
         script, run = self.prepare(config)
         draw = np.random.default_rng(seed)
         sigma = self._cluster.sigma
-        count = (iterations if sigma else 1) + WARM_UP
+        # Where weights are averaged now and then, what counts is the mean of iterations until then.
+        period = max(config.local_steps, 1)
+        count = period * ((iterations if sigma else 1) + WARM_UP)
         # The mean of what is drawn is one.
         factors = np.exp(draw.normal(-(sigma**2) / 2, sigma, (count, self._size)))
         ends, waited = np.array([(run.iterate(script, f), run.waited) for f in factors]).T
-        durations = np.diff(ends)[WARM_UP - 1 :] * 1e3
-        exposed = float(waited[WARM_UP:].mean() * 1e3)
+        durations = np.diff(ends[period - 1 :: period])[WARM_UP - 1 :] * 1e3 / period
+        exposed = float(waited[WARM_UP * period :].mean() * 1e3)
         low, median, high = np.percentile(durations, [10, 50, 90])
         computing = self._passes * sum(self._seconds.values()) * 1e3 + run.updating(
             len(self.sketch.arena)
@@ -156,17 +172,27 @@ class Run:
         planner: Planner,
         cluster: Cluster,
         seconds: Seconds,
+        sketch: Sketch,
         *,
         overlapped: bool,
         servers: Sequence[int] = (),
+        pieces: Sequence[Piece] = (),
+        hook: HookDesign | None = None,
         records: int = 0,
     ) -> None:
         self._planner, self._seconds, self._overlapped = planner, seconds, overlapped
+        self._sketch, self._hook = sketch, hook
+        self._pieces: dict[int, Pieces] = {}
+        """By bucket, (server from 0, elements) pairs."""
+        for piece in pieces:
+            here = piece.server, piece.stop - piece.start
+            self._pieces[piece.bucket] = (*self._pieces.get(piece.bucket, ()), here)
         self._network = Network(cluster, planner.size)
         self._nap = cluster.device.nap_us / 1e6 if overlapped else 0.0
         self._stolen, self._held = cluster.device.stolen, cluster.device.held
         self._update, rate = cluster.device.updating, cluster.device.memory_gb_s
-        self._narrowing = NARROWING / rate / 1e9 if rate else 0.0
+        self._moving = 1 / rate / 1e9 if rate else 0.0
+        self._iterations = 0
         self._reading, self._read = 0.0, 0.0
         """Seconds to read the records of an iteration; when those of the next one are there."""
         if cluster.reading:
@@ -182,7 +208,7 @@ class Run:
         self._serving = server.adding * ITEM * planner.size + server.updating
         """Seconds that a server takes for an element."""
         self._free = np.zeros(len(servers))
-        self._leaving: deque[tuple[int, Plan, np.ndarray]] = deque()
+        self._leaving: deque[tuple[int, Waves, np.ndarray]] = deque()
         """Buckets whose weights servers are going to send, and when each server is."""
         self._pulled: dict[int, np.ndarray] = {}
         """By bucket, when each worker has the weights for its last push."""
@@ -198,31 +224,64 @@ class Run:
         self._read += self._reading
         self._now = np.maximum(self._now, self._read)
         for event in script:
-            if isinstance(event, Compute):
-                self._compute(self._seconds[event.direction, event.layer] * factors)
-            elif isinstance(event, Update):
-                self._compute(event.elements * self._update * factors)
-            elif isinstance(event, Post):
-                plan, scale = self._planner.plan(event.operation, event.elements, event.root)
-                begin = np.maximum(self._now, self._last.end)
-                end = self._network.run(plan, begin, scale, self._nap)
-                if self._planner.narrows(event.operation):
-                    end += event.elements * self._narrowing
-                self._last = Span(begin, end)
-                posted[event.number] = self._last
-                if self._overlapped:
-                    self._spans.append(self._last)
-                else:
-                    self._wait(self._last.end)
-            elif isinstance(event, Wait):
-                self._wait(posted[event.number].end)
-            elif isinstance(event, Push):
-                self._push(event.bucket, event.pieces)
-            else:
-                self._pull(np.inf)
-                if event.bucket in self._pulled:
-                    self._wait(self._pulled[event.bucket])
+            match event:
+                case Compute(direction, layer):
+                    self._compute(self._seconds[direction, layer] * factors)
+                case Ask(operation, elements):
+                    self._wait(self._post([(operation, elements)]).end)
+                case Send():
+                    posted[event.number] = self._send(event)
+                case Wait(number):
+                    self._wait(posted[number].end)
+                case Update(start, stop):
+                    self._change(start, stop, factors)
+                case UpdateAll():
+                    self._change(0, self._sketch.arena.learned, factors)
+                case Push(bucket):
+                    self._push(bucket, self._pieces[bucket])
+                case Pull(bucket):
+                    self._pull(np.inf)
+                    if bucket in self._pulled:
+                        self._wait(self._pulled[bucket])
+                case Average(elements=elements) if event.due(self._iterations + 1):
+                    # The difference from the last common weights, and the step from there.
+                    for _ in range(2):
+                        self._change(0, elements, factors)
+                    self._wait(self._send(Send(0, Operation.ALL_REDUCE, 0, elements)).end)
+        self._iterations += 1
         return float(self._now.max())
+
+    def _change(self, start: int, stop: int, factors: np.ndarray) -> None:
+        """Ranks update these elements, as far as they are theirs."""
+        owned = sum(last - first for first, last, _ in self._sketch.arena.owned(start, stop))
+        self._compute(owned * self._update * factors)
+
+    def _send(self, event: Send) -> Span:
+        """Ranks begin an operation, or what the hook makes of it."""
+        elements = event.stop - event.start
+        if self._hook is None or event.weights:
+            narrows = self._planner.narrows(event.operation) and not event.weights
+            touched = NARROWING if narrows else 0.0
+            return self._post([(event.operation, elements)], elements * touched)
+        bucket = Bucket(event.start, event.stop, 0)
+        size = self._planner.size
+        messages = self._hook.messages(self._sketch, bucket, size)
+        fixed, each = self._hook.kind.touched
+        return self._post(messages, elements * ITEM * (fixed + size * each))
+
+    def _post(self, messages: Sequence[tuple[Operation, int]], nbytes: float = 0.0) -> Span:
+        """Operations on that many elements begin, one after the other; nbytes: that their caller
+        reads and writes beside computation."""
+        begin = end = np.maximum(self._now, self._last.end)
+        for operation, elements in messages:
+            plan, scale = self._planner.plan(operation, elements)
+            end = self._network.run(plan, end, scale, self._nap)
+        self._last = Span(begin, end + nbytes * self._moving)
+        if self._overlapped:
+            self._spans.append(self._last)
+        else:
+            self._wait(self._last.end)
+        return self._last
 
     def _wait(self, until: np.ndarray) -> None:
         """Each rank does nothing until then."""
@@ -269,7 +328,7 @@ class Run:
 
 
 @lru_cache(maxsize=1024)
-def _plans(workers: int, servers: int, pieces: Pieces) -> tuple[Plan, Plan]:
+def _plans(workers: int, servers: int, pieces: Pieces) -> tuple[Waves, Waves]:
     """All workers' messages to the servers of some pieces, and what these send back, cut into
     slices: messages of several peers share a port."""
     every = range(workers)

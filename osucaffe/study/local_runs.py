@@ -23,25 +23,30 @@ from ..backends.cpu import Cpu
 from ..cli import output
 from ..cli.launch.ranks_per_gpu import reason
 from ..errors import UserError
-from ..parallel.profile import MOST, WARM_UP
-from ..parallel.tuning import ROUNDS, quieten
+from ..parallel.config import ParallelConfig
+from ..parallel.tuning import quieten
 from ..proto import SolverParameter, format_text
 from ..solvers.solver import Solver
-from .iteration import DESIGNS, SERVED, Prediction
+from .compare import ROUNDS
+from .iteration import SERVED, Prediction
 from .predict import ALONE, Case, row
+from .profiling.passes import MOST, WARM_UP
 
 logger = logging.getLogger("osucaffe")
 _LEAST = 3
 """Iterations that are measured at least."""
 
 
-def flags(design: str, servers: str = "K") -> str:
+def flags(design: str, config: ParallelConfig, servers: str = "K") -> str:
     """The options of `osucaffe train` for a design; "" where it is only predicted."""
-    config = DESIGNS[design]
     if design in SERVED:
         return f"--servers {servers} --aggregation {config.aggregation}"
+    if config.brought:
+        return f"--aggregation {config.aggregation}"
     if config.aggregation == "buckets":
         return ""
+    if config.hooked:
+        return config.hooked
     split = config.split_inner_products
     how = "" if split == "none" else f" --split_inner_products {split}"
     return f"--aggregation {config.aggregation} --propagation {config.propagation}{how}"
@@ -97,7 +102,10 @@ class LocalRuns:
 
     def _fits(self, design: str, size: int) -> bool:
         """Whether a design can be trained by that many ranks here."""
-        return bool(flags(design)) and 1 < size + self._serving(design) <= self._most
+        return (
+            bool(flags(design, self._case.configs[design]))
+            and 1 < size + self._serving(design) <= self._most
+        )
 
     def _serving(self, design: str) -> int:
         """How many ranks are servers."""
@@ -145,8 +153,9 @@ class LocalRuns:
             command += ["--max_iter", str(count), "--on_nan", "continue"]
             command += ["--bucket_mb", str(args.bucket / 2**20), "--algorithm", args.algorithm]
             command += ["--tuning", args.tuning] if args.tuning else []
-            command += [] if serving else ["--gradient_type", args.gradient_type]
-            command += flags(design, str(serving)).split()
+            own = serving or self._case.configs[design].hooked
+            command += [] if own else ["--gradient_type", args.gradient_type]
+            command += flags(design, self._case.configs[design], str(serving)).split()
             done = subprocess.run(command, capture_output=True, text=True, errors="replace")
             if done.returncode:
                 raise UserError(reason(done.stderr, done.returncode))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .cluster import Cluster
-from .plan import Plan, Wave
+from .messages import Wave, Waves
 
 SLICES = 8
 """Messages to and from servers are cut into that many."""
@@ -94,10 +94,10 @@ class Network:
         self._node_port = self._hosts if cluster.node.shared else ranks
         count = int(self._network_port.max()) + 1
         self._out, self._in = np.full(count, -np.inf), np.full(count, -np.inf)
-        self._ways: dict[int, tuple[Plan, list[_Way]]] = {}
+        self._ways: dict[int, tuple[Waves, list[_Way]]] = {}
 
     def run(
-        self, plan: Plan, begin: np.ndarray, scale: float = 1.0, nap: float = 0.0
+        self, plan: Waves, begin: np.ndarray, scale: float = 1.0, nap: float = 0.0
     ) -> np.ndarray:
         """When each rank has ended an operation that it came to at `begin`, in seconds. scale: of
         the messages' bytes. nap: the longest sleep of who waits for a step to end: the naps begin

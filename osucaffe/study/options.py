@@ -41,6 +41,16 @@ class Question:
         field_of(CommConfig, "gradient_dtype"),
         "the data type of gradients on the wire, but not to servers",
     )
+    aggregation: str | None = flag("also predict an aggregation of your own", "MODULE:CLASS")
+    compression: str = like(
+        field_of(ParallelConfig, "compression"),
+        "also predict all-reduce with what train's --compression names",
+    )
+    local_steps: int = like(
+        field_of(ParallelConfig, "local_steps"),
+        "also predict that weights are averaged after each H iterations",
+    )
+    reproducible: bool = flag("also predict train's --reproducible")
     batch: int | None = flag("another batch_size than the net's", COUNT)
     scal: str = like(
         field_of(ParallelConfig, "scaling"),

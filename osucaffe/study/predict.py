@@ -21,17 +21,18 @@ from ..layers.base import Splitter
 from ..net import Net
 from ..options.kinds import names
 from ..parallel.batch import divide_batches, readers
+from ..parallel.choose import choose_hook
 from ..parallel.config import TUNED, ParallelConfig
-from ..parallel.split import SplitInnerProducts
 from ..parallel.tuning import candidates, choose_size
 from ..proto import caffe_pb2, read_net, read_solver
 from ..solvers.nets import Choice, training_net
 from ..solvers.update.rules import update_of
 from .cluster import Cluster, read_cluster
+from .designs.split import SplitInnerProducts
 from .iteration import DESIGNS, SERVED, SHARDED, SPLIT, Prediction, Simulation
+from .messages import Planner
 from .options import Predict, Question
-from .plan import Planner
-from .script import Notebook
+from .script import Ranks
 from .sketch import Sketch
 from .times import (
     Seconds,
@@ -68,16 +69,18 @@ class Case:
             raise UserError(f"--designs {unknown[0]}: choose among {', '.join(DESIGNS)}")
         if not args.servers and (lacking := [design for design in designs if design in SERVED]):
             raise UserError(f"--designs {lacking[0]}: needs --servers K, or K/host")
-        for design in designs:
-            DESIGNS[design].check(args.gradient_type)
+        self.configs = {design: DESIGNS[design] for design in designs} | dict(_asked(args))
+        for design, config in self.configs.items():
+            config.check(args.gradient_type if design in DESIGNS else "float32")
+            choose_hook(config)
         self._selection = Selection(args.algorithm, file=args.tuning)
         self.solver = read_solver(args.solver)
         self._separable = update_of(self.solver, args.solver).separable
-        self.designs = list(designs)
+        self.designs = list(self.configs)
         if SHARDED in designs and not (self._separable or args.designs):
             self.designs.remove(SHARDED)
         self.choice = training_net(self.solver, args.solver, read_net)
-        self._times = _Times(args, self.choice, self.cluster, self.ranks[-1])
+        self._times = _Times(args, self.choice, self.cluster)
 
     @property
     def title(self) -> str:
@@ -131,12 +134,12 @@ class Case:
             served = make(*taken, servers=cluster.server_hosts(args.servers, size))
         if SPLIT in self.designs and size > 1:
             planner = Planner(cluster, size, self._selection, hierarchical=hierarchical)
-            comm = Notebook(size, planner.part, [])
-            split = make(*self._times(size, SplitInnerProducts(comm, "auto", passes)))
+            ranks = Ranks(planner)
+            split = make(*self._times(size, SplitInnerProducts(ranks, "auto", passes)))
         alone = ALONE, *(design for design in self.designs if design in SERVED)
         for design in self.designs if size > 1 else alone:
             simulation = served if design in SERVED else split if design == SPLIT else plain
-            config = replace(DESIGNS.get(design, ParallelConfig()), scaling=args.scal)
+            config = replace(self.configs.get(design, ParallelConfig()), scaling=args.scal)
             tunes = args.bucket == TUNED and design != "Horovod"
             if design != "Horovod":
                 bucket = ParallelConfig.bucket if tunes else args.bucket
@@ -150,6 +153,18 @@ class Case:
             }
             best = choose_size({each: result.ms for each, result in tried.items()}, config.bucket)
             yield tried[best], f"  --bucket_mb {best / 2**20:g}" if len(sizes) > 1 else ""
+
+
+def _asked(args: Question) -> Iterator[tuple[str, ParallelConfig]]:
+    """The designs that options of train make."""
+    if args.aggregation:
+        yield args.aggregation, ParallelConfig(args.aggregation)
+    if args.compression != "none":
+        yield args.compression, ParallelConfig(compression=args.compression)
+    if args.local_steps:
+        yield f"{args.local_steps} local steps", ParallelConfig(local_steps=args.local_steps)
+    if args.reproducible:
+        yield "reproducible", ParallelConfig(reproducible=True)
 
 
 logger = logging.getLogger("osucaffe")
@@ -188,9 +203,8 @@ def parse_ranks(text: str) -> list[int]:
 class _Times:
     """The sketch of what one of several ranks trains, and how long its layers take."""
 
-    def __init__(self, args: Question, choice: Choice, cluster: Cluster, most: int) -> None:
-        """most: ranks, of all that are predicted."""
-        self._args, self._choice, self._cluster, self._most = args, choice, cluster, most
+    def __init__(self, args: Question, choice: Choice, cluster: Cluster) -> None:
+        self._args, self._choice, self._cluster = args, choice, cluster
         self._sizes: dict[str, int] = {}
         self._times: Times | None = None
         if args.measure:
@@ -223,12 +237,12 @@ class _Times:
         return Sketch(param, sizes=self._sizes, splitter=splitter, **settings)
 
     def _measure(self, count: int) -> Times:
-        """Measure the layers of one rank's net here, and where its batch is divided, those of the
-        smallest part, too."""
+        """Measure the layers of one rank's net here, and where its batch is divided, with a batch
+        of one, too."""
         sketch, half_batch = self._sketch(1), 0.0
         net, layers = self._time(sketch, count)
-        if self._args.scal == "strong" and self._most > 1:
-            part = self._sketch(self._most)
+        if self._args.scal == "strong" and sketch.batch > 1:
+            part = self._sketch(sketch.batch)  # whatever numbers of ranks are asked for
             whole, little = _total(layers), _total(self._time(part, count)[1])
             half_batch = find_half_batch(sketch.batch, whole, part.batch, little)
             batches = f"batches of {part.batch} and {sketch.batch}"

@@ -1,225 +1,84 @@
-"""Owns scripts: the events of a rank in an iteration, recorded from the training code.
+"""Owns scripts: the events of a rank in an iteration, of its plan and of its layers in their order.
 
-The exchanges of `parallel/` run with the passes of a sketch of the net, and a communicator that
-only records calls. So the same code as in training decides what is sent when.
+Plans are those that training carries out (`parallel/plan.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
-from ..arena import Arena
-from ..backends.tensor import Run, Tensor, sequence
-from ..comm.communicator import Communicator, Handle
-from ..comm.job.job import Job
+from ..comm.algorithms import Operation
 from ..parallel.config import ParallelConfig
-from ..parallel.exchange import Collectives, Exchange
-from ..parallel.servers.shards import Piece, divide_net
-from ..parallel.servers.training import ServerExchange
-from .plan import Extent
+from ..parallel.exchange import choose_exchange
+from ..parallel.plan import Event, Plan
+from .messages import Planner
 from .sketch import Sketch
 
 
-class Compute(NamedTuple):
+@dataclass(frozen=True)
+class Compute:
     """A layer computes; direction: forward or backward."""
 
     direction: str
     layer: int
 
 
-class Update(NamedTuple):
-    """This many parameters are updated."""
+@dataclass(frozen=True)
+class Ask:
+    """A layer waits for an operation on that many elements."""
 
+    operation: Operation
     elements: int
 
 
-class Post(NamedTuple):
-    """A collective operation is posted. number: in the script."""
-
-    number: int
-    operation: str
-    elements: int
-    root: int
+Script = list[Compute | Ask | Event]
 
 
-class Wait(NamedTuple):
-    """The caller waits for it."""
+class Ranks:
+    """The ranks for which a net with split layers is made (`parallel/split.py`). What the layers
+    record are the operations themselves."""
 
-    number: int
+    rank, has_all_to_all = 0, True
+    all_gather, reduce_scatter = Operation.ALL_GATHER, Operation.REDUCE_SCATTER
+    all_to_all = Operation.ALL_TO_ALL
 
-
-Pieces = tuple[tuple[int, int], ...]
-"""(server from 0, elements of a bucket) pairs."""
-
-
-class Push(NamedTuple):
-    """A bucket's gradients are sent."""
-
-    bucket: int
-    pieces: Pieces
+    def __init__(self, planner: Planner) -> None:
+        self.size, self.part = planner.size, planner.part
 
 
-class Pull(NamedTuple):
-    """The caller waits for the weights of a bucket's last push."""
-
-    bucket: int
-
-
-Script = list[Any]
-"""Of events."""
+def write(plan: Plan, sketch: Sketch, passes: int = 1) -> Script:
+    """The script of an iteration of that many passes, with others before it."""
+    return [*_write(plan, sketch, passes)]
 
 
-class Notebook(Communicator):
-    """Records the calls of rank 0 of `size`. part: how the modelled communicator divides arrays."""
-
-    def __init__(
-        self, size: int, part: Callable[[int, int], tuple[int, int]], script: Script
-    ) -> None:
-        super().__init__(0, size, level="network")
-        self._part, self._script = part, script
-
-    def part(self, count: int, rank: int | None = None) -> tuple[int, int]:
-        return self._part(count, self.rank if rank is None else rank)
-
-    def _collective(self, operation: str, array: Any, root: int, stream: Any) -> Handle:
-        if self.size == 1 or not array.size:
-            return Handle()
-        number = len(self._script)
-        self._script.append(Post(number, operation, array.size, root))
-        return _Noted(self._script, number)
-
-    def run(self, operation: str, array: Any, root: int = 0) -> None:
-        raise NotImplementedError
-
-
-class _Noted(Handle):
-    def __init__(self, script: Script, number: int) -> None:
-        self._script, self._number = script, number
-
-    def wait(self, stream: Any = None) -> None:
-        self._script.append(Wait(self._number))
-
-
-class NotedUpdate:
-    """Stands for an optimizer: notes what is updated."""
-
-    rate = 0.0
-    flats: tuple[Tensor, ...] = ()
-
-    def __init__(self, arena: Arena, script: Script, *, separable: bool) -> None:
-        self._arena, self._script, self.separable = arena, script, separable
-        self.steps: list[Run] = [self.part(0, len(arena))]
-
-    def part(self, start: int, stop: int) -> Run:
-        elements = sum(last - first for first, last, _ in self._arena.owned(start, stop))
-        return lambda: self._script.append(Update(elements))
-
-
-def play(
-    sketch: Sketch,
-    exchange: Exchange,
-    script: Script,
-    passes: int,
-    comm: Communicator | None = None,
-) -> Script:
-    """The script of an iteration of some passes, with others before it: hooks in their order, as
-    `Net.whole` runs them, and each layer's turn.
-
-    script: to which the exchange adds what it does. comm: what layers of the sketch ask for
-    operations, of which the first comes ahead of what the layer computes.
-    """
-
-    def ask(operation: str, elements: int) -> None:
-        getattr(comm, operation)(Extent(elements)).wait()
-
-    def turn(direction: str, layer: int) -> None:
-        asked = sketch.collectives.get((direction, layer), ())
-        events: list[Run] = [partial(ask, *each) for each in asked]
-        events.insert(1, partial(script.append, Compute(direction, layer)))
-        sequence(events)()
-
-    hooks = []
+def _write(plan: Plan, sketch: Sketch, passes: int) -> Iterator[Compute | Ask | Event]:
+    layers = range(len(sketch.layers))
     for number in range(passes):
         update = number == passes - 1
-        before, after = exchange.hooks(accumulate=number > 0, update=update)
-        hooks.append((before, after, [*exchange.finish(after), exchange.updated] if update else []))
-    layers = range(len(sketch.layers))
-    for _ in range(2):  # from the second on, weights are sent
-        script.clear()
-        for before, after, then in hooks:
-            for layer in layers:
-                if layer in before:
-                    before[layer]()
-                turn("forward", layer)
-            for layer in reversed(layers):
-                turn("backward", layer)
-                if layer in after:
-                    after[layer]()
-            for step in then:
-                step()
-    return script
+        one = plan.of_pass(accumulate=number > 0 and plan.accumulates, update=update)
+        for layer in layers:
+            yield from one.before.get(layer, ())
+            yield from _turn(sketch, "forward", layer)
+        yield from one.before.get(len(layers), ())
+        for layer in reversed(layers):
+            yield from _turn(sketch, "backward", layer)
+            yield from one.after.get(layer, ())
+        yield from one.then
+        yield from one.afterwards
 
 
-def record(
-    sketch: Sketch,
-    config: ParallelConfig,
-    size: int,
-    part: Callable[[int, int], tuple[int, int]],
-    passes: int = 1,
-    *,
-    separable: bool = True,
-) -> Script:
-    """The script of rank 0 of `size`. A rank that has nobody to talk to waits for nobody."""
-    if size == 1:
-        config = replace(config, propagation="none", aggregation="blocking")
-    script: Script = []
-    notebook = Notebook(size, part, script)
-    update = NotedUpdate(sketch.arena, script, separable=separable)
-    return play(sketch, Collectives(notebook, sketch, update, config), script, passes, notebook)
+def _turn(sketch: Sketch, direction: str, layer: int) -> Iterator[Compute | Ask]:
+    """The first of the operations that a layer asks for comes ahead of what it computes."""
+    asked = [Ask(*each) for each in sketch.collectives.get((direction, layer), ())]
+    yield from asked[:1]
+    yield Compute(direction, layer)
+    yield from asked[1:]
 
 
-class NotedLink:
-    """Notes what a worker pushes and waits for. pieces: of all buckets."""
-
-    def __init__(self, pieces: Sequence[Piece], script: Script) -> None:
-        self._pieces, self._script = pieces, script
-
-    def push(self, bucket: int, rate: float, stream: Any = None) -> None:
-        pieces_of_bucket = [piece for piece in self._pieces if piece.bucket == bucket]
-        pieces = tuple((piece.server, piece.stop - piece.start) for piece in pieces_of_bucket)
-        self._script.append(Push(bucket, pieces))
-
-    def wait(self, bucket: int, stream: Any = None) -> bool:
-        self._script.append(Pull(bucket))
-        return False
-
-    def read(self, which: int, flat: Tensor) -> None:
-        """Nothing is read between iterations."""
-
-
-def record_served(
-    sketch: Sketch,
-    config: ParallelConfig,
-    workers: int,
-    servers: int,
-    passes: int = 1,
-    *,
-    separable: bool = True,
-) -> Script:
-    """The script of a worker. UserError where servers have no work."""
-    script: Script = []
-    buckets, pieces = divide_net(sketch, config, servers)
-    exchange = ServerExchange(
-        Job(),
-        sketch,
-        NotedUpdate(sketch.arena, script, separable=separable),
-        NotedLink(pieces, script),
-        buckets,
-        range(workers, workers + servers),
-        layerwise=config.aggregation == "layerwise",
-        together=True,
-    )
-    return play(sketch, exchange, script, passes)
+def plan_of(sketch: Sketch, config: ParallelConfig, planner: Planner, *, separable: bool) -> Plan:
+    """The plan of rank 0 without servers. A rank that has nobody to talk to waits for nobody."""
+    if planner.size == 1:
+        config = replace(config, propagation="none", aggregation="blocking", local_steps=0)
+    kind = choose_exchange(config)
+    return kind.plan_of(sketch, config, planner, separable=separable, takes=config.reproducible)

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
-from ..arena import Arena
+from ..arena import ArenaLayout
 from ..backends.cpu import Cpu
 from ..backends.primitives.movement import Collective, is_feed
 from ..backends.primitives.recording import Primitive
 from ..backends.tensor import Tensor
+from ..comm.algorithms import Operation
 from ..data.config import DataConfig
 from ..errors import UserError
 from ..graph.assembly import assemble
@@ -28,7 +29,6 @@ from ..layers.base import Splitter
 from ..parallel.batch import readers
 from ..parallel.buckets import ITEM
 from ..proto import caffe_pb2, title
-from .plan import Extent
 
 
 @dataclass
@@ -40,12 +40,12 @@ class Work:
 
 
 class Sketch:
-    """The training net of a parameter, as one rank has it: a `NetLayout`.
+    """The training net of a parameter, as one rank has it: a `Layout`.
 
     layers: as a net's. forward, backward: the work of each. batch: records of a pass (0: unknown).
     sizes: by a parameter's name the elements that it takes in memory and messages, where a backend
-    pads it. splitter: see `Layer`. collectives: by direction and layer, the operations that
-    such a layer asks for, and their elements.
+    pads it. splitter: see `Layer`, of `Ranks`. collectives: by direction and layer, the operations
+    that such a layer asks for, and their elements.
     """
 
     def __init__(
@@ -76,41 +76,14 @@ class Sketch:
             record_backward(parts, accumulate=False, seeds=seeds, scale=None, seedable=[]),
         )
         self.forward, self.backward = (_work(calls, len(self.layers)) for calls in programs)
-        self.collectives: dict[tuple[str, int], list[tuple[str, int]]] = {}
+        self.collectives: dict[tuple[str, int], list[tuple[Operation, int]]] = {}
         for direction, calls in zip(("forward", "backward"), programs, strict=True):
             for call in calls:
                 if isinstance(call, Collective):
-                    operation = call.operation.__name__, call.x.count
-                    self.collectives.setdefault((direction, call.position), []).append(operation)
-        for parameter in self.parameters:
-            data = parameter.blob.data
-            if data.layout_undecided and sizes.get(parameter.name, data.count) > data.count:
-                data.layout = _Padded(sizes[parameter.name])
-        self.backend = NullBackend()
-        self.arena = Arena(self.backend, self.parameters[::-1], gradients=True)
-
-
-class _Padded(NamedTuple):
-    """A layout of that many elements."""
-
-    size: int
-
-
-class _NoMemory:
-    """Memory that can only be zeroed, and does not exist."""
-
-    def __setitem__(self, part: slice, value: int) -> None:
-        pass
-
-
-class NullBackend(Cpu):
-    """A backend whose tensors only have a length."""
-
-    def allocate(self, nbytes: int) -> Any:
-        return _NoMemory()
-
-    def place(self, tensor: Tensor, memory: Any, offset: int) -> None:
-        tensor.array = Extent(tensor.size)
+                    asked = self.collectives.setdefault((direction, call.position), [])
+                    operation: Any = call.operation  # of `Ranks`, it is data
+                    asked.append((operation, call.x.count))
+        self.arena = ArenaLayout(self.parameters[::-1], sizes)
 
 
 def _work(calls: list[Primitive], layers: int) -> list[Work]:

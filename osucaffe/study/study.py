@@ -145,8 +145,9 @@ def _panels(case: Case, part: Sequence[Prediction]) -> str:
 def _designs(case: Case) -> str:
     """How to train by them."""
     servers = (case.args.servers or "K").partition("/")[0]
-    rows = [(d, f"osucaffe train {flags(d, servers)}") for d in case.designs if flags(d)]
-    rows += [(d, "only predicted") for d in case.designs if not flags(d)]
+    made = {design: flags(design, case.configs[design], servers) for design in case.designs}
+    rows = [(design, f"osucaffe train {words}") for design, words in made.items() if words]
+    rows += [(design, "only predicted") for design, words in made.items() if not words]
     return facts(rows)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.communication.bench_designs import ALONE, DESIGNS, FLOOR, PEER, render
 from osucaffe.cli.launch.ranks import check_communication
-from tests.parallel.test_designs import options
+from tests.study.designs.test_designs import options
 
 
 def test_the_table_multiplies_iterations_and_their_time() -> None:

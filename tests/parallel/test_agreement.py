@@ -17,7 +17,7 @@ from osucaffe.errors import UserError
 from osucaffe.parallel.agreement import check_alike, digest, outliers
 from osucaffe.proto import SolverParameter, parse_text
 from tests.comm.ranks import all_say, mpiexec, needs_mpi
-from tests.parallel.test_designs import options
+from tests.study.designs.test_designs import options
 
 SOLVER = """
 base_lr: 0.1 lr_policy: "fixed" max_iter: 4 snapshot_after_train: false random_seed: 1 net_param {

@@ -14,14 +14,15 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.comm.algorithms import part
+from osucaffe.comm.algorithms import Operation, part
 from osucaffe.comm.communicator import Serial
 from osucaffe.comm.gpu.copy_engine import CopyEngine
 from osucaffe.comm.gpu.nccl import Nccl
 from osucaffe.net import Net
 from osucaffe.parallel.buckets import Bucket, align, find_buckets
 from osucaffe.parallel.config import ParallelConfig, choose_propagation
-from osucaffe.parallel.exchange import UNDIVIDED, Collectives, add_hook, sums_of
+from osucaffe.parallel.exchange import Collectives
+from osucaffe.parallel.plan import UNDIVIDED, Note, sums_of
 from osucaffe.proto import read_net
 from osucaffe.study.sketch import Sketch
 from tests.backends.cuda.emulated import emulate, needs_compilers
@@ -82,12 +83,13 @@ def test_buckets(params: list[str], nbytes: int, frozen: bool, buckets: list[Any
 def test_a_bucket_is_sent_before_backward_goes_on() -> None:
     net, sent = build("", "", ""), list[str]()
     comm: Any = Serial()
-    comm.all_reduce = lambda *_, stream: sent.append("bucket")
+    comm.collective = lambda *_, stream: sent.append("bucket")
     optimizer: Any = SimpleNamespace(separable=False)
-    exchange = Collectives(comm, net, optimizer, ParallelConfig(bucket=0))
-    before, after = exchange.hooks(accumulate=False, update=True)
+    exchange = Collectives(comm, net, optimizer, ParallelConfig(bucket=0), int)
+    plan = exchange.plan.of_pass(accumulate=False, update=True)
     for layer in 3, 2, 1:
-        add_hook(after, layer, partial(sent.append, f"layer {layer}"))
+        plan.after[layer].append(Note(partial(sent.append, f"layer {layer}")))
+    before, after = exchange.bind(plan.before), exchange.bind(plan.after)
     net.whole(before=before, after=after, enqueues=False)()
     assert sent == ["bucket", "layer 3", "bucket", "layer 2", "bucket", "layer 1"]
 
@@ -166,7 +168,7 @@ def test_biases_come_with_16_bit_copies(propagation: str, monkeypatch: pytest.Mo
     sent: dict[tuple[int, int], np.ndarray] = {}
 
     def exchange(rank: int) -> Collectives:
-        def travel(array: np.ndarray, stream: Any) -> Any:
+        def travel(operation: Operation, array: np.ndarray, stream: Any) -> Any:
             whole = made._copies.array  # type: ignore[union-attr]
             first = (array.ctypes.data - whole.ctypes.data) // 2
             own = part(len(array), 2, 0)[1] if propagation == "sharded" else len(array)
@@ -177,9 +179,8 @@ def test_biases_come_with_16_bit_copies(propagation: str, monkeypatch: pytest.Mo
             return SimpleNamespace(wait=lambda stream: None)
 
         comm: Any = SimpleNamespace(rank=rank, size=2, part=lambda count: part(count, 2, rank))
-        comm.broadcast = comm.all_gather = travel
-        comm.reduce = comm.all_reduce = comm.reduce_scatter = travel
-        made = Collectives(comm, nets[rank], optimizer, config)
+        comm.collective = travel
+        made = Collectives(comm, nets[rank], optimizer, config, int)
         return made
 
     both = [exchange(rank) for rank in (0, 1)]
@@ -187,7 +188,7 @@ def test_biases_come_with_16_bit_copies(propagation: str, monkeypatch: pytest.Mo
     for each in biases:
         backend.write(each.blob.data, np.zeros(each.blob.shape, np.float32))
     for each in both:
-        before, _ = each.hooks(accumulate=False, update=True)
+        before = each.bind(each.plan.of_pass(accumulate=False, update=True).before)
         for layer in sorted(before):
             before[layer]()
     wanted, found = (backend.read(net.arena.data) for net in nets)

@@ -26,7 +26,7 @@ def test_two_ranks_on_a_gpu(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("workers", "servers"), [(1, 1), (2, 1), (2, 2)])
 def test_servers_beside_workers_on_a_gpu(workers: int, servers: int, tmp_path: Path) -> None:
     ranks = workers + servers
-    all_say("served", ranks, "tests.parallel.servers.gpu_serving", str(tmp_path), str(servers))
+    all_say("served", ranks, "tests.study.servers.gpu_serving", str(tmp_path), str(servers))
 
 
 def test_the_command_line_starts_servers_beside_gpus(folder: Path) -> None:  # noqa: F811

@@ -16,10 +16,7 @@ EXAMPLES = sorted((ROOT / "examples" / "extending").glob("*.diff"))
 BESIDES_TESTS = {
     "kernel": 3,
     "layer": 2,
-    "collective": 1,
     "primitive": 5,
-    "aggregation": 3,
-    "hook": 2,
 }
 """How many files an extension may touch at most."""
 

@@ -18,12 +18,12 @@ from osucaffe.comm.communicator import Handle
 from osucaffe.comm.config import CommConfig
 from osucaffe.comm.job.job import find_job
 from osucaffe.comm.job.topology import discover
-from osucaffe.comm.profile import composed
 from osucaffe.parallel.data_parallel import DataParallel
-from osucaffe.parallel.exchange import Hooks, add_hook
+from osucaffe.parallel.plan import Note, Pass
 from osucaffe.proto import caffe_pb2
 from osucaffe.solvers import Solver
 from osucaffe.study.iteration import DESIGNS
+from osucaffe.study.profiling.recorder import composed
 from osucaffe.study.times import sizes_of
 
 CASES = {
@@ -76,16 +76,16 @@ class Noting(DataParallel):
         run = super().step(solver, accumulate=accumulate, update=update)
         return sequence([self._note_iteration, run, self._note_iteration])
 
-    def overlap_hooks(self, *, accumulate: bool, update: bool) -> tuple[Hooks, Hooks]:
+    def _plan_pass(self, *, accumulate: bool, update: bool) -> Pass:
         """Each layer's turn is noted between what is waited for and what is sent."""
-        before, after = super().overlap_hooks(accumulate=accumulate, update=update)
+        plan = super()._plan_pass(accumulate=accumulate, update=update)
         for number in range(len(self._solver.net.layers)):
             first, last = (
-                partial(self.events.append, [way, number]) for way in ("forward", "backward")
+                Note(partial(self.events.append, [way, number])) for way in ("forward", "backward")
             )
-            add_hook(before, number, first)
-            add_hook(after, number, last, first=True)
-        return before, after
+            plan.before.setdefault(number, []).append(first)
+            plan.after.setdefault(number, []).insert(0, last)
+        return plan
 
 
 class _Noted(Handle):

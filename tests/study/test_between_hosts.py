@@ -22,8 +22,8 @@ from benchmarks.prediction.bench_predict_training import (
     seconds_of,
 )
 from benchmarks.rows import rows_of
-from osucaffe.parallel.profile import Pass, Records
 from osucaffe.study.cluster import Cluster, Device, Link
+from osucaffe.study.profiling.passes import Pass, Records
 from osucaffe.study.sketch import Sketch
 from tests.comm.ranks import needs_mpi
 

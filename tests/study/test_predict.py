@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,13 +23,14 @@ from osucaffe.comm.algorithms import ALGORITHMS
 from osucaffe.comm.tuning.table import Selection
 from osucaffe.errors import UserError
 from osucaffe.parallel.config import ParallelConfig
+from osucaffe.parallel.plan import Pull, Push, Send, Update, Wait
 from osucaffe.proto import NetParameter, parse_text
 from osucaffe.study.cluster import Cluster, Device, Link, Reading, read_cluster
 from osucaffe.study.iteration import DESIGNS, Run, Simulation, Span
+from osucaffe.study.messages import Planner, waves
 from osucaffe.study.network import Network
-from osucaffe.study.plan import Planner, waves
 from osucaffe.study.predict import parse_ranks
-from osucaffe.study.script import Compute, Post, Pull, Push, Update, Wait, record, record_served
+from osucaffe.study.script import Compute, plan_of, write
 from osucaffe.study.sketch import Sketch
 from osucaffe.study.times import Times, read_times
 
@@ -74,29 +77,39 @@ def test_a_sketch_knows_what_the_net_does() -> None:
 
 def script(name: str, size: int = 2) -> list[Any]:
     config = ParallelConfig(DESIGNS[name].aggregation, DESIGNS[name].propagation, bucket=0)
-    return record(sketch(), config, size, lambda count, rank: (0, count // size))
+    return written(sketch(), config, size)
+
+
+def written(net: Sketch, config: ParallelConfig, size: int) -> list[Any]:
+    planner = Planner(cluster(), size, Selection())
+    return write(plan_of(net, config, planner, separable=True), net)
+
+
+def elements(script: list[Any]) -> list[int]:
+    return [each.stop - each.start for each in script if isinstance(each, Send)]
 
 
 def test_scripts_are_what_training_does() -> None:
     forward = [Compute("forward", layer) for layer in range(4)]
     backward = [Compute("backward", layer) for layer in (3, 2, 1, 0)]
     assert script("all-reduce") == [
-        *forward, *backward[:2], Post(6, "all_reduce", SECOND, 0), backward[2],
-        Post(8, "all_reduce", FIRST, 0), backward[3],
-        Wait(6), Update(SECOND), Wait(8), Update(FIRST),
+        *forward, *backward[:2], Send(0, "all_reduce", 0, SECOND), backward[2],
+        Send(1, "all_reduce", SECOND, FIRST + SECOND), backward[3],
+        Wait(0), Update(0, SECOND), Wait(1), Update(SECOND, FIRST + SECOND),
     ]  # fmt: skip
     assert script("SC-B") == [
-        Post(0, "broadcast", FIRST + SECOND, 0), Wait(0), *forward, *backward,
-        Post(10, "reduce", FIRST + SECOND, 0), Wait(10), Update(FIRST + SECOND),
+        Send(1, "broadcast", 0, FIRST + SECOND, weights=True), Wait(1), *forward, *backward,
+        Send(0, "reduce", 0, FIRST + SECOND), Wait(0), Update(0, FIRST + SECOND),
     ]  # fmt: skip
     overlapped = script("SC-OBR")
     assert overlapped[:4] == [
-        Post(0, "broadcast", FIRST, 0), Post(1, "broadcast", SECOND, 0), forward[0], Wait(0)
+        Send(2, "broadcast", SECOND, FIRST + SECOND, weights=True),
+        Send(3, "broadcast", 0, SECOND, weights=True), forward[0], Wait(2),
     ]  # fmt: skip
-    assert [each.operation for each in script("sharded") if isinstance(each, Post)] == [
+    assert [each.operation for each in script("sharded") if isinstance(each, Send)] == [
         "all_gather", "reduce_scatter", "all_reduce"
     ]  # fmt: skip
-    assert not any(isinstance(each, Post) for each in script("all-reduce", size=1))
+    assert not simulate("all-reduce", cluster(), size=1).exposed
 
 
 @pytest.mark.parametrize("size", [2, 5, 8])
@@ -189,12 +202,7 @@ def test_padded_parameters_travel_padded(tmp_path: Path) -> None:
     padded = Sketch(parse_text(NET, NetParameter), sizes={"first/0": FIRST + 160, "second/0": 5})
     assert len(padded.arena) == FIRST + 160 + SECOND
     config = ParallelConfig("blocking", "none")
-    posts = [
-        each.elements
-        for each in record(padded, config, 2, lambda count, rank: (0, count // 2))
-        if isinstance(each, Post)
-    ]
-    assert posts == [FIRST + 160 + SECOND]
+    assert elements(written(padded, config, 2)) == [FIRST + 160 + SECOND]
     path = tmp_path / "times.json"
     path.write_text(json.dumps({"layers": [], "sizes": {"first/0": 7}}))
     assert read_times(path).sizes == {"first/0": 7}
@@ -236,10 +244,10 @@ def test_what_is_not_hidden_is_exposed() -> None:
     for name in ("SC-B", "all-reduce behind", "all-reduce", "SC-OBR"):
         found = simulate(name, cluster())
         assert found.exposed == pytest.approx(found.ms - 80, abs=1e-9)
-    served = Simulation(sketch(), seconds(0.0), cluster(), 2, Selection(), servers=[2])
-    found = served.predict("servers", DESIGNS["servers"])
+    beside = Simulation(sketch(), seconds(0.0), cluster(), 2, Selection(), servers=[2])
+    found = beside.predict("servers", DESIGNS["servers"])
     assert 0 < found.exposed == pytest.approx(found.ms, rel=0.05)
-    run = served.prepare(DESIGNS["servers"])[1]
+    run = beside.prepare(DESIGNS["servers"])[1]
     run._now = np.array([0.0, 2.0])
     run._wait(np.array([3.0, 1.0]))
     assert (run.waited, *run._now) == (1.5, 3, 2)
@@ -262,7 +270,7 @@ def test_communication_may_slow_computation() -> None:
 def test_computation_that_is_slowed_meets_more_of_what_travels() -> None:
     """Half the speed from 0 to 3 and from 4 to 6: from 1 on, three seconds take five."""
     made = cluster(stolen=0.5)
-    run = Run(Planner(made, 2, Selection()), made, {}, overlapped=True)
+    run = Run(Planner(made, 2, Selection()), made, {}, sketch(), overlapped=True)
     run._now = np.array([1.0, 7.0])
     run._spans = [Span(np.full(2, begin), np.full(2, end)) for begin, end in ((0, 3), (4, 6))]
     run._compute(np.array([3.0, 3.0]))
@@ -273,7 +281,7 @@ def test_communication_that_is_held_up_holds_up_what_follows() -> None:
     """Half the speed beside four seconds of computation: three seconds take five, or
     six beside two more seconds, and the next operation begins later."""
     made = cluster(held=0.5)
-    run = Run(Planner(made, 2, Selection()), made, {}, overlapped=True)
+    run = Run(Planner(made, 2, Selection()), made, {}, sketch(), overlapped=True)
     first, second = run._spans = [
         Span(np.zeros(2), np.full(2, 3.0)),
         Span(np.full(2, 3.0), np.full(2, 5.0)),
@@ -376,7 +384,7 @@ def test_the_command(
     assert head.startswith("design,ranks,ms,")
     assert [line.split(",")[0] for line in lines] == ["SC-B", "sharded"]
     assert read_times(tmp_path / "two.json").half_batch >= 0
-    assert "by batches of 32 and 64" in capsys.readouterr().out
+    assert "by batches of 1 and 64" in capsys.readouterr().out
     assert strong[-1]["computing"] < first[-1]["computing"] * 1.01
     read_times(times).of(sketch())
     assert main([*words, "--ranks", "16", "--times", str(times), "--bucket_mb", "auto"]) == 0
@@ -413,21 +421,24 @@ def milliseconds(
     return simulation.predict(design, replace(DESIGNS[design], bucket=0)).ms
 
 
+def served(config: ParallelConfig, servers: int) -> tuple[list[Any], Run]:
+    hosts = [2 + server for server in range(servers)]
+    simulation = Simulation(sketch(), seconds(0.0), cluster(), 2, Selection(), servers=hosts)
+    return simulation.prepare(config)
+
+
 def test_workers_push_and_pull_as_in_training() -> None:
-    script = record_served(sketch(), ParallelConfig(bucket=0), 2, 1)
-    assert script == [
+    assert served(ParallelConfig(bucket=0), 1)[0] == [
         LAYERS[0], Pull(1), LAYERS[1], Pull(0), *LAYERS[2:],
-        *BACK[:2], Push(0, ((0, SECOND),)), BACK[2], Push(1, ((0, FIRST),)), BACK[3],
+        *BACK[:2], Push(0), BACK[2], Push(1), BACK[3],
     ]  # fmt: skip
 
 
 def test_buckets_are_divided_as_in_training() -> None:
-    pushes = record_served(sketch(), ParallelConfig(bucket=0), 2, 2)
-    assert [each for each in pushes if isinstance(each, Push)] == [
-        Push(0, ((0, SECOND),)), Push(1, ((1, FIRST),))
-    ]  # fmt: skip
+    pieces = served(ParallelConfig(bucket=0), 2)[1]._pieces
+    assert pieces == {0: ((0, SECOND),), 1: ((1, FIRST),)}
     with pytest.raises(UserError, match="--servers 2: this net's weights suffice for only 1"):
-        record_served(sketch(), ParallelConfig("blocking"), 2, 2)
+        served(ParallelConfig("blocking"), 2)
 
 
 def test_a_push_and_a_pull_take_their_messages() -> None:
@@ -547,11 +558,10 @@ def test_gradients_of_16_bits_take_half_of_the_bytes() -> None:
 
 def test_horovod_sends_buffers_behind_backward() -> None:
     config = ParallelConfig("buckets", "none", bucket=4096)
-    script = record(sketch(), config, 2, lambda count, rank: (0, count // 2))
-    kinds = [type(each) for each in script]
-    assert kinds.count(Post) == 2
-    assert kinds.index(Post) > max(n for n, kind in enumerate(kinds) if kind is Compute)
-    assert kinds.index(Post) + 1 < kinds.index(Wait)
+    kinds = [type(each) for each in written(sketch(), config, 2)]
+    assert kinds.count(Send) == 2
+    assert kinds.index(Send) > max(n for n, kind in enumerate(kinds) if kind is Compute)
+    assert kinds.index(Send) + 1 < kinds.index(Wait)
 
 
 def test_a_call_costs_what_the_ports_are_busy() -> None:
@@ -581,3 +591,60 @@ def test_readers_limit_the_ranks() -> None:
     slow, fast = simulate("all-reduce", made, 4, 0.0), simulate("all-reduce", made, 2, 0.02)
     assert slow.images == pytest.approx(200)
     assert fast.ms == pytest.approx(160)  # 8 layers of 20 ms: reading takes 40
+
+
+def test_compression_takes_what_it_sends() -> None:
+    """The largest tenth of each bucket, with indices, by a ring of two; or two digits each."""
+    buckets = (SECOND, FIRST)
+    for config, elements in (
+        (ParallelConfig(compression="topk:0.1"), [2 * math.ceil(0.1 * each) for each in buckets]),
+        (ParallelConfig(reproducible=True), [2 * each + 1 for each in buckets]),
+    ):
+        simulation = Simulation(sketch(), seconds(0.0), cluster(), 2, Selection("ring"))
+        found = simulation.predict("", replace(config, bucket=0)).ms
+        messages = 1 if config.compression != "none" else 3  # a ring's all-reduce has two rounds
+        least = len(buckets) * messages + sum(elements) * PER_ELEMENT * 1e3
+        assert found == pytest.approx(least, rel=1e-3)
+        slow = Simulation(sketch(), seconds(0.0), cluster(memory_gb_s=1), 2, Selection("ring"))
+        assert slow.predict("", replace(config, bucket=0)).ms > found + 1
+
+
+def test_local_steps_send_now_and_then() -> None:
+    way = 1 + 4 * (FIRST + SECOND) / 0.1e9 * 1e3
+    simulation = Simulation(sketch(), seconds(0.01), cluster(), 2, Selection())
+    every, fourth = (
+        simulation.predict("", ParallelConfig(local_steps=steps)).ms for steps in (1, 4)
+    )
+    assert every == pytest.approx(80 + way)
+    assert fourth == pytest.approx(80 + way / 4)
+
+
+def test_a_prediction_does_not_depend_on_what_else_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With strong scaling, batches of the same sizes are measured for any numbers of ranks."""
+    (tmp_path / "net.prototxt").write_text(NET)
+    solver = tmp_path / "solver.prototxt"
+    solver.write_text(f'net: "{tmp_path}/net.prototxt" base_lr: 0.1 lr_policy: "fixed"')
+    files = ["--solver", str(solver), "--cluster", str(ROOT / "clusters/edr-k80.toml")]
+    measured: list[list[int]] = []
+
+    def measure(net: Any, count: int) -> list[Any]:
+        measured[-1].append(net.blobs["x"].shape[0])
+        cost = SimpleNamespace(milliseconds=1.0 + net.blobs["x"].shape[0])
+        return [
+            SimpleNamespace(name=layer.label, type=layer.type, forward=cost, backward=cost)
+            for layer in net.layers
+        ]
+
+    monkeypatch.setattr("osucaffe.study.predict.measure", measure)
+    rows = []
+    for ranks in ("2", "2,4"):
+        measured.append([])
+        more = ["--ranks", ranks, "--scal", "strong", "--measure", "1", "--compression", "sign"]
+        assert main(["predict", *files, *more]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        rows.append([line for line in lines if line.startswith("      2 ")])
+    assert measured[0] == measured[1] == [4, 1]
+    assert rows[0] == rows[1]
+    assert [row.split()[1] for row in rows[0]][-1] == "sign"

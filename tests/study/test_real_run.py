@@ -12,10 +12,11 @@ from typing import Any
 from benchmarks.prediction.bench_predict_cases import BUCKET, config_of
 from benchmarks.prediction.bench_predict_training import net_param
 from osucaffe.comm.tuning.table import Selection
+from osucaffe.parallel.plan import Send, Wait
 from osucaffe.study.cluster import Cluster, Device, Link
 from osucaffe.study.iteration import DESIGNS
-from osucaffe.study.plan import Planner
-from osucaffe.study.script import Compute, Post, Script, Wait, record
+from osucaffe.study.messages import Planner
+from osucaffe.study.script import Compute, Script, plan_of, write
 from osucaffe.study.sketch import Sketch
 from tests.comm.ranks import mpiexec, needs_mpi
 
@@ -31,17 +32,17 @@ def events_of(script: Script) -> list[list[Any]]:
     for each in script:
         if isinstance(each, Compute):
             found.append([each.direction, each.layer])
-        elif isinstance(each, Post):
+        elif isinstance(each, Send):
             numbers[each.number] = len(numbers) + 1
-            found.append(["post", each.operation, each.elements, each.root])
+            found.append(["post", each.operation, each.stop - each.start, 0])
         elif isinstance(each, Wait):
             found.append(["wait", numbers[each.number]])
     return found
 
 
-def messages_of(planner: Planner, post: Post) -> list[list[list[list[int]]]]:
+def messages_of(planner: Planner, post: Send) -> list[list[list[list[int]]]]:
     """By rank what it sends and receives, sorted."""
-    plan, scale = planner.plan(post.operation, post.elements, post.root)
+    plan, scale = planner.plan(post.operation, post.stop - post.start)
     assert scale == 1
     found: list[list[list[list[int]]]] = [[[], []] for _ in range(SIZE)]
     for wave in plan:
@@ -61,8 +62,9 @@ def test_four_ranks_do_what_is_simulated() -> None:
         made = Cluster("here", comm.group or SIZE, Device(), link, link)
         planner = Planner(made, SIZE, Selection())
         sketch = Sketch(net_param(), sizes=noted[design][0]["sizes"])
-        script = record(sketch, config_of(DESIGNS[design], BUCKET), SIZE, planner.part)
-        posts = [each for each in script if isinstance(each, Post)]
+        config = config_of(DESIGNS[design], BUCKET)
+        script = write(plan_of(sketch, config, planner, separable=True), sketch)
+        posts = [each for each in script if isinstance(each, Send)]
         assert posts
         expected = [messages_of(planner, each) for each in posts]
         for number, rank in enumerate(noted[design]):

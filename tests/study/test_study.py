@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from osucaffe.errors import UserError
+from osucaffe.parallel.config import ParallelConfig
 from osucaffe.study.iteration import DESIGNS, Prediction
 from osucaffe.study.local_runs import LocalRuns, flags
 from tests.apps.photographs.test_report import check_alone
@@ -93,15 +94,21 @@ def test_wrong_requests_are_refused(cli: Cli) -> None:
 
 
 def test_designs_are_options_of_train() -> None:
-    assert flags("SC-OBR") == "--aggregation layerwise --propagation overlapped"
-    assert flags("servers behind", "2") == "--servers 2 --aggregation blocking"
-    assert flags("Horovod") == ""
+    def of(design: str, servers: str = "K") -> str:
+        return flags(design, DESIGNS[design], servers)
+
+    assert of("SC-OBR") == "--aggregation layerwise --propagation overlapped"
+    assert of("servers behind", "2") == "--servers 2 --aggregation blocking"
+    assert of("Horovod") == ""
+    assert flags("sign", ParallelConfig(compression="sign")) == "--compression sign"
 
 
 def test_the_fastest_turn_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of designs in turn, beside the fastest turn of one rank; without that nothing is measured."""
     args = SimpleNamespace(threads=1, servers=None)
-    case: Any = SimpleNamespace(args=args, designs=["all-reduce", "sharded"], ranks=[1, 2, 4])
+    case: Any = SimpleNamespace(
+        args=args, designs=["all-reduce", "sharded"], configs=DESIGNS, ranks=[1, 2, 4]
+    )
     case.sketch = len
     runs, took = LocalRuns(case, 2, 1.0), {"all-reduce": [9.0, 7.0, 8.0], "sharded": [6.0]}
 

@@ -8,10 +8,10 @@ import os
 import platform
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+from ... import plugins
 from ...backends.cores import computing_threads
 from ...comm.create import make_communicator
 from ...comm.job import links
@@ -20,19 +20,14 @@ from ...comm.job.topology import Topology, discover
 from ...data.config import DataConfig
 from ...data.resident.sharded import Neighbours
 from ...errors import UserError
-from ...parallel.compression.choose import choose_hook
-from ...parallel.config import TUNED, ParallelConfig
-from ...parallel.servers.config import ServerConfig
-from ...parallel.servers.shards import Consistency
-from ...parallel.split import OPTION
+from ...parallel.choose import choose_hook
+from ...parallel.config import SPLIT, TUNED, ParallelConfig, ServerConfig
+from ...parallel.exchange import choose_exchange
 from ...solvers.process_group import ProcessGroup
 from ..options import Device, Ranks
 from ..train.options import Train
-from . import comm_profile, mps, ranks_per_gpu, restarts
+from . import mps, ranks_per_gpu, restarts
 from .start import TERMINAL, gpu_numbers
-
-if TYPE_CHECKING:
-    from ...parallel.servers.training import Roles
 
 logger = logging.getLogger("osucaffe")
 
@@ -61,15 +56,17 @@ def join_parent(job: Job) -> None:
 def check_communication(options: Train) -> None:
     """UserError for a kind, an algorithm or a tuning table that does not exist."""
     make_communicator(Job(), discover(Job()), options.comm)
-    Consistency.parse(options.servers.consistency)
+    if options.servers.consistency != ServerConfig.consistency:
+        plugins.need(plugins.DESIGNS, "servers").Consistency.parse(options.servers.consistency)
     config = options.parallel
     choose_hook(config)
+    choose_exchange(config)
     config.check(options.comm.gradient_dtype)
     split = config.split_inner_products != "none"
-    if design := OPTION if split else config.hooked:
+    brought = f"--aggregation {config.aggregation}" if config.brought else ""
+    if design := SPLIT if split else config.hooked or brought:
         for other, given in (
             ("--servers", options.servers.servers),
-            ("--comm_profile", options.comm_profile and not split),
             ("--bucket_mb auto", config.bucket == TUNED and not config.reproducible),
         ):
             if given:
@@ -112,7 +109,7 @@ def watch_links(options: Train, job: Job, topology: Topology) -> None:
 
 
 def make_process_group(
-    options: Train, job: Job, topology: Topology, roles: Roles | None = None
+    options: Train, job: Job, topology: Topology, roles: Any = None
 ) -> ProcessGroup | None:
     """The process group for these options; None for a single process."""
     config, comm = options.parallel, options.comm
@@ -131,33 +128,31 @@ def make_process_group(
             other = "--servers" if roles is not None else "--comm_profile"
             raise UserError(f"--bucket_mb auto cannot be combined with {other}: give a number")
         return Tuned(job, topology, comm, replace(config, bucket=ParallelConfig.bucket))
-    report = partial(comm_profile.write, options.comm_profile or "")
-    if roles is not None and options.comm_profile:
-        from ...parallel.servers.profile import ProfiledServed
-
-        return ProfiledServed(report, options.servers.channel, roles, topology, comm, config)
-    if roles is not None:
-        from ...parallel.servers.training import ServerDataParallel
-
-        return ServerDataParallel(roles, topology, comm, config)
+    made: ProcessGroup
     if options.comm_profile:
-        from ...parallel.profile import Profiled
-
-        return Profiled(report, job, topology, comm, config)
+        profile = plugins.need(plugins.DESIGNS, "comm_profile")
+        made = profile.make_process_group(options, job, topology, roles)
+        return made
+    if roles is not None:
+        made = plugins.need(plugins.DESIGNS, "servers").ServerDataParallel(
+            roles, topology, comm, config
+        )
+        return made
     from ...parallel.data_parallel import DataParallel
 
     return DataParallel(job, topology, comm, config)
 
 
-def assign_roles(config: ServerConfig, job: Job, topology: Topology) -> Roles | None:
-    """The roles of the ranks, if any are to serve."""
+def assign_roles(config: ServerConfig, job: Job, topology: Topology) -> Any:
+    """The roles of the ranks, if any are to serve: `study/servers/training.py: Roles`."""
     if not config.servers or not isinstance(job, MpiJob):
         return None
     from ...comm.channels.create import make_channel
-    from ...parallel.servers.training import assign_roles
 
+    design = plugins.need(plugins.DESIGNS, "servers")
     channel = make_channel(job, topology, config.channel, config.interface, busy=config.busy)
-    return assign_roles(job, config.servers, Consistency.parse(config.consistency), channel)
+    consistency = design.Consistency.parse(config.consistency)
+    return design.assign_roles(job, config.servers, consistency, channel)
 
 
 def neighbours(options: Train, job: Job, topology: Topology) -> Neighbours | None:

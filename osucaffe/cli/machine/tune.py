@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...api.curves import COLOURS
-from ...backends.cores import computing_threads
-from ...backends.cpu import Cpu
+from ... import plugins
 from ...comm.communicator import Communicator
 from ...comm.create import Maker
 from ...comm.job.job import MpiJob, find_job
@@ -18,9 +16,6 @@ from ...comm.tuning import measure, table
 from ...comm.tuning.measure import measure_gpus
 from ...comm.tuning.table import Choice, Selection
 from ...errors import UserError
-from ...parallel.tuning import Design, measure_designs, render_designs
-from ...proto import read_solver
-from .. import plots
 from ..launch import ranks
 from ..options import Device
 from .options import Tune
@@ -40,7 +35,7 @@ def run(options: Tune) -> None:
                 print(line, flush=True)
 
         if options.designs:
-            _compare_designs(options, options.designs, job, report)
+            plugins.need(plugins.ACTIONS, "compare_designs")(options, options.designs, job, report)
             return
         if options.gpu is not None:
             rows, level = _measure_gpus(options, job, sizes, report), table.GPU
@@ -52,37 +47,6 @@ def run(options: Tune) -> None:
         if job.rank == 0:
             measure.merge(path, level, job.size, rows)
             print(f"wrote {path}: level {level}, {job.size} ranks")
-
-
-def _compare_designs(
-    options: Tune, solver: str, job: MpiJob, report: Callable[[str], None]
-) -> None:
-    """Train by each design, and say which to use."""
-    if options.gpu is not None:
-        raise UserError("tune --designs compares on CPUs so far: leave out --gpu")
-    topology = discover(job)
-    threads = computing_threads(topology.here)
-    param = read_solver(solver)
-    results = measure_designs(
-        job, topology, param, solver, lambda: Cpu(threads=threads), options.seconds, report
-    )
-    report(render_designs(results))
-    if options.out and job.rank == 0:
-        draw_designs(results, options.out)
-        report(f"wrote {options.out}")
-
-
-def draw_designs(results: Sequence[tuple[Design, float]], path: str) -> None:
-    """Batches a second of each design, the fastest on top."""
-    figure, axes = plots.pyplot().subplots(
-        figsize=(7, 0.5 * len(results) + 1), layout="constrained"
-    )
-    named = [(design.name, rate) for design, rate in reversed(results)]
-    bars = axes.barh(*zip(*named, strict=True), color=COLOURS[0])
-    axes.bar_label(bars, fmt="{:.2f}", padding=3)
-    axes.set_xlabel("batches per second")
-    axes.spines[["top", "right"]].set_visible(False)
-    plots.save(figure, path)
 
 
 def _make(job: MpiJob, topology: Topology, choice: Choice) -> Communicator:

@@ -8,8 +8,7 @@ from ...comm.config import CommConfig
 from ...data.config import DataConfig
 from ...options.flags import OneOf, field_of, flag, group, like
 from ...options.kinds import COUNT, Kind, auto_or, positive
-from ...parallel.config import ParallelConfig
-from ...parallel.servers.config import ServerConfig
+from ...parallel.config import ParallelConfig, ServerConfig
 from .. import options as common
 from ..options import LOG_DIR, NO_PYTHON_LAYERS, STRICT, WEIGHTS, Devices, Ranks, State
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ... import log
+from ... import log, plugins
 from ...comm.job.job import Job, find_job
 from ...errors import UserError
 from ...options.kinds import names
@@ -29,7 +29,7 @@ from ...solvers.tracer import Tracer
 from ...solvers.update.policy import Policy
 from ...solvers.update.rules import update_of
 from .. import loading
-from ..launch import comm_profile, ranks, ranks_per_gpu, restarts
+from ..launch import ranks, ranks_per_gpu, restarts
 from ..nets.summary import log_summary
 from . import snapshot_options
 from .agreement import check_alike
@@ -103,7 +103,8 @@ def _train(options: Train, job: Job) -> int:
     servers = options.servers
     device, topology = ranks.assign_devices(options.device, job, servers.servers)
     ranks.watch_links(options, job, topology)
-    device = comm_profile.prepare(options, device, job)
+    if options.comm_profile:
+        device = plugins.need(plugins.DESIGNS, "comm_profile").prepare(options, device, job)
     backend = loading.make_backend(device)
     roles = ranks.assign_roles(servers, job, topology)
     if roles is not None and roles.serves:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..algorithms import Operation
 from .ipc import Ipc
 from .kernels import kernel, launch_over
 from .on_stream import PRIORITY, OnStream
@@ -65,23 +66,23 @@ class CopyEngine(OnStream):
         self._adding = self._cupy.cuda.Stream(non_blocking=True, priority=PRIORITY)
         self._arrays: dict[tuple[int, int], tuple[Any, list[int]]] = {}
 
-    def enqueue(self, operation: str, array: Any, root: int, stream: Any) -> None:
+    def enqueue(self, operation: Operation, array: Any, root: int, stream: Any) -> None:
         """Enqueue one of the collective operations on a stream."""
         if array.nbytes <= SMALL:
-            self._small.enqueue(operation, array, root, stream)
+            self._small.launch(operation, array, root, stream)
             return
-        there = [] if operation == "reduce_scatter" else self._find(array)
-        if operation not in ("broadcast", "all_gather"):
+        there = [] if operation == Operation.REDUCE_SCATTER else self._find(array)
+        if operation not in (Operation.BROADCAST, Operation.ALL_GATHER):
             self._reduce_scatter(array, stream)
         else:
             self._meet(BEGIN, stream)  # the others' targets are no longer in use
-        if operation == "broadcast":
+        if operation == Operation.BROADCAST:
             if self.rank == root:
                 parts = {to: self.part(array.size, to) for to in range(self.size)}
                 self._push(array, there, parts, stream)
             self._meet(ARRIVED, stream)
-        if operation != "reduce_scatter":
-            readers = [root] if operation == "reduce" else range(self.size)
+        if operation != Operation.REDUCE_SCATTER:
+            readers = [root] if operation == Operation.REDUCE else range(self.size)
             part = self.part(array.size)
             self._push(array, there, dict.fromkeys(readers, part), stream)
             self._meet(END, stream)

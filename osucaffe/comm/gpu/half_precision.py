@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from ..algorithms import Operation
 from ..communicator import Communicator, Wrapper
 from ..host import HostMath
 from .kernels import DeviceMath
 from .on_stream import OnStream
 
 TYPES = {"float16": np.float16, "bfloat16": np.uint16}
-REDUCTIONS = ("reduce", "all_reduce", "reduce_scatter")
+REDUCTIONS = (Operation.REDUCE, Operation.ALL_REDUCE, Operation.REDUCE_SCATTER)
 
 
 def half_precision(
@@ -54,15 +55,15 @@ class Narrowed(Wrapper):
         super().__init__(inner, background=background)
         self._narrow = _Narrow(DeviceMath() if device else HostMath(), dtype)
 
-    def run(self, operation: str, array: Any, root: int = 0) -> None:
+    def run(self, operation: Operation, array: Any, root: int = 0) -> None:
         """Do one collective operation; float32 that is to be added goes in 16 bits."""
         if operation not in REDUCTIONS or array.dtype != np.float32:
-            self._inner.run(operation, array, root)
+            self._inner.carry(operation, array, root)
             return
         bits, math = self._narrow.like(array), self._narrow.math
         math.narrow(array, bits)
         math.finish()
-        self._inner.run(operation, bits, root)
+        self._inner.carry(operation, bits, root)
         math.widen(bits, array)
         math.finish()
 
@@ -75,12 +76,12 @@ class NarrowedOnStream(Wrapper, OnStream):
         self._inner: OnStream = inner
         self._narrow = _Narrow(DeviceMath(), dtype)
 
-    def enqueue(self, operation: str, array: Any, root: int, stream: Any) -> None:
+    def enqueue(self, operation: Operation, array: Any, root: int, stream: Any) -> None:
         """Enqueue one of the collective operations on a stream."""
         if operation not in REDUCTIONS or array.dtype != np.float32:
-            self._inner.enqueue(operation, array, root, stream)
+            self._inner.launch(operation, array, root, stream)
             return
         bits, math = self._narrow.like(array), self._narrow.math
         math.narrow(array, bits, stream)
-        self._inner.enqueue(operation, bits, root, stream)
+        self._inner.launch(operation, bits, root, stream)
         math.widen(bits, array, stream)

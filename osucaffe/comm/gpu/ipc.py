@@ -13,6 +13,7 @@ import numpy as np
 
 from ...backends.cuda.runtime import device
 from ...errors import UserError
+from ..algorithms import Operation
 from .kernels import kernel, launch
 from .on_stream import OnStream
 from .peers import Peers
@@ -88,7 +89,7 @@ class Ipc(OnStream):
         """UserError, on all ranks, where the kernels do not compile on one."""
         trouble = ""
         try:
-            self._prepare("all_reduce", 0, 1, np.dtype(np.float32), 0)
+            self._prepare(Operation.ALL_REDUCE, 0, 1, np.dtype(np.float32), 0)
         except RuntimeError as error:
             trouble = str(error).splitlines()[0]
         if failed := [text for text in comm.allgather(trouble) if text]:
@@ -97,18 +98,18 @@ class Ipc(OnStream):
                 "NVRTC 12.4 or later; use --comm nccl, or mpi where ranks share a GPU"
             )
 
-    def enqueue(self, operation: str, array: Any, root: int, stream: Any) -> None:
+    def enqueue(self, operation: Operation, array: Any, root: int, stream: Any) -> None:
         """Enqueue one of the collective operations on a stream, in pieces that fit into a slot."""
         for arguments in self._launches(operation, array.data.ptr, array.size, array.dtype, root):
             launch(*arguments, stream)
 
     def _prepare(
-        self, operation: str, pointer: int, count: int, dtype: np.dtype[Any], root: int
+        self, operation: Operation, pointer: int, count: int, dtype: np.dtype[Any], root: int
     ) -> list[Launch]:
         """What to launch for an array; prepared once, as that takes longer than to launch it."""
         item, launches = dtype.itemsize, []
-        if operation in ("broadcast", "all_gather"):
-            rooted = operation == "broadcast"
+        if operation in (Operation.BROADCAST, Operation.ALL_GATHER):
+            rooted = operation == Operation.BROADCAST
             owned = count if rooted else -(-count // self.size)
             step = SLOT // self.size * elements(item)
             for start in range(0, owned, step):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...backends.cuda.runtime.startup import load_nccl
-from ..algorithms import all_to_all
+from ..algorithms import Operation, all_to_all
 from .ipc import Ipc
 from .on_stream import OnStream
 
@@ -31,7 +31,7 @@ class Nccl(OnStream):
         comm: Any,
         *,
         small: Ipc | None = None,
-        takes: Callable[[str, int], bool] = lambda operation, nbytes: False,
+        takes: Callable[[Operation, int], bool] = lambda operation, nbytes: False,
     ) -> None:
         super().__init__(comm.rank, comm.size)
         nccl = load_nccl()
@@ -41,33 +41,33 @@ class Nccl(OnStream):
         self._small = small
         self._takes = functools.lru_cache(maxsize=4096)(takes)
 
-    def enqueue(self, operation: str, array: Any, root: int, stream: Any) -> None:
+    def enqueue(self, operation: Operation, array: Any, root: int, stream: Any) -> None:
         """Enqueue one of the collective operations on a stream."""
         small = self._small
-        takes = operation != "all_to_all" and self._takes(operation, array.nbytes)
+        takes = operation != Operation.ALL_TO_ALL and self._takes(operation, array.nbytes)
         if small is not None and takes:
-            small.enqueue(operation, array, root, stream)
+            small.launch(operation, array, root, stream)
             return
         pointer, count, kind = array.data.ptr, array.size, _TYPES[array.dtype.name]
-        if operation == "all_reduce":
+        if operation == Operation.ALL_REDUCE:
             self._comm.allReduce(pointer, pointer, count, kind, _SUM, stream.ptr)
-        elif operation == "reduce":
+        elif operation == Operation.REDUCE:
             self._comm.reduce(pointer, pointer, count, kind, _SUM, root, stream.ptr)
-        elif operation == "broadcast":
+        elif operation == Operation.BROADCAST:
             self._comm.broadcast(pointer, pointer, count, kind, root, stream.ptr)
-        elif operation == "all_to_all":
+        elif operation == Operation.ALL_TO_ALL:
             self._send_parts(array, kind, stream)
         elif count % self.size:
             self._by_parts(operation, array, kind, stream)
         else:
             share = count // self.size
             part = pointer + self.rank * share * array.itemsize
-            if operation == "reduce_scatter":
+            if operation == Operation.REDUCE_SCATTER:
                 self._comm.reduceScatter(pointer, part, share, kind, _SUM, stream.ptr)
             else:
                 self._comm.allGather(part, pointer, share, kind, stream.ptr)
 
-    def _by_parts(self, operation: str, array: Any, kind: int, stream: Any) -> None:
+    def _by_parts(self, operation: Operation, array: Any, kind: int, stream: Any) -> None:
         """Parts that are not equal, as NCCL wants them: a group of reductions or broadcasts."""
         self._nccl.groupStart()
         for owner in range(self.size):
@@ -75,7 +75,7 @@ class Nccl(OnStream):
             pointer, count = array.data.ptr + start * array.itemsize, stop - start
             if not count:
                 continue
-            if operation == "all_gather":
+            if operation == Operation.ALL_GATHER:
                 self._comm.broadcast(pointer, pointer, count, kind, owner, stream.ptr)
             else:
                 self._comm.reduce(pointer, pointer, count, kind, _SUM, owner, stream.ptr)

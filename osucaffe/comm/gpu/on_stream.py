@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import partial
 from typing import Any
 
 from ...trace import running
+from ..algorithms import Operation
 from ..communicator import Communicator, Handle, describe
 
 PRIORITY = -5
@@ -38,10 +40,18 @@ class OnStream(Communicator):
         self.stream = cupy.cuda.Stream(non_blocking=True, priority=PRIORITY)
 
     @abstractmethod
-    def enqueue(self, operation: str, array: Any, root: int, stream: Any) -> None:
+    def enqueue(self, operation: Operation, array: Any, root: int, stream: Any) -> None:
         """Enqueue one of the collective operations on a stream."""
 
-    def run(self, operation: str, array: Any, root: int = 0) -> None:
+    def launch(self, operation: Operation, array: Any, root: int, stream: Any) -> None:
+        """`enqueue`, which a recorder times."""
+        enqueue = partial(self.enqueue, operation, array, root, stream)
+        if self.recorder is None:
+            enqueue()
+        else:
+            self.recorder.carry(self, operation, array, enqueue, stream)
+
+    def run(self, operation: Operation, array: Any, root: int = 0) -> None:
         """Do one of the collective operations now; the array must be ready."""
         self._device.use()  # this may be another thread than the one that made it
         self.enqueue(operation, array, root, self.stream)
@@ -58,11 +68,11 @@ class OnStream(Communicator):
         done.record(before)
         stream.wait_event(done)
 
-    def _begin(self, operation: str, array: Any, root: int, stream: Any) -> Handle:
+    def _begin(self, operation: Operation, array: Any, root: int, stream: Any) -> Handle:
         trace = running()
         self._follow(self.stream, stream)
         begun = self.stream.record() if trace else None
-        self.enqueue(operation, array, root, self.stream)
+        self.launch(operation, array, root, self.stream)
         done = self._cupy.cuda.Event(disable_timing=not trace)
         done.record(self.stream)
         if trace:

@@ -15,7 +15,7 @@ import numpy as np
 from ...errors import UserError
 from ...files import write_bytes
 from ...parsing import from_json
-from ..algorithms import ALGORITHMS, OPERATIONS
+from ..algorithms import ALGORITHMS, OPERATIONS, Operation
 from ..communicator import Communicator
 from ..gpu.on_stream import OnStream
 from ..job.job import Job
@@ -33,7 +33,7 @@ ROUNDS = 8
 Make = Callable[[Choice], Communicator]
 
 
-def choices(operation: str, nbytes: int) -> Iterator[Choice]:
+def choices(operation: Operation, nbytes: int) -> Iterator[Choice]:
     """What can be tried for an operation on arrays of nbytes."""
     for name in [*ALGORITHMS[operation], *(["native"] if operation in NATIVE else [])]:
         if name not in CHUNKED:
@@ -43,20 +43,19 @@ def choices(operation: str, nbytes: int) -> Iterator[Choice]:
 
 
 def seconds(
-    job: Job, comm: Communicator, operation: str, array: Any, *, budget: float = 0.02
+    job: Job, comm: Communicator, operation: Operation, array: Any, *, budget: float = 0.02
 ) -> float:
     """How long an operation takes: the median over repetitions of the slowest rank's time.
 
     budget: about how many seconds to spend; at least three repetitions are made.
     """
-    run = getattr(comm, operation)
-    run(array).wait()
+    comm.collective(operation, array).wait()
     times: list[float] = []
     spent, repeat = 0.0, 3
     while len(times) < repeat:
         job.barrier()
         start = time.perf_counter()
-        run(array).wait()
+        comm.collective(operation, array).wait()
         times.append(time.perf_counter() - start)
         if len(times) == 3:
             spent = max(job.gather(sum(times)))
@@ -91,7 +90,11 @@ def measure(
 
 
 def replayed(
-    comm: OnStream, array: Any, stream: Any, repeat: int, operation: str = "all_reduce"
+    comm: OnStream,
+    array: Any,
+    stream: Any,
+    repeat: int,
+    operation: Operation = Operation.ALL_REDUCE,
 ) -> Callable[[], float]:
     """What measures the seconds of an operation: one of many in a CUDA graph, as in training."""
     from cupy.cuda import Event, get_elapsed_time

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ...errors import UserError
 from ...parsing import as_int, from_json
-from ..algorithms import ALGORITHMS, algorithms_for
+from ..algorithms import ALGORITHMS, Operation, algorithms_for
 
 CHUNK = 256 * 1024
 """Bytes that a pipeline moves at a time by default."""
@@ -24,11 +24,11 @@ LEVELS = ("node", "network")
 """Ranks that share memory, and ranks that do not."""
 GPU, GPU_WAYS = "gpu", ("nccl", "ipc")
 """A further level, the GPUs of a host: which communicator does an operation."""
-NATIVE = ("broadcast", "reduce", "all_reduce", "all_gather")
+NATIVE = (Operation.BROADCAST, Operation.REDUCE, Operation.ALL_REDUCE, Operation.ALL_GATHER)
 """The operations that MPI libraries have themselves, in place."""
 INSTEAD = {
-    "broadcast": "scatter_allgather", "reduce": "scatter_gather",
-    "all_reduce": "halving_doubling", "all_gather": "ring",
+    Operation.BROADCAST: "scatter_allgather", Operation.REDUCE: "scatter_gather",
+    Operation.ALL_REDUCE: "halving_doubling", Operation.ALL_GATHER: "ring",
 }  # fmt: skip
 """The algorithms for arrays that these do not take."""
 
@@ -57,23 +57,23 @@ class Selection:
             fixed = dict.fromkeys(NATIVE, name)
         else:
             fixed = {} if name == "auto" else algorithms_for(name)
-        fixed["all_to_all"] = "direct"
+        fixed[Operation.ALL_TO_ALL] = "direct"
         self._fixed = {operation: Choice(one, chunk or CHUNK) for operation, one in fixed.items()}
         self._chunk = chunk
         self._table = read_table(find_table() if file is None else Path(file))
         self._cache: dict[tuple[str, str, int, int], Choice] = {}
 
-    def choose(self, operation: str, nbytes: int, ranks: int, level: str) -> Choice:
+    def choose(self, operation: Operation, nbytes: int, ranks: int, level: str) -> Choice:
         """The algorithm for an operation on arrays of nbytes."""
         if operation in self._fixed:
             return self._fixed[operation]
         return self._look_up(level, operation, nbytes, ranks)
 
-    def choose_on_gpus(self, operation: str, nbytes: int, ranks: int) -> str:
+    def choose_on_gpus(self, operation: Operation, nbytes: int, ranks: int) -> str:
         """The communicator for an operation on arrays of nbytes: one of GPU_WAYS."""
         return self._look_up(GPU, operation, nbytes, ranks).algorithm
 
-    def _look_up(self, level: str, operation: str, nbytes: int, ranks: int) -> Choice:
+    def _look_up(self, level: str, operation: Operation, nbytes: int, ranks: int) -> Choice:
         """The table's entry, cached: a look-up takes longer than a small message."""
         key = level, operation, nbytes, ranks
         if (choice := self._cache.get(key)) is None:

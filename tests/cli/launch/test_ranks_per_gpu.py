@@ -13,7 +13,7 @@ from osucaffe.cli.launch import mps, ranks_per_gpu
 from osucaffe.cli.launch.ranks_per_gpu import Trial, find
 from osucaffe.errors import UserError
 from tests.comm.ranks import mpiexec, needs_mpi
-from tests.parallel.test_designs import options
+from tests.study.designs.test_designs import options
 
 SERVICE = mps.Service("under MPS, started for this run", {"PIPES": "there"})
 

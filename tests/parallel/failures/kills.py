@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 
 from tests.comm.ranks import command, mpiexec
+from tests.study.servers.serving import KINDS_HERE
 
 from ..program import write_run
-from ..servers.serving import KINDS_HERE
 
 RANKS, SERVERS, LAST = 4, 2, 60
 SOLVER = f"""

@@ -13,7 +13,7 @@ from osucaffe.errors import UserError
 from osucaffe.parallel.batch import SingleRank, divide_batches, readers
 from osucaffe.proto import caffe_pb2, read_weights
 from tests.comm.ranks import needs_mpi
-from tests.parallel.test_designs import options
+from tests.study.designs.test_designs import options
 
 from .restarting import prepare
 from .test_restarts import train
