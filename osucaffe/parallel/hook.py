@@ -49,7 +49,7 @@ class GradientHook(ABC):
 
     @classmethod  # noqa: B027 (most go with all)
     def check(cls, param: caffe_pb2.SolverParameter, ranks: int) -> None:
-        """UserError where it does not go with a solver's settings, or that many ranks."""
+        """UserError where it cannot be combined with a solver's settings, or that many ranks."""
 
     @classmethod
     def messages(

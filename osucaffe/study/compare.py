@@ -138,7 +138,7 @@ def compare_designs(options: Tune, solver: str, job: MpiJob, report: Callable[[s
 
 
 def draw_designs(results: Sequence[tuple[Design, float]], path: str) -> None:
-    """Batches a second of each design, the fastest on top."""
+    """Batches per second of each design, the fastest on top."""
     figure, axes = plots.pyplot().subplots(
         figsize=(7, 0.5 * len(results) + 1), layout="constrained"
     )
