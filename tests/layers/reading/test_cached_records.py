@@ -78,7 +78,7 @@ def test_lists_of_images(tmp_path: Path) -> None:
 def test_rows_of_hdf5_files(
     shuffle: str, room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Uploads, "room", lambda self: room)
+    monkeypatch.setattr(Uploads, "free_bytes", lambda self: room)
     random = np.random.default_rng(0)
     for name, rows in ("a", 5), ("b", 9), ("c", 2):
         with h5py.File(tmp_path / name, "w") as file:
@@ -96,7 +96,7 @@ def test_decoded_records_stay_with_the_readers(
     where: str, raw: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Cpu, "raw_records", raw)
-    monkeypatch.setattr(Uploads, "room", lambda self: 0)  # none on the device
+    monkeypatch.setattr(Uploads, "free_bytes", lambda self: 0)  # none on the device
     source, transform = FORMATS / "jpeg6_lmdb", "crop_size: 32 mirror: true force_gray: true"
     wanted = taken(read_net(Cpu(), source, transform, **keeping("none", shuffle=4)), 7)
     net = read_net(Cpu(), source, transform, **keeping(where, shuffle=4))
@@ -137,7 +137,7 @@ def test_records_that_differ_in_size_are_read_anew(
 def test_without_room_they_are_read_anew(
     room: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(Uploads, "room", lambda self: room)
+    monkeypatch.setattr(Uploads, "free_bytes", lambda self: room)
     with caplog.at_level(logging.INFO):
         both(functools.partial(read_net, Cpu(), FORMATS / "mnist200_lmdb", MEAN + "mirror: true"))
     assert "to stay they take 0.157 MB, and" in caplog.text
@@ -148,7 +148,7 @@ def test_by_default_those_with_room_stay(
 ) -> None:
     monkeypatch.setattr(Cpu, "raw_records", True)
     for room, name in (400_000, "cached_batch"), (300_000, "transform"):
-        monkeypatch.setattr(Uploads, "room", lambda self, room=room: room)
+        monkeypatch.setattr(Uploads, "free_bytes", lambda self, room=room: room)
         with caplog.at_level(logging.INFO):
             net = read_net(Cpu(), FORMATS / "mnist200_lmdb", **keeping("auto"))
         assert name in [call.name for call in net.programs[0]]

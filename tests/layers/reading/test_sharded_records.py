@@ -109,7 +109,7 @@ def check(ranks: int, make: Callable[..., Net], count: int, refused: str = "") -
 def room(monkeypatch: pytest.MonkeyPatch) -> None:
     """None of the ranks has room for all records, together they have."""
     monkeypatch.setattr(Cpu, "raw_records", True)
-    monkeypatch.setattr(Uploads, "room", lambda self: 270_000)
+    monkeypatch.setattr(Uploads, "free_bytes", lambda self: 270_000)
 
 
 def mnist(**options: Any) -> Net:
@@ -159,7 +159,7 @@ def test_what_has_another_shape_ends_it_for_the_rank_that_meets_it(
     def make(**options: Any) -> Net:
         return read_net(Cpu(), tmp_path / "lmdb", "crop_size: 6 mirror: true", **options)
 
-    monkeypatch.setattr(Uploads, "room", lambda self: 700_000)
+    monkeypatch.setattr(Uploads, "free_bytes", lambda self: 700_000)
     with caplog.at_level(logging.INFO):
         nets = check(2, make, 60)
     for net in nets:
@@ -168,7 +168,7 @@ def test_what_has_another_shape_ends_it_for_the_rank_that_meets_it(
 
 
 def test_where_each_has_room_for_all_each_keeps_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Uploads, "room", lambda self: 400_000)
+    monkeypatch.setattr(Uploads, "free_bytes", lambda self: 400_000)
     nets = check(2, mnist, 40)
     assert all(net.layers[0]._cached.slots.table is None for net in nets)
 
@@ -177,7 +177,7 @@ def test_without_room_among_all_they_are_read_anew(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     rooms = itertools.cycle([200_000, 10_000])  # one rank has too little
-    monkeypatch.setattr(Uploads, "room", lambda self: next(rooms))
+    monkeypatch.setattr(Uploads, "free_bytes", lambda self: next(rooms))
     with caplog.at_level(logging.INFO):
         nets = check(2, mnist, 10)
     for net in nets:
