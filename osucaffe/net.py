@@ -49,7 +49,7 @@ from .graph.weights import (
     write_constants,
 )
 from .layer import layer_type
-from .layers.base import Reshaped, Splitter
+from .layers.base import Context, Reshaped, Splitter
 from .layers.reading.alignment import align
 from .proto import AnyWeights, caffe_pb2
 
@@ -120,13 +120,8 @@ class Net:
         self._gradients, self._accumulate = gradients, accumulate or inspectable
         self.constants: Constants | None = None
         seed = self.random.seed
-        self._begin_build(
-            assemble(
-                *(self.param, phase, seed, backend, data_config),
-                inspectable=self.inspectable,
-                splitter=splitter,
-            )
-        )
+        context = Context(backend, data_config, self.inspectable, splitter, loss_scale)
+        self._begin_build(assemble(self.param, phase, seed, context))
         align([(n.layer, n.top[0].shape) for n in self.nodes if n.top and not n.bottom])
         self.layers = [node.layer for node in self.nodes]
         self.layer_names: list[str] = [layer.name for layer in self.layers]

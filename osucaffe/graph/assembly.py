@@ -9,13 +9,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ..backends.backend import Backend
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
-from ..data.config import DataConfig
 from ..labels import Classes, Labels
 from ..layer import create_layer, messages_of
-from ..layers.base import Layer, Splitter, registered
+from ..layers.base import Context, Layer, registered
 from ..messages import is_users
 from ..proto import caffe_pb2, idle_fields, refuse_unread
 from .gradients import Node
@@ -53,16 +51,9 @@ def assemble(
     param: caffe_pb2.NetParameter,
     phase: str,
     seed: int,
-    backend: Backend,
-    data_config: DataConfig,
-    *,
-    inspectable: bool,
-    splitter: Splitter | None = None,
+    context: Context,
 ) -> Assembly:
-    """Create the layers of a net and their blobs, without memory. Bad layers raise UserError.
-
-    inspectable: every blob is to keep row-major memory of its own. splitter: see `Layer`.
-    """
+    """Create the layers of a net and their blobs, without memory. Bad layers raise UserError."""
     parts = Assembly()
     refuse_unread(param, f'net "{param.name}", ')
     idle: dict[str, list[str]] = {}
@@ -71,10 +62,9 @@ def assemble(
         for text in _check_fields(layer, layer_param, phase):
             idle.setdefault(text, []).append(layer.title)
         _refuse_infinite(layer)
-        layer.backend, layer.data_config, layer.splitter = backend, data_config, splitter
-        layer.raw_records, layer.inspectable = backend.raw_records, inspectable
+        layer.context = context
         tops = _set_up(layer, [parts.blobs[name].shape for name in layer_param.bottom])
-        _add_layer(parts, layer, tops, inspectable)
+        _add_layer(parts, layer, tops, context.inspectable)
     _find_inputs_and_outputs(parts)
     for text, (first, *more) in idle.items():
         log.warning("%s, %s%s", first, text, f" (so in {len(more):,} more layers)" if more else "")

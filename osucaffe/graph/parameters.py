@@ -77,8 +77,8 @@ def adopt_parameters(
                 parameter = parameters[blob] = Parameter(
                     name, layer.label, index, blob, spec.lr_mult, spec.decay_mult
                 )
-                if layer.is_split and layer.splitter is not None:
-                    parameter.own = layer.splitter.comm.part(blob.data.count)
+                if layer.is_split and (splitter := layer.context.splitter) is not None:
+                    parameter.own = splitter.comm.part(blob.data.count)
                 if spec.name:
                     named[spec.name] = (parameter, layer)
                     _share_multipliers(layer, spec, parameter)

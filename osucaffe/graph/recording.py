@@ -58,7 +58,6 @@ def record_backward(
             continue
         program.enter(node.layer.label, position)
         begin = len(program.calls)
-        node.layer.loss_scale = scale
         for blob in node.top:
             # A top that leads to no loss adds nothing.
             diff = blob.diff.owner

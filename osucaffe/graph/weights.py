@@ -17,9 +17,8 @@ from ..backends.backend import Backend
 from ..backends.tensor import Shape, Tensor
 from ..backends.uploads import available_memory
 from ..blob import Blob
-from ..data.config import DataConfig
 from ..errors import UserError, listed
-from ..layers.base import Layer
+from ..layers.base import Context, Layer
 from ..proto import (
     AnyWeights,
     blob_fits,
@@ -196,7 +195,7 @@ def misfits(
         given = probe.layer.add(name=name, type="Input", top=[name])
         given.input_param.shape.add(dim=shape)
     probe.layer.extend(layer for layer in filtered.layer if layer.bottom)
-    parts = assemble(insert_splits(probe), "TRAIN", 0, backend, DataConfig(), inspectable=False)
+    parts = assemble(insert_splits(probe), "TRAIN", 0, Context(backend))
     layers = by_name(node.layer for node in parts.nodes if node.layer.parameters)
     mismatches: dict[str, str] = {}
     sources: list[Any] = [layer for layer in weights.layer if layer.blobs]

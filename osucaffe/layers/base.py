@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, TypeVar
 
 from ..backends.primitives import Program
@@ -20,11 +21,10 @@ from ..proto.titles import label, title
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..backends.backend import Backend
 
 __all__ = [
-    "Arrays", "Blob", "Blobs", "Count", "Flags", "Layer", "Program", "Reshaped", "Shape", "Shapes",
-    "Splitter", "Tensor", "pass_on", "register",
+    "Arrays", "Blob", "Blobs", "Context", "Count", "Flags", "Layer", "Program", "Reshaped",
+    "Shape", "Shapes", "Splitter", "Tensor", "pass_on", "register",
 ]  # fmt: skip
 """What a file of layers needs."""
 
@@ -88,6 +88,28 @@ class Splitter(Protocol):
         """Log what of a net it has divided. UserError where that is not what was asked for."""
 
 
+@dataclass(frozen=True)
+class Context:
+    """What the layers of a net share.
+
+    backend: where it runs (None: a layer without a net). data: how layers read theirs.
+    inspectable: every blob keeps memory of its own: then what a layer keeps does, too, so that it
+    outlives a later layer that reshapes the net while it runs. splitter: divides the parameters of
+    layers among ranks. loss_scale: one element that all gradients are multiplied by.
+    """
+
+    backend: Any = None
+    data: DataConfig = DataConfig()
+    inspectable: bool = False
+    splitter: Splitter | None = None
+    loss_scale: Tensor | None = None
+
+    @property
+    def raw_records(self) -> bool:
+        """Whether the backend wants records as they are stored, and transforms them itself."""
+        return self.backend is not None and self.backend.raw_records
+
+
 class Layer:
     """Shape inference plus calls of primitives. See docs/architecture.md for an example."""
 
@@ -126,24 +148,11 @@ class Layer:
     """Parameters that are measured, not learned: several ranks average them."""
     computed: tuple[int, ...] = ()
     """Of a layer without bottoms: the tops that primitives compute, not the host."""
-    backend: Backend
-    """Where the net runs (set by the net)."""
-    data_config: DataConfig = DataConfig()
-    """How it reads data, if it does (set by the net)."""
-    inspectable: bool = False
-    """Whether every blob of its net keeps memory of its own (set by the net): then what the layer
-    keeps does, too, so that it outlives a layer after it that reshapes the net while it runs."""
     share: Tensor | None = None
     """Of a layer with gradients that do not follow the losses' weights: one element that those are
     multiplied by, 1 until several ranks make it the part of each."""
-    loss_scale: Tensor | None = None
-    """One element that all gradients are multiplied by, if losses are scaled (set by the net)."""
-    splitter: Splitter | None = None
-    """Of a net whose layers may divide their parameters among ranks (set by the net)."""
     is_split: bool = False
     """Whether it divides them: this rank computes with, and updates, its part of each."""
-    raw_records: bool = False
-    """The backend wants records as they are stored, to transform them itself (set by the net)."""
 
     def __init__(self, param: caffe_pb2.LayerParameter, phase: str, *, key: int = 0, seed: int = 0):
         """key: a number of its own for random draws; seed: the net's."""
@@ -153,6 +162,8 @@ class Layer:
         self.title, self.label = title(param), label(param)
         """What messages call it; what tables, traces and the log do."""
         self.phase = phase
+        self.context = Context()
+        """Of its net, which sets it."""
         self.key = key
         self.seed = seed
         self.parameters: list[Blob] = []
@@ -240,8 +251,8 @@ class Layer:
             shape,
             dtype,
             f"{self.name}.{self.type}",
-            flexible=flexible and not self.inspectable,
-            persistent=persistent or self.inspectable,
+            flexible=flexible and not self.context.inspectable,
+            persistent=persistent or self.context.inspectable,
         )
         self.tensors.append(made)
         return made
@@ -268,7 +279,7 @@ class Layer:
     ) -> _AnyLayer:
         """A layer that does a part of this one's work: what it keeps is this one's."""
         layer = make(param, self.phase, key=key, seed=self.seed)
-        layer.inspectable, layer.tensors = self.inspectable, self.tensors
+        layer.context, layer.tensors = self.context, self.tensors
         return layer
 
     def take_labels(

@@ -16,7 +16,6 @@ from ..backends.primitives.movement import Collective, is_feed
 from ..backends.primitives.recording import Primitive
 from ..backends.tensor import Tensor
 from ..comm.algorithms import Operation
-from ..data.config import DataConfig
 from ..errors import UserError
 from ..graph.assembly import assemble
 from ..graph.flops import bytes_moved, flops
@@ -25,7 +24,7 @@ from ..graph.parameters import adopt_parameters
 from ..graph.prototxt.filter import filter_layers, net_state
 from ..graph.prototxt.splits import insert_splits
 from ..graph.recording import record_backward, record_forward
-from ..layers.base import Splitter
+from ..layers.base import Context, Splitter
 from ..parallel.batch import readers
 from ..parallel.buckets import ITEM
 from ..proto import caffe_pb2, title
@@ -44,8 +43,8 @@ class Sketch:
 
     layers: as a net's. forward, backward: the work of each. batch: records of a pass (0: unknown).
     sizes: by a parameter's name the elements that it takes in memory and messages, where a backend
-    pads it. splitter: see `Layer`, of `Ranks`. collectives: by direction and layer, the operations
-    that such a layer asks for, and their elements.
+    pads it. splitter: see `Context`, of `Ranks`. collectives: by direction and layer, the
+    operations that such a layer asks for, and their elements.
     """
 
     def __init__(
@@ -63,9 +62,7 @@ class Sketch:
         filtered = filter_layers(param, net_state(param, "TRAIN", level, stages))
         self.param = insert_splits(_without_sources(filtered))
         backend = Cpu()
-        parts = assemble(
-            self.param, "TRAIN", 1, backend, DataConfig(), inspectable=False, splitter=splitter
-        )
+        parts = assemble(self.param, "TRAIN", 1, Context(backend, splitter=splitter))
         self.layers = [node.layer for node in parts.nodes]
         self.parameters = adopt_parameters(self.layers, None, parts.blobs)
         find_gradients(parts.nodes, force=False)

@@ -54,8 +54,8 @@ class CenterLoss(Loss):
             program.gather_backward(self.distance, self.labels, total)
             program.gather_backward(ones, self.labels, count)
             parts, formula = [total, count, self.share], "y = -c * a / (1 + b)"
-            if self.loss_scale is not None:
-                parts, formula = [*parts, self.loss_scale.view((1, 1))], formula + " * d"
+            if (scale := self.context.loss_scale) is not None:
+                parts, formula = [*parts, scale.view((1, 1))], formula + " * d"
             program.reduce(parts, dw, formula=formula, axes=())
         if propagate_down[0]:
             inputs = [self.distance, top[0].diff.view((1, 1))]

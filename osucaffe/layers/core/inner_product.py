@@ -42,11 +42,11 @@ class InnerProduct(Layer):
         self.normalize = param.normalize
         if param.normalize and param.transpose:
             self.fail("inner_product_param.normalize", "cannot be given with transpose")
-        if self.splitter is not None:
+        if (splitter := self.context.splitter) is not None:
             plain = axis == 1 and not (param.transpose or param.normalize)
             unfit = "" if plain else "it has transpose, normalize, or another axis than 1"
-            self.is_split = self.splitter.splits(self, bottom[0][0], inputs, outputs, unfit)
-            self.split = SplitProduct(self, self.splitter)
+            self.is_split = splitter.splits(self, bottom[0][0], inputs, outputs, unfit)
+            self.split = SplitProduct(self, splitter)
         return [(*bottom[0][:axis], outputs)]
 
     def _check_given(self, bottom: Shapes) -> None:

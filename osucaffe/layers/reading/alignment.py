@@ -31,7 +31,7 @@ def align(layers: Sequence[tuple[Layer, Shape]]) -> None:
     readers = [(layer, shape[:1]) for layer, shape in layers if _reads(layer)]
     if not readers:
         return
-    (first, batch), config = readers[0], readers[0][0].data_config
+    (first, batch), config = readers[0], readers[0][0].context.data
     shuffles = config.shuffle > 0 and first.phase == "TRAIN"
     options = ["--shuffle"] * shuffles + ["--on_bad_record skip"] * config.skip_bad
     if len(readers) > 1 and options:

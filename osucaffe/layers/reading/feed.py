@@ -135,12 +135,12 @@ class Stream(Feed):
     def block(self, shuffle: bool) -> int:
         """How many records come together, as for records_at: one where the layer's own settings
         shuffle; else as many as --shuffle says, in training."""
-        return 1 if shuffle else self.data_config.shuffle if self.phase == "TRAIN" else 0
+        return 1 if shuffle else self.context.data.shuffle if self.phase == "TRAIN" else 0
 
     @property
     def bad_records(self) -> BadRecords:
         """What becomes of records that cannot be used."""
-        return BadRecords(skip=self.data_config.skip_bad)
+        return BadRecords(skip=self.context.data.skip_bad)
 
     # -- how the stream runs ---------------------------------------------------------------------
 
@@ -152,8 +152,8 @@ class Stream(Feed):
     def readers(self, most: int | None) -> int:
         """The number of readers: --readers, else the minimum of `most` (None: the usable cores) and
         this process's share of the cores."""
-        share = (os.cpu_count() or 1) // self.data_config.sharers
-        return self.data_config.readers or max(1, min(most or usable_cores(), share))
+        share = (os.cpu_count() or 1) // self.context.data.sharers
+        return self.context.data.readers or max(1, min(most or usable_cores(), share))
 
     def pipeline(
         self,
@@ -184,25 +184,26 @@ class Stream(Feed):
         """A stream of records of these parts that stay where the backend has its tensors."""
         from ...data.resident.cache import CachedBatches
 
-        title = self.stream_title
-        self._pipeline = made = CachedBatches(self.backend, source, parts, title=title, **options)
+        backend, title = self.context.backend, self.stream_title
+        self._pipeline = made = CachedBatches(backend, source, parts, title=title, **options)
         return made
 
     def stays_on_device(self, nbytes: int) -> bool:
         """Whether records of that many bytes are to stay where the backend has its tensors."""
-        if self.data_config.cache != "auto":
-            return self.data_config.cache == "device"
-        return self.raw_records and may_stay(
-            nbytes, self.backend.uploads().free_bytes(), self.stream_title
+        backend, cache = self.context.backend, self.context.data.cache
+        if cache != "auto":
+            return cache == "device"
+        return self.context.raw_records and may_stay(
+            nbytes, backend.uploads().free_bytes(), self.stream_title
         )
 
     def spreads(self, nbytes: int) -> bool:
         """Whether records of that many bytes are to be divided among the devices of the ranks, as
         some device has no room for all. All ranks call it together."""
-        neighbours = self.data_config.neighbours
+        neighbours = self.context.data.neighbours
         if neighbours is None:
             return False
-        fits = nbytes <= SHARE * self.backend.uploads().free_bytes()
+        fits = nbytes <= SHARE * self.context.backend.uploads().free_bytes()
         return not all(neighbours.gather(fits))
 
     def require_source(self, message: str, source: str, batch: str = "records") -> None:

@@ -38,7 +38,7 @@ class Images(Stream):
     @property
     def takes_raw(self) -> bool:
         """Whether the source is to give its records as they are, if it can."""
-        return self.raw_records or self.data_config.cache == "device"
+        return self.context.raw_records or self.context.data.cache == "device"
 
     def images(
         self,
@@ -53,7 +53,7 @@ class Images(Stream):
         """Start the stream. Returns the shapes of the tops. decodes: see `pipeline`."""
         self._source, self.records = source, len(source)
         self.record_shape = source.record_shape
-        config = self.data_config
+        config = self.context.data
         if transform.augmentation and (config.cache == "device" or config.decode == "gpu"):
             text = "the CPU varies images: leave out --cache device and --decode gpu"
             self.fail("transform_param.augmentation_param", text)
@@ -109,7 +109,7 @@ class Images(Stream):
             )
             return shapes
         first = None
-        if source.file and (copier := self.backend.map_file(source.file)):
+        if source.file and (copier := self.context.backend.map_file(source.file)):
             source.copier = copier
             first = functools.partial(_allocate, copier)
         self._pipeline = readers(source.fill, fed, dtypes=dtypes, first=first)
@@ -117,17 +117,18 @@ class Images(Stream):
 
     def _image_decoder(self, source: DatumSource) -> ImageDecoder | None:
         """What decodes its records in place of the readers."""
-        decode = self.data_config.decode
+        decode = self.context.data.decode
         if decode == "host" or source.decoded or not source.interleaved:
             return None
         if decode == "auto" and math.prod(source.record_shape[1:]) < _LARGE:
             return None
-        return self.backend.image_decoder(always=decode == "gpu")
+        return self.context.backend.image_decoder(always=decode == "gpu")
 
     @property
     def remedy(self) -> str:
         source, is_there = self._source, isinstance(self._pipeline, DecodedBatches)
-        can_be_there = isinstance(source, DatumSource) and source.interleaved and self.raw_records
+        raw = isinstance(source, DatumSource) and source.interleaved
+        can_be_there = raw and self.context.raw_records
         return super().remedy + " and --decode" * (can_be_there and not is_there)
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:

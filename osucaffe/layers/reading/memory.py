@@ -44,7 +44,7 @@ class Input(Feed):
             self._labels[top] = labels
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        if self.data_config.inputs is not None:
+        if self.context.data.inputs is not None:
             super().forward(program, bottom, top)
             return
         for blob in top:
@@ -58,16 +58,16 @@ class Input(Feed):
 
     @property
     def _stream(self) -> Inputs:
-        assert self.data_config.inputs is not None
-        return self.data_config.inputs(self)
+        assert self.context.data.inputs is not None
+        return self.context.data.inputs(self)
 
     @property
     def position(self) -> int:
-        return self._stream.position if self.data_config.inputs is not None else 0
+        return self._stream.position if self.context.data.inputs is not None else 0
 
     @position.setter
     def position(self, position: int) -> None:
-        if self.data_config.inputs is not None:
+        if self.context.data.inputs is not None:
             self._stream.position = position
 
 

@@ -58,10 +58,10 @@ class SplitInnerProducts:
 
         UserError where a named layer cannot be split.
         """
-        size = self.comm.size
+        size, on_gpu = self.comm.size, layer.context.backend.name != "cpu"
         if outputs % size:
             unfit = f"its {outputs} outputs cannot be divided among {size} ranks"
-        elif layer.backend.name != "cpu" and (rows * inputs % GRAIN or outputs // size % GRAIN):
+        elif on_gpu and (rows * inputs % GRAIN or outputs // size % GRAIN):
             unfit = f"on a GPU a rank's inputs, and its outputs, must be multiples of {GRAIN}"
         elif any(spec.name for spec in layer.param.param):
             unfit = "its parameters have names, by which other layers may share them"

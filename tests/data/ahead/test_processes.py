@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from osucaffe.backends.cpu import Cpu
 from osucaffe.data.ahead import processes
 from osucaffe.data.ahead.decoded_cache import DecodedCache
 from osucaffe.data.ahead.parallel_map import BadRecords
@@ -30,6 +31,7 @@ from osucaffe.data.streams.image_list import ImageListSource
 from osucaffe.data.streams.source import DatumSource
 from osucaffe.errors import UserError
 from osucaffe.layer import create_layer
+from osucaffe.layers.base import Context
 from osucaffe.layers.reading import data
 from osucaffe.proto import caffe_pb2
 from tests.data.records import transform, write_records
@@ -301,7 +303,7 @@ def test_which_layers_read_with_processes(tmp_path, monkeypatch, readers, sharer
     param.data_param.source, param.data_param.batch_size = str(path), 2
     param.transform_param.augmentation_param.rotation = 9 if kind == "varied" else 0
     layer = create_layer(param, "TRAIN")
-    layer.data_config = DataConfig(readers=readers, sharers=sharers)
+    layer.context = Context(Cpu(), DataConfig(readers=readers, sharers=sharers))
     layer.setup([])
     assert type(layer._pipeline._workers) is expected
     layer.close()

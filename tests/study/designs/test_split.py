@@ -18,6 +18,7 @@ from osucaffe.comm.algorithms import Operation
 from osucaffe.comm.communicator import Serial
 from osucaffe.comm.tuning.table import Selection
 from osucaffe.errors import UserError
+from osucaffe.layers.base import Context
 from osucaffe.net import Net
 from osucaffe.parallel.config import ParallelConfig
 from osucaffe.parallel.plan import Update, UpdateAll
@@ -76,7 +77,7 @@ def test_auto_splits_what_sends_fewer_bytes_so() -> None:
 
 def test_parts_are_aligned_on_a_gpu() -> None:
     layer: Any = sketch(rows=1).layers[1]
-    layer.backend = SimpleNamespace(name="cuda")
+    layer.context = Context(SimpleNamespace(name="cuda"))
     splits = splitter().splits
     assert splits(layer, 1, 32, 64, "")
     assert not splits(layer, 1, 32, 32, "")
