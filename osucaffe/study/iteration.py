@@ -1,7 +1,7 @@
 """Owns the prediction of iterations: the scripts of all ranks, overlapped with their messages.
 
-Parameter servers are modelled with synchronous updates: a server sums the gradients that all
-workers have pushed for a piece, updates its weights and sends them to all. Servers are the last
+Parameter servers with synchronous updates (for others see `drift.py`) sum the gradients that all
+workers have pushed for a piece, update its weights and send them to all. Servers are the last
 ranks, as in training.
 """
 
@@ -31,14 +31,14 @@ from ..parallel.plan import (
     Wait,
 )
 from .cluster import Cluster
+from .drift import Drift, Pieces
 from .messages import Planner, RankStep, Waves, waves
 from .network import SLICES, Network
 from .script import Ask, Compute, Script, plan_of, write
-from .servers.shards import Piece, divide_net
+from .servers.shards import Consistency, Piece, divide_net
 from .sketch import Sketch
 from .times import Seconds
 
-Pieces = tuple[tuple[int, int], ...]
 SPLIT, SHARDED = "split", "sharded"
 """The designs whose sketch has split inner products; that divides the update among ranks."""
 DESIGNS = {
@@ -56,6 +56,7 @@ DESIGNS = {
 """Their names in docs/communication.md, and the settings they use. Horovod's buffers have a size of
 their own; servers push behind backward, as TensorFlow's did in 2018, or beside it."""
 SERVED = "servers", "servers behind"
+SYNC = Consistency.parse("sync")
 NARROWING = 12
 """Bytes that move for each gradient that travels in 16 bits: it is read and written twice."""
 WARM_UP = 2
@@ -90,7 +91,7 @@ class Simulation:
 
     passes: the solver's iter_size. servers: the hosts of parameter servers, which the designs of
     `SERVED` have; they are ranked last. narrow: gradients travel in 16 bits. separable: parameters
-    may be updated separately (see `Update`).
+    may be updated separately (see `Update`). consistency: of the servers.
     """
 
     def __init__(
@@ -106,10 +107,12 @@ class Simulation:
         servers: Sequence[int] = (),
         narrow: bool = False,
         separable: bool = True,
+        consistency: Consistency = SYNC,
     ) -> None:
         self.sketch, self._seconds, self._cluster, self._size = sketch, seconds, cluster, size
         self._planner = Planner(cluster, size, selection, hierarchical=hierarchical, narrow=narrow)
         self._passes, self._servers, self._separable = passes, servers, separable
+        self._consistency = consistency
 
     def prepare(self, config: ParallelConfig) -> tuple[Script, Run]:
         """What each rank does, and what all of it takes. UserError where servers have no work."""
@@ -137,21 +140,51 @@ class Simulation:
         """What iterations take; how much slower or faster each rank computes is drawn for each
         (`iterations` are all alike without stragglers)."""
         script, run = self.prepare(config)
-        draw = np.random.default_rng(seed)
+        if self._servers and self._consistency != SYNC:
+            return self._let_drift(design, script, run, iterations, seed)
         sigma = self._cluster.sigma
         # Where weights are averaged now and then, what counts is the mean of iterations until then.
         period = max(config.local_steps, 1)
         count = period * ((iterations if sigma else 1) + WARM_UP)
-        # The mean of what is drawn is one.
-        factors = np.exp(draw.normal(-(sigma**2) / 2, sigma, (count, self._size)))
+        factors = self._draw(count, seed)
         ends, waited = np.array([(run.iterate(script, f), run.waited) for f in factors]).T
         durations = np.diff(ends[period - 1 :: period])[WARM_UP - 1 :] * 1e3 / period
         exposed = float(waited[WARM_UP * period :].mean() * 1e3)
+        return self._sum_up(design, run, durations, exposed, self._size)
+
+    def _let_drift(
+        self, design: str, script: Script, run: Run, iterations: int, seed: int
+    ) -> Prediction:
+        """The same of workers that need not wait for one another."""
+        count = iterations + WARM_UP
+        drift = Drift(
+            self._cluster, self._size, self._servers, run.pieces, self._seconds, self._consistency
+        )
+        workers = drift.run(script, self._draw(count, seed))
+        made, counted = [worker.ends for worker in workers], self._size
+        if (backups := self._consistency.backups) is not None:
+            counted -= backups
+            last = [max(drift.updates[bucket, n] for bucket in run.pieces) for n in range(count)]
+            made = [last]
+        durations = np.concatenate([np.diff(ends)[WARM_UP - 1 :] for ends in made]) * 1e3
+        waits = [worker.waited / max(len(worker.ends), 1) for worker in workers]
+        return self._sum_up(design, run, durations, float(np.mean(waits) * 1e3), counted)
+
+    def _draw(self, count: int, seed: int) -> np.ndarray:
+        """How much longer or shorter each rank computes in each iteration: one in the mean."""
+        sigma = self._cluster.sigma
+        draw = np.random.default_rng(seed)
+        return np.exp(draw.normal(-(sigma**2) / 2, sigma, (count, self._size)))
+
+    def _sum_up(
+        self, design: str, run: Run, durations: np.ndarray, exposed: float, counted: int
+    ) -> Prediction:
+        """counted: ranks whose gradients are in an iteration's update. Milliseconds."""
         low, median, high = np.percentile(durations, [10, 50, 90])
         computing = self._passes * sum(self._seconds.values()) * 1e3 + run.updating(
             len(self.sketch.arena)
         )
-        images = self.sketch.batch * self._passes * self._size / median * 1e3
+        images = self.sketch.batch * self._passes * counted / median * 1e3
         return Prediction(design, self._size, median, low, high, computing, exposed, images)
 
 
@@ -182,11 +215,11 @@ class Run:
     ) -> None:
         self._planner, self._seconds, self._overlapped = planner, seconds, overlapped
         self._sketch, self._hook = sketch, hook
-        self._pieces: dict[int, Pieces] = {}
+        self.pieces: dict[int, Pieces] = {}
         """By bucket, (server from 0, elements) pairs."""
         for piece in pieces:
             here = piece.server, piece.stop - piece.start
-            self._pieces[piece.bucket] = (*self._pieces.get(piece.bucket, ()), here)
+            self.pieces[piece.bucket] = (*self.pieces.get(piece.bucket, ()), here)
         self._network = Network(cluster, planner.size)
         self._nap = cluster.device.nap_us / 1e6 if overlapped else 0.0
         self._stolen, self._held = cluster.device.stolen, cluster.device.held
@@ -238,7 +271,7 @@ class Run:
                 case UpdateAll():
                     self._change(0, self._sketch.arena.learned, factors)
                 case Push(bucket):
-                    self._push(bucket, self._pieces[bucket])
+                    self._push(bucket, self.pieces[bucket])
                 case Pull(bucket):
                     self._pull(np.inf)
                     if bucket in self._pulled:

@@ -154,6 +154,7 @@ class LocalRuns:
             command += ["--bucket_mb", str(args.bucket / 2**20), "--algorithm", args.algorithm]
             command += ["--tuning", args.tuning] if args.tuning else []
             own = serving or self._case.configs[design].hooked
+            command += ["--consistency", args.consistency] if serving else []
             command += [] if own else ["--gradient_type", args.gradient_type]
             command += flags(design, self._case.configs[design], str(serving)).split()
             done = subprocess.run(command, capture_output=True, text=True, errors="replace")

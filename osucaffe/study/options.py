@@ -8,7 +8,7 @@ from ..cli.options import NO_PYTHON_LAYERS, PAGE, SOLVER
 from ..comm.config import TUNING, CommConfig
 from ..options.flags import REQUIRED, OneOf, field_of, flag, like
 from ..options.kinds import COUNT, EXTENT, INTEGER, SECONDS
-from ..parallel.config import ParallelConfig
+from ..parallel.config import ParallelConfig, ServerConfig
 
 _TIMES = OneOf("times")
 
@@ -33,10 +33,11 @@ class Question:
         "LIST",
     )
     servers: str | None = flag(
-        "parameter servers (--consistency sync): K, the last ranks as in training, or K/host, K "
+        "parameter servers: K, the last ranks as in training, or K/host, K "
         "next to the ranks of each host",
         "K",
     )
+    consistency: str = like(field_of(ServerConfig, "consistency"))
     gradient_type: str = like(
         field_of(CommConfig, "gradient_dtype"),
         "the data type of gradients on the wire, but not to servers",

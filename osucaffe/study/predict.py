@@ -29,10 +29,11 @@ from ..solvers.nets import Choice, training_net
 from ..solvers.update.rules import update_of
 from .cluster import Cluster, read_cluster
 from .designs.split import SplitInnerProducts
-from .iteration import DESIGNS, SERVED, SHARDED, SPLIT, Prediction, Simulation
+from .iteration import DESIGNS, SERVED, SHARDED, SPLIT, SYNC, Prediction, Simulation
 from .messages import Planner
 from .options import Predict, Question
 from .script import Ranks
+from .servers.shards import Consistency
 from .sketch import Sketch
 from .times import (
     Seconds,
@@ -73,6 +74,9 @@ class Case:
         for design, config in self.configs.items():
             config.check(args.gradient_type if design in DESIGNS else "float32")
             choose_hook(config)
+        self.consistency = Consistency.parse(args.consistency)
+        if self.consistency != SYNC and not args.servers:
+            raise UserError(f"--consistency {args.consistency} goes with --servers: give it, too")
         self._selection = Selection(args.algorithm, file=args.tuning)
         self.solver = read_solver(args.solver)
         self._separable = update_of(self.solver, args.solver).separable
@@ -131,7 +135,10 @@ class Case:
         taken = self._times(size)
         plain = served = split = make(*taken)
         if args.servers:
-            served = make(*taken, servers=cluster.server_hosts(args.servers, size))
+            hosts = cluster.server_hosts(args.servers, size)
+            if (self.consistency.backups or 0) >= size:
+                raise UserError(f"--consistency {args.consistency}: choose less, for {size} ranks")
+            served = make(*taken, servers=hosts, consistency=self.consistency)
         if SPLIT in self.designs and size > 1:
             planner = Planner(cluster, size, self._selection, hierarchical=hierarchical)
             ranks = Ranks(planner)

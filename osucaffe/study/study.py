@@ -17,7 +17,7 @@ from ..files import write_bytes
 from ..options.kinds import names
 from ..parallel.buckets import ITEM
 from ..parallel.config import TUNED
-from .iteration import DESIGNS, SERVED, SPLIT, Prediction
+from .iteration import DESIGNS, SERVED, SPLIT, SYNC, Prediction
 from .local_runs import LocalRuns, flags
 from .options import Study
 from .predict import HEADING, Case, comma_separated, curves, fastest, values
@@ -146,6 +146,8 @@ def _designs(case: Case) -> str:
     """How to train by them."""
     servers = (case.args.servers or "K").partition("/")[0]
     made = {design: flags(design, case.configs[design], servers) for design in case.designs}
+    for design in SERVED if case.consistency != SYNC else ():
+        made[design] += f" --consistency {case.args.consistency}"
     rows = [(design, f"osucaffe train {words}") for design, words in made.items() if words]
     rows += [(design, "only predicted") for design, words in made.items() if not words]
     return facts(rows)

@@ -435,7 +435,7 @@ def test_workers_push_and_pull_as_in_training() -> None:
 
 
 def test_buckets_are_divided_as_in_training() -> None:
-    pieces = served(ParallelConfig(bucket=0), 2)[1]._pieces
+    pieces = served(ParallelConfig(bucket=0), 2)[1].pieces
     assert pieces == {0: ((0, SECOND),), 1: ((1, FIRST),)}
     with pytest.raises(UserError, match="--servers 2: this net's weights suffice for only 1"):
         served(ParallelConfig("blocking"), 2)
