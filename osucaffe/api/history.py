@@ -99,7 +99,7 @@ class Plot:
         titles = {name: "Loss" if "loss" in name else "Other outputs" for name in series}
         self._panels = "".join(
             panel(title, {name: series[name] for name in series if titles[name] == title})
-            for title in dict.fromkeys(titles.values())
+            for title in sorted({*titles.values()})
         )
 
     def __repr__(self) -> str:

@@ -14,11 +14,11 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "examples" / "notebooks"
 
 
-def run(path: Path) -> tuple[dict[str, Any], list[Any]]:
-    """Run its cells in the current folder. Returns its variables, and what each cell shows: the
-    value of its last line, or None."""
+def run(path: Path) -> tuple[dict[str, Any], list[Any], list[list[dict[str, Any]]]]:
+    """Run its cells in the current folder. Returns its variables, what each cell shows, the value
+    of its last line or None, and this as a notebook stores it."""
     space: dict[str, Any] = {}
-    shown = []
+    shown, stored = [], []
     for cell in json.loads(path.read_text())["cells"]:
         if cell["cell_type"] != "code":
             continue
@@ -29,7 +29,8 @@ def run(path: Path) -> tuple[dict[str, Any], list[Any]]:
         if isinstance(last, ast.Expr):
             value = eval(compile(ast.Expression(last.value), path.name, "eval"), space)
         shown.append(value)
-    return space, shown
+        stored.append(output(value))  # now: what a net shows changes
+    return space, shown, stored
 
 
 def output(value: Any) -> list[dict[str, Any]]:
@@ -57,9 +58,9 @@ if __name__ == "__main__":
     for path in sorted(FOLDER.glob("*.ipynb")):
         with tempfile.TemporaryDirectory() as made:
             in_folder(Path(made))
-            _, shown = run(path)
+            _, _, stored = run(path)
         document = json.loads(path.read_text())
         code = [cell for cell in document["cells"] if cell["cell_type"] == "code"]
-        for cell, value in zip(code, shown, strict=True):
-            cell["outputs"] = output(value)
+        for cell, outputs in zip(code, stored, strict=True):
+            cell["outputs"] = outputs
         path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")

@@ -40,14 +40,14 @@ def model(tmp_path: Path, root: Path, fixtures: Path) -> Path:
 
 @pytest.mark.long
 def test_lenet_from_zero() -> None:
-    space, shown = notebooks.run(notebooks.FOLDER / "lenet.ipynb")
+    space, shown, _ = notebooks.run(notebooks.FOLDER / "lenet.ipynb")
     assert space["accuracy"] > 0.94
     assert "test accuracy" in shown[3]._repr_html_()
 
 
 @pytest.mark.long
 def test_photographs() -> None:
-    _, shown = notebooks.run(notebooks.FOLDER / "photographs.ipynb")
+    _, shown, _ = notebooks.run(notebooks.FOLDER / "photographs.ipynb")
     assert Path("runs/digits/report.html").exists()
     assert shown[4] > 0.9
     assert shown[-1].label == shown[3].label
@@ -56,7 +56,7 @@ def test_photographs() -> None:
 @pytest.mark.long
 def test_features_for_scikit_learn() -> None:
     pytest.importorskip("sklearn")
-    space, _ = notebooks.run(notebooks.FOLDER / "features.ipynb")
+    space, _, _ = notebooks.run(notebooks.FOLDER / "features.ipynb")
     assert space["accuracy"] > 0.94
 
 
