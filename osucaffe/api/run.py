@@ -23,7 +23,8 @@ def command(name: str, *arguments: str | Path, progress: bool | None, **options:
     """Run a command of osucaffe's in a process of its own. Returns what it printed.
 
     options: True for a flag, lists with commas; None and False are left out. progress: show its
-    last line. A failed command raises UserError with its message; an interrupt interrupts it.
+    last line. A failed command raises UserError with its message. An interrupt interrupts it, so
+    that training writes a snapshot, and raises KeyboardInterrupt; a second one ends it at once.
     """
     whole = [sys.executable, "-P", "-m", "osucaffe", name, *map(str, arguments)]
     for option, value in options.items():
@@ -33,20 +34,26 @@ def command(name: str, *arguments: str | Path, progress: bool | None, **options:
         whole += [f"--{option}"] if value is True else [f"--{option}={text}"]
     shown = sys.stderr.isatty() or "ipykernel" in sys.modules if progress is None else progress
     lines: list[str] = []
-    both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen(whole, **both, stdin=subprocess.DEVNULL, text=True) as process:  # type: ignore[call-overload]
-        try:
-            for line in process.stdout:
-                lines.append(line.rstrip("\n"))
-                if shown and lines[-1]:
-                    said = lines[-1].partition("] ")[2] or lines[-1]
-                    print(f"\r{said.strip()[:100]:100}", end="", file=sys.stderr, flush=True)
-        except KeyboardInterrupt:
-            process.send_signal(signal.SIGINT)
-            process.wait()
-            raise
+    interrupted = False
+    # In a group of its own: Ctrl-C of a terminal or a notebook, which interrupts a whole group,
+    # would interrupt it twice, and that ends it at once, without a snapshot.
+    how = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(whole, **how, text=True, process_group=0) as process:  # type: ignore[call-overload]
+        while process.poll() is None:
+            try:
+                for line in process.stdout:
+                    lines.append(line.rstrip("\n"))
+                    if shown and lines[-1]:
+                        said = lines[-1].partition("] ")[2] or lines[-1]
+                        print(f"\r{said.strip()[:100]:100}", end="", file=sys.stderr, flush=True)
+                process.wait()
+            except KeyboardInterrupt:
+                interrupted = True
+                process.send_signal(signal.SIGINT)
     if shown:
         print(file=sys.stderr)
+    if interrupted:
+        raise KeyboardInterrupt
     if process.returncode:
         last = next((line for line in reversed(lines) if line), f"exit code {process.returncode}")
         raise UserError(last.removeprefix("osucaffe: "))

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +69,19 @@ def test_the_message_of_a_failed_command_is_that_of_the_error(
     with pytest.raises(oc.UserError, match="no model found for run"):
         _ = oc.Run(solver).best
     assert repr(oc.Run(solver)) == f"Run of {solver}: no log"
+
+
+@pytest.mark.long
+def test_an_interrupt_leaves_a_snapshot(solver: Path) -> None:
+    """One of the whole group of processes, as terminals and notebooks send it."""
+    script = "import osucaffe as oc; oc.train('solver.prototxt', max_iter=10**8)"
+    with subprocess.Popen([sys.executable, "-c", script], start_new_session=True) as process:
+        while not any(row["iteration"] > 0 for row in oc.Run(solver).history):
+            time.sleep(0.2)
+            assert process.poll() is None
+        os.killpg(process.pid, signal.SIGINT)
+    assert process.returncode == -signal.SIGINT
+    assert len([*Path().glob("run_iter_*.solverstate")]) == 1
 
 
 def test_options_are_those_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
