@@ -1,6 +1,6 @@
 """What the ranks run that test_exchange.py starts: N ranks with batch B against one with N·B.
 
-Every rank trains the reference by itself as well: alone, with the whole batch.
+Rank 0 trains the reference as well: alone, with the whole batch.
 """
 
 from __future__ import annotations
@@ -211,10 +211,13 @@ def check(case: Case, job: Job, source: Path, references: dict[Any, Any]) -> Non
     """Train both ways and compare weights, losses and test scores."""
     key = case.settings, case.iterations, case.net
     if key not in references:
-        alone = make_solver(source, BATCH * job.size, case.settings, net=case.net)
-        alone.step(case.iterations)
-        first, second = alone.test_all()[0], alone.test_all()[0]
-        references[key] = weights(alone), first.outputs, second.outputs
+        made = None
+        if job.rank == 0:
+            alone = make_solver(source, BATCH * job.size, case.settings, net=case.net)
+            alone.step(case.iterations)
+            first, second = alone.test_all()[0], alone.test_all()[0]
+            made = weights(alone), first.outputs, second.outputs
+        references[key], *_ = job.gather(made)
     group = DataParallel(job, discover(job), case.comm_config, case.config)
     batch = BATCH * job.size if case.config.scaling == "strong" else BATCH
     together = make_solver(source, batch, case.settings, net=case.net, group=group)

@@ -88,18 +88,20 @@ def test_a_snapshot_goes_on_with_another_number_of_ranks(folder: Path, propagati
     [
         (["--scal", "strong", "--ranks", "5"], "12 cannot be divided among 5 ranks"),
         (["--ranks", "2", "--algorithm", "bogus"], "algorithm 'bogus' is not known"),
-        (["--ranks", "2", "--comm", "gossip"], "--comm gossip: choose one of auto, mpi"),
-        (["--ranks", "2", "--comm", "nccl"], "--comm nccl is for GPUs"),
-        (["--ranks", "2", "--tuning", "none.json"], "none.json: cannot read the tuning table"),
         (["--ranks", "2", "--precision", "bf16"], "osucaffe: --precision is for GPUs only"),
-        (
-            ["--ranks", "2", "--weights", "none.caffemodel"],
-            "osucaffe: none.caffemodel: cannot read",
-        ),
         (["--ranks", "2", "--weights", "bad.prototxt"], "osucaffe: bad.prototxt: not a model file"),
-        (["--ranks", "2", "--snapshot", "bad.prototxt"], "osucaffe: bad.prototxt: not a solver st"),
-        (["--ranks", "2", "--solver", "none.prototxt"], "osucaffe: none.prototxt: cannot read it"),
         (["--ranks", "2", "--solver", "bad.prototxt"], "osucaffe: bad.prototxt: lr_policy 'none'"),
+        *(
+            pytest.param(["--ranks", "2", *options], message, marks=pytest.mark.long)
+            for *options, message in (
+                ("--comm", "gossip", "--comm gossip: choose one of auto, mpi"),
+                ("--comm", "nccl", "--comm nccl is for GPUs"),
+                ("--tuning", "none.json", "none.json: cannot read the tuning table"),
+                ("--weights", "none.caffemodel", "osucaffe: none.caffemodel: cannot read"),
+                ("--snapshot", "bad.prototxt", "osucaffe: bad.prototxt: not a solver st"),
+                ("--solver", "none.prototxt", "osucaffe: none.prototxt: cannot read it"),
+            )
+        ),
     ],
 )
 def test_refusals_are_printed_once(folder: Path, options: list[str], message: str) -> None:
