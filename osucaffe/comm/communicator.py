@@ -39,7 +39,7 @@ class _Pending(Handle):
 
 
 class Recorder(Protocol):
-    """What times operations of communicators: see `profile.py`."""
+    """What times operations of communicators: see `study/profiling/recorder.py`."""
 
     def post(
         self, comm: Communicator, operation: Operation, array: Any, begin: Begin, stream: Any

@@ -36,7 +36,7 @@ Script = list[Compute | Ask | Event]
 
 
 class Ranks:
-    """The ranks for which a net with split layers is made (`parallel/split.py`). What the layers
+    """The ranks for which a net with split layers is made (`designs/split.py`). What the layers
     record are the operations themselves."""
 
     rank, has_all_to_all = 0, True

@@ -137,7 +137,7 @@ def options(*given: str) -> Train:
         ("--compression topk:2", "--compression topk:2: choose"),
         ("--compression powersgd:0", "--compression powersgd:0: choose"),
         ("--compression sign --propagation sharded", "leave out --propagation sharded"),
-        ("--compression sign --gradient_type float16", "leave out --gradient_type float16"),
+        ("--compression sign --gradient_type float16", "remove --gradient_type float16"),
         ("--compression sign --servers 1", "--compression sign cannot be combined with --servers"),
         ("--local_steps 2 --propagation overlapped", "leave out --propagation overlapped"),
         (
@@ -147,7 +147,7 @@ def options(*given: str) -> Train:
         ("--local_steps 2 --outer_momentum 1", "--outer_momentum at least 0 and below 1"),
         ("--reproducible --servers 1", "--reproducible cannot be combined with --servers"),
         ("--reproducible --propagation sharded", "leave out --propagation sharded"),
-        ("--reproducible --gradient_type bfloat16", "leave out --gradient_type bfloat16"),
+        ("--reproducible --gradient_type bfloat16", "remove --gradient_type bfloat16"),
         ("--reproducible --local_steps 2", "leave it out, or --local_steps 2"),
         ("--reproducible --compression sign", "leave it out, or --compression sign"),
         ("--outer_lr 0.7", "require --local_steps"),
