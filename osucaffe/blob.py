@@ -25,9 +25,14 @@ class Blob:
 
     def view(self, shape: Shape) -> Blob:
         """The same memory under another shape of as many elements."""
-        seen = Blob(self.name, shape)
-        seen.data, seen.diff = self.data.view(shape), self.diff.view(shape)
-        return seen
+        return Blob.of(self.name, self.data.view(shape), self.diff.view(shape))
+
+    @staticmethod
+    def of(name: str, data: Tensor, diff: Tensor) -> Blob:
+        """A blob of these."""
+        blob = Blob(name, data.shape)
+        blob.data, blob.diff = data, diff
+        return blob
 
     @property
     def shape(self) -> Shape:

@@ -148,6 +148,9 @@ class Layer:
     """Parameters that are measured, not learned: several ranks average them."""
     computed: tuple[int, ...] = ()
     """Of a layer without bottoms: the tops that primitives compute, not the host."""
+    derived: bool = False
+    """Its calls state their gradients (`Primitive.gradient`), and it does in `backward` what these
+    do not: so its gradients may be one with those of the next layer, where the calls are fused."""
     share: Tensor | None = None
     """Of a layer with gradients that do not follow the losses' weights: one element that those are
     multiplied by, 1 until several ranks make it the part of each."""

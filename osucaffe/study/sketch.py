@@ -68,9 +68,10 @@ class Sketch:
         find_gradients(parts.nodes, force=False)
         total = Tensor((), name="total loss", persistent=True)
         seeds = {blob.name: blob.diff for blob, _ in parts.losses}
+        forward = record_forward(parts, total)
         programs = (
-            record_forward(parts, total),
-            record_backward(parts, accumulate=False, seeds=seeds, scale=None, seedable=[]),
+            forward,
+            record_backward(parts, forward, accumulate=False, seeds=seeds, scale=None, seedable=[]),
         )
         self.forward, self.backward = (_work(calls, len(self.layers)) for calls in programs)
         self.collectives: dict[tuple[str, int], list[tuple[Operation, int]]] = {}

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY
 
-from ..tensor import Tensor
+from ..tensor import Shape, Tensor
+from .formulas import Sum
 from .pooling import PoolingWindow
-from .recording import FusedRead, Primitive, Read, Reads, ReadWrite, Write, WriteOrAdd
-
-FusedExtents = tuple[int, ...]
+from .recording import FusedRead, Primitive, Read, Reads, ReadWrite, Recorder, Write, WriteOrAdd
 
 
 class Neighbourhood(Primitive, abstract=True, kw_only=True):
@@ -87,7 +86,8 @@ class BatchNorm(Normalization):
 
     x, addend, y: (N, C, ..); the others: (C,). relu: then y = max(y, 0). y may be x or the
     addend. (addend and relu are set by the fusion pass.) every: steps in rows and columns of
-    images: y has only the pixels from the first on that these reach.
+    images: y has only the pixels from the first on that these reach. constant: mean and rate do not
+    depend on x.
     """
 
     x: Read
@@ -98,17 +98,36 @@ class BatchNorm(Normalization):
     addend: Read | None
     y: Write
     relu: bool = False
-    every: FusedExtents | None = None
+    every: Shape | None = None
+    constant: bool = True
+
+    def gradient(self, program: Recorder) -> None:
+        dx, dscale, dbias, addend, dy = (
+            self.diffs[name] for name in ("x", "scale", "bias", "addend", "y")
+        )
+        output = self.y if self.relu and self.addend is not None else None
+        # What gets the gradient after the ReLU: dy itself where possible, which saves memory.
+        masked = addend
+        if addend is not None and dx is not dy and not self.every:
+            masked = dy if self.relu else None
+        if any(each is not None for each in (dx, dscale, dbias, masked)):
+            program.record(
+                BatchNormBackward(
+                    self.x, [dy], self.mean, self.rate, self.scale, self.bias, output, masked,
+                    dx, dscale, dbias, self.constant, self.relu, self.every,
+                )
+            )  # fmt: skip
+        if addend is not None and addend not in (masked, dy):
+            program.record(Sum([dy], addend))
 
 
 class BatchNormBackward(Normalization):
     """The gradients of `batch_norm`. dys: parts of the gradient of y, which is their sum.
 
-    constant: mean and rate do not depend on x. relu: there was one; relu_output: its output, or
-    None where it follows from x, as it does without an addend. dy: the gradient after the
-    ReLU, which is the addend's. dx or dy may be one of dys. (More than one part, relu, bias,
-    relu_output and dy are set by the fusion pass.) every: of `batch_norm`: dys and relu_output are
-    of y's pixels, at all others the gradient is 0.
+    relu: there was one; relu_output: its output, or None where it follows from x, as it does
+    without an addend. dy: the gradient after the ReLU, which is the addend's. dx or dy may be one
+    of dys. (More than one part is set by a pass.) constant, every: of `batch_norm`; dys and
+    relu_output are of y's pixels, at all others the gradient is 0.
     """
 
     x: Read
@@ -124,7 +143,7 @@ class BatchNormBackward(Normalization):
     dbias: WriteOrAdd | None
     constant: bool
     relu: bool = False
-    every: FusedExtents | None = None
+    every: Shape | None = None
 
 
 class BatchNormPooling(PoolingWindow, Normalization):
@@ -143,6 +162,18 @@ class BatchNormPooling(PoolingWindow, Normalization):
     index: Write
     peaks: Write
     relu: bool
+    constant: bool = True
+
+    def gradient(self, program: Recorder) -> None:
+        dx, dscale, dbias = (self.diffs[name] for name in ("x", "scale", "bias"))
+        if any(each is not None for each in (dx, dscale, dbias)):
+            program.record(
+                BatchNormPoolingBackward(
+                    self.x, self.diffs["y"], self.index, self.peaks, self.mean, self.rate,
+                    self.scale, self.bias, dx, dscale, dbias, self.constant, self.relu,
+                    **self.window,
+                )
+            )  # fmt: skip
 
 
 class BatchNormPoolingBackward(PoolingWindow, Normalization):

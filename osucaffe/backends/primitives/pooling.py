@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from .recording import FusedFlag, FusedRead, Primitive, Read, Write
 
@@ -13,6 +14,11 @@ class PoolingWindow(Primitive, abstract=True, kw_only=True):
     kernel: Sequence[int]
     stride: Sequence[int]
     pad: Sequence[int]
+
+    @property
+    def window(self) -> dict[str, Any]:
+        """The arguments that say how."""
+        return {"kernel": self.kernel, "stride": self.stride, "pad": self.pad}
 
 
 class MaxPooling(PoolingWindow):

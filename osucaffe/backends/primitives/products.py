@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from .formulas import Elementwise
-from .recording import FusedRead, FusedWrite, Primitive, Read, Write, WriteOrAdd
+from .recording import FusedRead, FusedWrite, Primitive, Read, Recorder, Write, WriteOrAdd
 
 FusedActivation = Elementwise
 
@@ -17,6 +18,12 @@ class ConvolutionWindow(Primitive, abstract=True, kw_only=True):
     pad: Sequence[int]
     dilation: Sequence[int]
     group: int
+
+    @property
+    def window(self) -> dict[str, Any]:
+        """The arguments that say how."""
+        names = "stride", "pad", "dilation", "group"
+        return {name: getattr(self, name) for name in names}
 
 
 class Convolution(ConvolutionWindow):
@@ -35,6 +42,13 @@ class Convolution(ConvolutionWindow):
     relu: float | None = None
     activation: FusedActivation | None = None
     sums: FusedWrite | None = None
+
+    def gradient(self, program: Recorder) -> None:
+        dy, dx, dw, db = (self.diffs[name] for name in ("y", "x", "w", "b"))
+        if dw is not None or db is not None:
+            program.record(ConvolutionBackwardFilter(self.x, dy, dw, db, **self.window))
+        if dx is not None:
+            program.record(ConvolutionBackwardData(dy, self.w, dx, **self.window))
 
 
 class ConvolutionBackwardData(ConvolutionWindow):

@@ -53,6 +53,9 @@ class Primitive:
     Of a call:
     layer: what messages call the layer that recorded it; others may be called the same.
     position: that layer's place in its net (-1: it is not a layer's call).
+    diffs: by its fields, the gradients of their tensors (None: not needed), where it may state its
+    own (see `Layer.derived`); else empty.
+    layers: the positions of those whose gradients are in its own: it has been fused with others'.
     accumulates: the fields to add to instead of overwriting. The recorder sets it for tensors that
     are sums, where an earlier call (or sub-iteration) may have written them.
     overlap: how many of the following calls this one may overlap with (0: it runs in its turn).
@@ -72,6 +75,7 @@ class Primitive:
 
     layer = ""
     position = -1
+    layers = range(0)
     accumulates: frozenset[str] = frozenset()
     overlap = 0
     held = False
@@ -107,10 +111,15 @@ class Primitive:
         self.fused: list[Primitive] = []
         self.trades: list[Primitive] = []
         self.scratch: list[Tensor] = []
+        self.diffs: dict[str, Any] = {}
         self.check()
 
     def check(self) -> None:
         """Raise ValueError where an argument has a value that it cannot have."""
+
+    def gradient(self, program: Recorder) -> None:
+        """Record the gradients of what it reads, from `diffs` to `diffs`; by default, there are
+        none."""
 
     def __repr__(self) -> str:
         return f"{self.name} of {self.layer or 'no layer'}"
@@ -181,7 +190,7 @@ def recorded(
 class Recorder:
     """A list of calls in the making.
 
-    layer, position: of the layer that is being recorded, as a call has them (see `enter`).
+    layer, position, layers: of what is being recorded, as a call has them (see `enter`).
     accumulate: add to every parameter's gradient, which others set to 0 where a sum begins.
     """
 
@@ -194,11 +203,13 @@ class Recorder:
     def enter(self, layer: str = "", position: int = -1) -> None:
         """What is recorded from now on is this layer's; by default no layer's."""
         self.layer, self.position = layer, position
+        self.layers = range(position, position + 1)
 
     def record(self, call: Primitive) -> None:
         """Append a call, unless nothing that it writes has elements. ValueError for an argument
         that is not a layer's."""
         call.layer, call.position = self.layer, self.position
+        call.layers = self.layers
         for name, role in call.roles.items():
             value = getattr(call, name)
             if value and role.startswith("Fused"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ...layers.base import Blobs, Flags, Layer, Program, Shapes, Tensor, register
+from ...layers.base import Blobs, Layer, Program, Shapes, Tensor, register
 from ...layers.core.normalization import RATE, measure_batch, with_channels
 
 SEGNET_EPS = 1e-9
@@ -26,7 +26,7 @@ class BN(Layer):
 
     tops = (1, 3)
     non_differentiable_tops = (1, 2)
-    in_place = True
+    in_place = derived = True
     messages = ("bn_param",)
 
     def setup(self, bottom: Shapes) -> Shapes:
@@ -95,8 +95,9 @@ class BN(Layer):
                 self._measure(program, self.mean, self.rate, eps, top)
         y, scale, shift = top[0].data, self.parameter(0), self.parameter(1)
         program.batch_norm(
-            with_channels(self.saved), self.mean, self.rate, scale, shift, None, with_channels(y)
-        )
+            with_channels(self.saved), self.mean, self.rate, scale, shift, None, with_channels(y),
+            constant=self.fixed,
+        )  # fmt: skip
 
     def _measure(
         self, program: Program, mean: Tensor, rate: Tensor, eps: float, top: Blobs
@@ -115,15 +116,3 @@ class BN(Layer):
                 (self.parameter(3), unbiased, "y = keep * a + (1 - keep) * share * b"),
             ):
                 program.elementwise([past, tensor], [past], formula=formula, constants=constants)
-
-    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        dx = with_channels(bottom[0].diff) if propagate_down[0] else None
-        gradients = [self.gradient(0), self.gradient(1)]
-        dscale, dshift = (g if g is None else g.view((self.channels,)) for g in gradients)
-        if dx is None and dscale is None and dshift is None:
-            return
-        program.batch_norm_backward(
-            with_channels(self.saved), [with_channels(top[0].diff)], self.mean, self.rate,
-            self.parameter(0), self.parameter(1), None, None, dx, dscale, dshift,
-            constant=self.fixed,
-        )  # fmt: skip

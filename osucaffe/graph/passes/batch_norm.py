@@ -1,5 +1,5 @@
 """Owns the fusion of batch normalization with its neighbours: the copies of in-place layers, Scale,
-a residual sum, ReLU and maximum pooling, forward and backward."""
+a residual sum and ReLU forward, of which its gradient follows; maximum pooling; and gradients."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ...backends.tensor import Tensor
 from .editing import (
     Programs,
     Users,
+    follows,
     fuse,
     is_exposed,
-    is_handed_over,
     is_plain_sum,
-    normalization_gradient,
+    join,
     reads,
     reads_view,
     replace_call,
@@ -27,18 +27,13 @@ from .editing import (
 )
 
 
-def fuse_batch_norm(programs: Programs) -> None:
-    """Fuse the calls around each batch normalization, forward and backward."""
-    forward, backward = programs
-    if not any(isinstance(call, ops.BatchNorm) for call in forward):
-        return
-    skip_copies(forward)
-    join_scale(programs)
-    join_sum(programs)
-    join_relu(forward)
-    share_gradients(backward)
-    join_relu_backward(backward, forward)
-    join_sum_backward(backward)
+def fuse_batch_norm(forward: list[Primitive]) -> None:
+    """Fuse the calls around each batch normalization, before backward is recorded."""
+    if any(isinstance(call, ops.BatchNorm) for call in forward):
+        skip_copies(forward)
+        join_scale(forward)
+        join_sum(forward)
+        join_relu(forward)
 
 
 # -- forward ---------------------------------------------------------------------------------------
@@ -61,96 +56,52 @@ def skip_copies(calls: list[Primitive]) -> None:
             calls.remove(call)
 
 
-def join_scale(programs: Programs) -> None:
-    """Let a batch normalization without scale and bias have those of the one without statistics
-    (a Scale layer) after it, in both programs."""
-    users = Users(programs)
-    forward, backward = programs
-    for norm, scale in pairwise([*forward]):
+def join_scale(calls: list[Primitive]) -> None:
+    """Let a batch normalization have the scale and bias of the one without statistics (a Scale
+    layer) after it."""
+    users = Users([calls])
+    for norm, scale in pairwise([*calls]):
         match norm, scale:
             case (
                 ops.BatchNorm(
                     mean=Tensor(), scale=None, bias=None, addend=None, relu=False, y=between
                 ),
                 ops.BatchNorm(mean=None, rate=None, x=x),
-            ) if x is between:
-                pair = _backward_pair(backward, norm, scale)
-                if pair is None or not users.only(between, norm, scale, *pair):
-                    continue
-                if pair:
-                    _join_backward(backward, norm, *pair)
-                _take_statistics(scale, norm)
-                fuse(forward, scale, norm)
+            ) if x is between and users.only(between, norm, scale) and follows(scale, norm):
+                scale.constant = norm.constant
+                join(calls, scale, norm, x="x", mean="mean", rate="rate")
 
 
-def _take_statistics(scale: ops.BatchNorm | ops.BatchNormBackward, norm: ops.BatchNorm) -> None:
-    scale.x, scale.mean, scale.rate = norm.x, norm.mean, norm.rate
-
-
-def _backward_pair(
-    calls: Sequence[Primitive], norm: ops.BatchNorm, scale: ops.BatchNorm
-) -> list[ops.BatchNormBackward] | None:
-    """The backward calls of a scale and of the normalization before it, neighbours, that can be
-    one: both, the first alone, or none. None: they cannot be."""
-    between = norm.y
-    pair = [
-        call
-        for call in calls
-        if isinstance(call, ops.BatchNormBackward) and call.x in (between, norm.x)
-    ]
-    match pair:
-        case []:
-            return []
-        case [first] if first.x is between and first.dx is None:
-            return pair
-        case [first, second] if (
-            first.x is between
-            and first.dx is not None
-            and calls.index(second) == calls.index(first) + 1
-            and second.dx is not None
-            and second.dys == [first.dx]
-            and (second.dx is first.dx or Users([calls]).only(first.dx, first, second))
-        ):
-            return pair
-    return None
-
-
-def _join_backward(
-    calls: list[Primitive],
-    norm: ops.BatchNorm,
-    scale: ops.BatchNormBackward,
-    inner: ops.BatchNormBackward | None = None,
-) -> None:
-    _take_statistics(scale, norm)
-    scale.trade(norm)
-    if inner is not None:
-        scale.constant, scale.dx = inner.constant, inner.dx
-        fuse(calls, scale, inner)
-
-
-def join_sum(programs: Programs) -> None:
+def join_sum(calls: list[Primitive]) -> None:
     """Let a batch normalization add what the sum directly after it adds."""
-    users, forward = Users(programs), programs[0]
-    for norm, total in pairwise([*forward]):
+    users = Users([calls])
+    for norm, total in pairwise([*calls]):
         match norm:
             case ops.BatchNorm(addend=None, relu=False, y=y) if is_plain_sum(total, 2):
-                others = [term for term in total.xs if term.owner is not y.owner]
+                others = [n for n, term in enumerate(total.xs) if term.owner is not y.owner]
                 if (
                     len(others) == 1
                     and y.shape == total.y.shape
                     and (total.y is y or users.only(y, norm, total))
+                    and follows(total, norm)
                 ):
-                    norm.addend, norm.y = others[0], total.y
-                    fuse(forward, norm, total)
+                    norm.addend = total.xs[others[0]]
+                    norm.diffs["addend"] = total.diffs["xs"][others[0]]
+                    join(calls, norm, total, y="y")
 
 
 def join_relu(calls: list[Primitive]) -> None:
-    """Let a batch normalization apply the in-place ReLU that follows it."""
+    """Let a batch normalization apply the in-place ReLU that follows it, unless something else
+    overwrites what its gradient looks at: but for dropout, after which the rest keeps its sign."""
     for norm, relu in pairwise([*calls]):
         match norm, relu:
-            case ops.BatchNorm(relu=False), ops.Relu(slope=0, x=x, y=y) if x is y is norm.y:
-                norm.relu = True
-                fuse(calls, norm, relu)
+            case ops.BatchNorm(relu=False), ops.Relu(slope=0, x=x, y=y) if (
+                x is y is norm.y and follows(relu, norm)
+            ):
+                writers = (call for call in calls[calls.index(relu) + 1 :] if writes(call, y))
+                if all(isinstance(call, ops.Dropout) for call in writers):
+                    norm.relu = True
+                    join(calls, norm, relu)
 
 
 def sum_outputs(programs: Programs) -> None:
@@ -199,74 +150,53 @@ def _readers_of_copy(calls: Sequence[Primitive], x: Tensor, y: Tensor) -> list[P
     return readers
 
 
-def join_relu_backward(calls: list[Primitive], forward: Sequence[Primitive]) -> None:
-    """Let the backward pass of a batch normalization do that of its ReLU, directly before it."""
-    makers = {call.y: call for call in forward if isinstance(call, ops.BatchNorm)}
-    for relu, norm in pairwise([*calls]):
-        match relu, norm:
-            case ops.ReluBackward(slope=0, dy=dy, dx=dx), ops.BatchNormBackward(dys=[only]) if (
-                dy is dx is only
-                and (maker := makers.get(relu.x))
-                and maker.relu
-                and maker.x is norm.x
-                and maker.mean is norm.mean
-                and maker.scale is norm.scale
-            ):
-                behind = forward[forward.index(maker) + 1 :]
-                overwriting = [call for call in behind if writes(call, relu.x)]
-                if not all(isinstance(call, ops.Dropout) for call in overwriting):
-                    continue
-                # What it drops has no gradient, the rest keeps its sign.
-                norm.trade(*overwriting)
-                norm.relu = True
-                if maker.addend is not None:
-                    norm.relu_output = relu.x
-                _keep_gradient(calls, norm, dy)
-                fuse(calls, norm, relu)
-
-
 def join_sum_backward(calls: list[Primitive]) -> None:
     """Let the backward pass of a batch normalization add the two gradients that are added directly
-    before it."""
+    before it, and write their sum, if that is read later."""
     for total, norm in pairwise([*calls]):
         match norm:
             case ops.BatchNormBackward(dys=[dy]) if is_plain_sum(total, 2) and total.y is dy:
+                written = dy in (norm.dx, norm.dy)
+                if not written and _is_read(calls[calls.index(norm) + 1 :], dy):
+                    if norm.relu or norm.dy is not None:
+                        continue
+                    norm.dy = dy
                 norm.dys = total.xs
-                _keep_gradient(calls, norm, dy)
                 fuse(calls, norm, total)
 
 
-def _keep_gradient(calls: Sequence[Primitive], norm: ops.BatchNormBackward, dy: Tensor) -> None:
-    """Let norm write dy, which nothing writes before it any more, if it is read later, before it is
-    written again."""
-    if norm.dx is dy:
-        return
-    behind = calls[calls.index(norm) + 1 :]
-    first = next((call for call in behind if reads(call, dy) or writes(call, dy)), None)
-    if first is not None and reads(first, dy):
-        norm.dy = dy
+def _is_read(calls: Sequence[Primitive], tensor: Tensor) -> bool:
+    """Whether a call reads a tensor before one writes it again."""
+    first = next((call for call in calls if reads(call, tensor) or writes(call, tensor)), None)
+    return first is not None and reads(first, tensor)
 
 
-# -- both ------------------------------------------------------------------------------------------
+# -- pooling ---------------------------------------------------------------------------------------
 
 MOST_NOTED = 254
 """Elements of a window whose numbers fit into a byte, with one for none."""
 
 
-def join_pooling(programs: Programs) -> None:
-    """Let maximum pooling normalize what it reads, where nothing else does: the largest images of a
-    ResNet are not made, and neither are their gradients."""
-    forward, backward = programs
-    users = Users(programs)
-    for norm, pooling in pairwise([*forward]):
-        if (
-            isinstance(norm, ops.BatchNorm)
-            and isinstance(pooling, ops.MaxPooling)
-            and _may_pool(norm, pooling)
-            and users.only(norm.y, norm, pooling)
-            and (pair := _pooled_gradient(backward, users, norm, pooling))
-        ):
-            _join_pooling(programs, norm, pooling, *pair)
+def join_pooling(calls: list[Primitive]) -> None:
+    """Let maximum pooling normalize what it reads, where nothing else does and backward follows:
+    the largest images of a ResNet are not made, and neither are their gradients."""
+    users = Users([calls])
+    for norm, pooling in pairwise([*calls]):
+        match norm, pooling:
+            case ops.BatchNorm(y=y), ops.MaxPooling(index=Tensor() as index) if (
+                follows(pooling, norm) and _may_pool(norm, pooling) and users.only(y, norm, pooling)
+                # Else it stops the gradient for a ReLU.
+                and not any(isinstance(user, ops.Relu) for user in users.of(pooling.y))
+            ):  # fmt: skip
+                made, channels = pooling.y, (norm.mean, norm.rate, norm.scale, norm.bias)
+                peaks = Tensor(made.shape, name=f"{made.name}.peaks", like=made)
+                joint = ops.BatchNormPooling(
+                    norm.x, *channels, made, index, peaks, norm.relu, norm.constant,
+                    **pooling.window,
+                )  # fmt: skip
+                joint.diffs = norm.diffs | {"y": pooling.diffs["y"]}
+                replace_call(calls, pooling, joint)
+                join(calls, joint, norm)
 
 
 def _may_pool(norm: ops.BatchNorm, pooling: ops.MaxPooling) -> bool:
@@ -275,54 +205,9 @@ def _may_pool(norm: ops.BatchNorm, pooling: ops.MaxPooling) -> bool:
         pooling.x is norm.y
         and pooling.index is not None
         and pooling.index.layout_undecided  # it is not a mask, which others read
-        and not pooling.behind_relu  # it stops the gradient for another ReLU
         and math.prod(pooling.kernel) <= MOST_NOTED
         and len(norm.y.shape) == 4
         and not is_exposed(norm.y)
         and norm.y not in norm.read_tensors()
         and norm.addend is None
     )
-
-
-def _pooled_gradient(
-    calls: list[Primitive], users: Users, norm: ops.BatchNorm, pooling: ops.MaxPooling
-) -> tuple[ops.MaxPoolingBackward, ops.BatchNormBackward] | None:
-    """The backward calls of a normalization and of the pooling after it, if they can be one."""
-    assert pooling.index is not None
-    back = normalization_gradient(calls, norm)
-    spreads = [call for call in users.of(pooling.index) if isinstance(call, ops.MaxPoolingBackward)]
-    match back, spreads:
-        case ops.BatchNormBackward(dys=[dy], relu_output=None, dy=None), [
-            ops.MaxPoolingBackward(addend=None, relu_output=None) as spread
-        ] if (
-            spread.dx is dy
-            and back.relu == norm.relu
-            and all(getattr(back, n) is getattr(norm, n) for n in ("mean", "rate", "scale"))
-            and is_handed_over(users, dy, spread, back)
-        ):
-            return spread, back
-    return None
-
-
-def _join_pooling(
-    programs: Programs,
-    norm: ops.BatchNorm,
-    pooling: ops.MaxPooling,
-    spread: ops.MaxPoolingBackward,
-    back: ops.BatchNormBackward,
-) -> None:
-    forward, backward = programs
-    y, index = pooling.y, pooling.index
-    assert index is not None
-    peaks = Tensor(y.shape, name=f"{y.name}.peaks", like=y)
-    window = {name: getattr(pooling, name) for name in ("kernel", "stride", "pad")}
-    channels = norm.mean, norm.rate, norm.scale, norm.bias
-    joint = ops.BatchNormPooling(norm.x, *channels, y, index, peaks, norm.relu, **window)
-    replace_call(forward, pooling, joint)
-    fuse(forward, joint, norm)
-    joint_back = ops.BatchNormPoolingBackward(
-        norm.x, spread.dy, index, peaks, *channels, back.dx, back.dscale, back.dbias,
-        back.constant, norm.relu, **window,
-    )  # fmt: skip
-    replace_call(backward, back, joint_back)
-    fuse(backward, joint_back, spread)

@@ -73,22 +73,6 @@ class Users:
         return others[0] if len(others) == 1 else None
 
 
-def is_handed_over(users: Users, term: Tensor, maker: Primitive, to: Primitive) -> bool:
-    """Whether only one call reads what another makes: others have the memory when the reader has
-    written there itself."""
-    first, *others = users.of(term)
-    handed = first is maker and others[:1] == [to]
-    return handed and not is_exposed(term) and (not others[1:] or term in to.written_tensors())
-
-
-def normalization_gradient(
-    calls: Sequence[Primitive], norm: ops.BatchNorm
-) -> ops.BatchNormBackward | None:
-    """The call that makes the gradient of a batch normalization, if there is one of its x alone."""
-    found = [call for call in calls if isinstance(call, ops.BatchNormBackward) and call.x is norm.x]
-    return found[0] if len(found) == 1 else None
-
-
 # -- what a call computes --------------------------------------------------------------------------
 
 
@@ -102,6 +86,12 @@ def is_plain_sum(call: Primitive, terms: int) -> TypeGuard[ops.Sum]:
     )
 
 
+def follows(call: Primitive, before: Primitive) -> bool:
+    """Whether the gradients of two calls can be one: both state their own, and no other layer comes
+    between theirs."""
+    return bool(call.diffs and before.diffs) and call.layers.start == before.layers.stop
+
+
 # -- changes ---------------------------------------------------------------------------------------
 
 
@@ -110,6 +100,17 @@ def fuse(calls: list[Primitive], into: Primitive, *gone: Primitive) -> None:
     for call in gone:
         into.fuse(call)
         calls.remove(call)
+
+
+def join(calls: list[Primitive], call: Primitive, gone: Primitive, **taken: str) -> None:
+    """Let a call do the work of one that follows it, or that it follows, and so its gradient.
+    taken: what fields of it, by the call's own, whose tensors and gradients it has from now on."""
+    for name, of in taken.items():
+        setattr(call, name, getattr(gone, of))
+        call.diffs[name] = gone.diffs.get(of)
+    ends = call.layers, gone.layers
+    call.layers = range(min(each.start for each in ends), max(each.stop for each in ends))
+    fuse(calls, call, gone)
 
 
 def insert(calls: list[Primitive], at: int, call: Primitive, like: Primitive) -> None:
@@ -121,6 +122,7 @@ def insert(calls: list[Primitive], at: int, call: Primitive, like: Primitive) ->
 def replace_call(calls: list[Primitive], old: Primitive, new: Primitive) -> None:
     """Let another call do a call's work, in its place."""
     new.layer, new.position, new.accumulates = old.layer, old.position, old.accumulates
+    new.layers = old.layers
     new.fuse(old)
     calls[calls.index(old)] = new
 

@@ -14,6 +14,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
+from ...backends import primitives as ops
 from ...backends.backend import Backend
 from ...backends.formula import PRELU
 from ...backends.primitives.recording import Primitive
@@ -22,9 +23,21 @@ from ...blob import Blob
 from ...labels import Labels
 from ..assembly import Assembly
 from ..capture import by_layer
-from ..recording import record_backward, record_forward, warn_of_overwriters
+from ..recording import (
+    Writers,
+    find_writers,
+    record_backward,
+    record_forward,
+    warn_of_overwriters,
+)
 from . import fusion, inference, siblings, verify
-from .batch_norm import fuse_batch_norm, join_pooling, sum_outputs
+from .batch_norm import (
+    fuse_batch_norm,
+    join_pooling,
+    join_sum_backward,
+    share_gradients,
+    sum_outputs,
+)
 from .constants import Constants
 from .editing import Programs, operands, owners
 from .folding import fold_batch_norm
@@ -53,7 +66,8 @@ class Build:
     `record_backward`. again: the net has been built before, for other shapes. constants: of a net
     that only runs forward, what holds as long as its parameters do.
 
-    programs: forward and backward. next: the numbers of those that are to be prepared and placed:
+    programs: forward and backward. writers: of what forward wrote, when it was recorded.
+    next: the numbers of those that are to be prepared and placed:
     of an inspectable net one at a time, when it first runs. steps: by these numbers, the calls with
     their steps; by layer: the steps alone, as `by_layer` sorts them. replay: all of forward as one.
     moves: how often its blobs alone got other memory (see `Backend.moves`). states: of what is
@@ -74,6 +88,7 @@ class Build:
     again: bool = False
     constants: Constants | None = None
     programs: Programs = field(default_factory=list)
+    writers: Writers = field(default_factory=dict)
     next: Sequence[int] = ()
     steps: dict[int, list[tuple[Primitive, Run]]] = field(default_factory=dict)
     by_layer: dict[int, list[list[Run]]] = field(default_factory=dict)
@@ -105,22 +120,38 @@ class Pass:
 
 def record(build: Build) -> None:
     """Let each layer record its calls."""
-    build.programs = [record_forward(build.parts, build.total), []]
+    forward = record_forward(build.parts, build.total)
+    build.programs = [forward, []]
+    build.writers = find_writers(forward)
+    build.note = f"calls of {len(build.parts.nodes)} layers"
+
+
+def derive(build: Build) -> None:
+    """Record the gradients of what forward has become."""
     if build.gradients:
         build.programs[1] = record_backward(
             build.parts,
+            build.programs[0],
             accumulate=build.accumulate,
             seeds=build.seeds,
             scale=build.scale,
             seedable=build.seedable,
         )
-    build.note = f"calls of {len(build.parts.nodes)} layers"
+        if build.verifier is not None:
+            build.verifier.record(build.programs[1])
 
 
 def warn(build: Build) -> None:
     """Warn of layers that overwrite what gradients need: once, not again for other shapes."""
     if build.gradients and not build.again:
-        build.note = f"{warn_of_overwriters(*build.programs)} layers overwrite"
+        build.note = f"{warn_of_overwriters(build.writers, build.programs[1])} layers overwrite"
+
+
+def share(build: Build) -> None:
+    """Drop copies of gradients where batch normalization is; of other nets the memory plan may grow
+    by it, as it happens to fit (EDSR in bf16: by 0.9 %)."""
+    if any(isinstance(call, ops.BatchNormBackward) for call in build.programs[1]):
+        share_gradients(build.programs[1])
 
 
 def prepare(build: Build) -> None:
@@ -176,6 +207,16 @@ def _gaining(name: str, run: Callable[[Programs], None]) -> Pass:
     return Pass(name, lambda build: run(build.programs), inspectable=False, for_all=False)
 
 
+def _deriving(name: str, run: Callable[[Build], None]) -> Pass:
+    """A pass over a forward from which backward is derived, for backends that gain by it."""
+
+    def prepare(build: Build) -> None:
+        if build.gradients:
+            run(build)
+
+    return Pass(name, prepare, inspectable=False, for_all=False)
+
+
 def _inferring(name: str, run: Callable[[list[Primitive], Build, Constants], None]) -> Pass:
     """A pass over the forward of nets that only run forward."""
 
@@ -194,11 +235,16 @@ def make_prelu(calls: list[Primitive], build: Build, constants: Constants) -> No
 
 COMPILE = (
     Pass("record", record),
-    Pass("warn of overwriters", warn),
     _inferring("make PReLU", make_prelu),
     _fusing("ReLU before pooling", lambda build: fusion.relu_before_pooling(build.programs)),
     _fusing("fuse ReLU", lambda build: fusion.fuse_relu(build.programs[0])),
-    _fusing("fuse batch norm", lambda build: fuse_batch_norm(build.programs)),
+    _fusing("fuse batch norm", lambda build: fuse_batch_norm(build.programs[0])),
+    _deriving("skip pixels", lambda build: skip_pixels(build.programs[0], build.parts.nodes)),
+    _deriving("normalize in pooling", lambda build: join_pooling(build.programs[0])),
+    Pass("derive backward", derive),
+    Pass("warn of overwriters", warn),
+    _fusing("share gradients", share),
+    _fusing("add in batch norm", lambda build: join_sum_backward(build.programs[1])),
     _fusing(
         "ReLU before split",
         lambda build: fusion.relu_before_split(build.programs, build.backend.fuses_relu_backward),
@@ -207,8 +253,6 @@ COMPILE = (
         "fuse ReLU backward",
         lambda build: fusion.fuse_relu_backward(build.programs, build.backend.fuses_relu_backward),
     ),
-    _gaining("skip pixels", skip_pixels),
-    _gaining("normalize in pooling", join_pooling),
     _fusing(
         "join siblings", lambda build: siblings.join_siblings(build.programs, build.parts.nodes)
     ),

@@ -8,19 +8,18 @@ where nothing runs backward, also sums and convolutions, which have the stride t
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from ...backends import primitives as ops
 from ...backends.primitives.recording import Primitive
 from ...backends.tensor import Shape, Tensor
+from ...blob import Blob
+from ..gradients import Node
 from .editing import (
-    Programs,
     Users,
     fuse,
     insert,
     is_exposed,
-    is_handed_over,
-    normalization_gradient,
     reads_view,
     replace_read,
     replace_written,
@@ -32,29 +31,36 @@ _ALL = (1, 1)
 _Reader = ops.Convolution | ops.MaxPooling
 
 
-class _Backward(NamedTuple):
-    """What backward does with the blob: the gradients of the filters and of the blob by
-    the convolutions, and that of the batch normalization, which reads the latter."""
-
-    filters: list[ops.ConvolutionBackwardFilter]
-    images: list[ops.ConvolutionBackwardData]
-    norm: ops.BatchNormBackward
-
-
-def skip_pixels(programs: Programs) -> None:
-    """Let batch normalizations make only what convolutions with a stride read, where something runs
-    backward: else they are folded."""
-    forward, backward = programs
-    users = Users(programs)
-    for norm in [call for call in forward if isinstance(call, ops.BatchNorm)]:
-        y = norm.y
-        others = [call for call in users.of(y) if call in forward and call is not norm]
-        readers = _readers(y, others)
-        if not readers or y in norm.read_tensors():
+def skip_pixels(calls: list[Primitive], nodes: Sequence[Node]) -> None:
+    """Let batch normalizations make only what convolutions with a stride read, where backward
+    follows: else they are folded. A Split between adds gradients of as few pixels."""
+    users = Users([calls])
+    splits = {node.bottom[0].diff: node for node in nodes if node.layer.type == "Split"}
+    for norm in [call for call in calls if isinstance(call, ops.BatchNorm) and call.diffs]:
+        readers = _readers(norm.y, [call for call in users.of(norm.y) if call is not norm])
+        dy, split = norm.diffs["y"], splits.get(norm.diffs["y"])
+        terms = [blob.diff for blob in split.top] if split else [dy]
+        if (
+            not readers
+            or norm.y in norm.read_tensors()
+            or {reader.diffs.get("x") for reader in readers} != {*terms}
+        ):
             continue
-        found = _backward(backward, users, norm, readers)
-        if found and users.only(y, norm, *readers, *found.filters, found.norm):
-            _skip(norm, readers, found)
+        norm.every = _stride(readers)
+        made = norm.y = _every_pixel(norm.y, norm.every)
+        diffs = {each: Tensor(made.shape, name=each.name, like=made) for each in (dy, *terms)}
+        norm.diffs["y"] = diffs[dy]
+        for reader in readers:
+            reader.x, reader.stride = made, _ALL
+            reader.diffs["x"] = diffs[reader.diffs["x"]]
+        for node in nodes[norm.layers[-1]], split:
+            if node:
+                node.top = [
+                    Blob.of(blob.name, made, diffs[blob.diff]) if blob.diff in diffs else blob
+                    for blob in node.top
+                ]
+        if split:
+            split.bottom = nodes[norm.layers[-1]].top[:1]
 
 
 def _readers(y: Tensor, calls: list[Primitive]) -> list[_Reader]:
@@ -90,57 +96,6 @@ def _every_pixel(y: Tensor, every: Shape) -> Tensor:
     extents = zip(y.shape[2:], every, strict=True)
     shape = (*y.shape[:2], *(-(-extent // step) for extent, step in extents))
     return Tensor(shape, name=y.name, flexible=True)
-
-
-def _backward(
-    calls: list[Primitive], users: Users, norm: ops.BatchNorm, readers: list[_Reader]
-) -> _Backward | None:
-    """What backward does with the blob that a batch normalization makes, if its gradient is what
-    these convolutions write alone, and nobody else reads their terms of it."""
-    positions = {call.position for call in readers}
-    backward = normalization_gradient(calls, norm)
-    if backward is None:
-        return None
-    terms = backward.dys
-    of_readers = [call for call in calls if call.position in positions]
-    filters = [
-        call
-        for call in of_readers
-        if isinstance(call, ops.ConvolutionBackwardFilter) and call.x is norm.y
-    ]
-    images = [
-        call
-        for call in of_readers
-        if isinstance(call, ops.ConvolutionBackwardData) and call.dx in terms
-    ]
-    if len(images) != len(readers) or {call.dx for call in images} != {*terms}:
-        return None
-    for maker in images:
-        if (
-            maker.addend is not None
-            or maker.relu_output is not None
-            or terms.count(maker.dx) > 1
-            or not is_handed_over(users, maker.dx, maker, backward)
-        ):
-            return None
-    return _Backward(filters, images, backward)
-
-
-def _skip(norm: ops.BatchNorm, readers: list[_Reader], found: _Backward) -> None:
-    """Let the blob have the pixels alone that its readers reach, and so its gradient's terms."""
-    every = _stride(readers)
-    made = _every_pixel(norm.y, every)
-    norm.y, norm.every = made, every
-    for call in [*readers, *found.filters]:
-        call.x, call.stride = made, _ALL
-    terms: dict[Tensor, Tensor] = {}
-    for image in found.images:
-        terms[image.dx] = Tensor(made.shape, name=image.dx.name, like=made)
-        image.dx, image.stride = terms[image.dx], _ALL
-    found.norm.dys = [terms[term] for term in found.norm.dys]
-    if found.norm.relu_output is not None:
-        found.norm.relu_output = made
-    found.norm.every = every
 
 
 def move_strides(calls: list[Primitive]) -> None:

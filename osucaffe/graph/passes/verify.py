@@ -75,7 +75,11 @@ class Flow:
         self.reads: dict[Primitive, dict[str, list[Value]]] = {}
         self.written: dict[Tensor, Primitive] = {}
         self.resolved: dict[Primitive, frozenset[Value]] = {}
-        host: Primitive | None = None
+        self._host: Primitive | None = None
+        self.add(calls)
+
+    def add(self, calls: Iterable[Primitive]) -> None:
+        """Let these calls run after the others."""
         for call in calls:
             arguments: dict[str, Any] = {name: getattr(call, name) for name in call.read_fields}
             activation = getattr(call, "activation", None)
@@ -90,8 +94,8 @@ class Flow:
             }
             if isinstance(call, ops.Host) and not call.feed:
                 # Functions on the host may have effects of their own: they stay in order.
-                values["the host"] = [host] if host is not None else []
-                host = call
+                values["the host"] = [self._host] if self._host is not None else []
+                self._host = call
                 # They change what there is: a Python layer adds to gradients itself.
                 changed = [t for t in call.written_tensors() if t.owner in self.written]
                 values["changed"] = list(map(self.value, changed))
@@ -117,9 +121,11 @@ class Verifier:
     ) -> None:
         self._programs, self._accumulate = programs, accumulate
         self._constants, self._size_of = constants, size_of
-        self._recorded = Flow(chain(*programs))
-        self._calls = {*chain(*programs)}
+        self._recorded = Flow(())
+        self._calls: set[Primitive] = set()
+        self._copies: set[Primitive] = set()
         self._forward = set(programs[0])
+        self.record(chain(*programs))
         layers = [node.layer for node in parts.nodes]
         self._layers = len(layers)
         self._data: set[Tensor] = set()
@@ -130,11 +136,21 @@ class Verifier:
                 self._data.add(blob.data.owner)
                 self._users.setdefault(blob.diff.owner, set()).add(position)
         self._initial = owners(tensor for layer in layers for tensor, _ in layer.initial)
-        self._copies = {c for c in self._calls if isinstance(c, ops.Copy) or is_plain_sum(c, 1)}
         self._state: list[Any] = []
         """What was checked last: it has so many reads."""
         self._reads = self.checked = 0
         """How many reads were followed to who made them."""
+
+    def record(self, calls: Iterable[Primitive]) -> None:
+        """Let calls be recorded after those that were before passes changed these: they may also
+        read what did not exist then."""
+        calls = list(calls)
+        for call in self._programs[0] if self._calls else ():
+            for tensor in owners(call.written_tensors()):
+                self._recorded.written.setdefault(tensor, call)
+        self._recorded.add(calls)
+        self._calls.update(calls)
+        self._copies.update(c for c in calls if isinstance(c, ops.Copy) or is_plain_sum(c, 1))
 
     def check(self, name: str) -> None:
         """VerificationError where a program, as pass `name` left it, computes something else."""
@@ -325,7 +341,7 @@ class Verifier:
                 for tensor in owners(tensors_in([getattr(call, name)])) & self._users.keys():
                     if adds != (self._accumulate or tensor in begun):
                         self._fail(call, f"{'adds to' if adds else 'overwrites'} {tensor}")
-                    if call.position not in self._users[tensor] and not call.fused:
+                    if self._users[tensor].isdisjoint(call.layers) and not call.fused:
                         self._fail(call, f"writes {tensor}, which is another layer's")
                     begun.add(tensor)
 

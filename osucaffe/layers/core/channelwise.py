@@ -98,8 +98,12 @@ class Scale(Broadcast):
         if self.bounds:
             scale = [self.parameters[0].data]
             program.elementwise(scale, scale, formula=WITHIN, constants=self.bounds)
-        if self.along_channels and len(bottom) == 1:  # batch normalization without statistics
-            program.batch_norm(self.saved, None, None, *self.pair(), None, top[0].data)
+        self.derived = self.along_channels and len(bottom) == 1
+        if self.derived:  # batch normalization without statistics
+            bias = None if self.bias is None else self.parameters[self.bias].data
+            program.batch_norm(
+                self.saved, None, None, self.parameters[0].data, bias, None, top[0].data
+            )
             return
         self.scale = self.operand(bottom)
         inputs = [bottom[0].data, self.scale]
@@ -108,21 +112,11 @@ class Scale(Broadcast):
         formula = "y = a * b" if self.bias is None else "y = a * b + c"
         program.broadcast(inputs, [top[0].data], formula=formula)
 
-    def pair(self) -> tuple[Tensor, Tensor | None]:
-        """The learned scale, and the bias if there is one."""
-        bias = None if self.bias is None else self.parameters[self.bias].data
-        return self.parameters[0].data, bias
-
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if self.derived:
+            return
         dy = top[0].diff
         db = None if self.bias is None else self.gradient(self.bias)
-        if self.along_channels and len(bottom) == 1:
-            dx = bottom[0].diff if propagate_down[0] else None
-            program.batch_norm_backward(
-                self.saved, [dy], None, None, *self.pair(), None, None, dx, self.gradient(0), db,
-                constant=True,
-            )  # fmt: skip
-            return
         if db is not None:
             program.reduce([dy], db, formula="y = a", axes=self.others)
         self.backward_operand(program, [dy, self.saved], "y = a * b", propagate_down, bottom)

@@ -18,7 +18,7 @@ class Eltwise(Layer):
     def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.eltwise_param
         self.operation = param.EltwiseOp.Name(param.operation)
-        self.in_place = self.operation == "SUM"
+        self.in_place = self.derived = self.operation == "SUM"
         self.check_alike(bottom)
         if param.coeff and self.operation != "SUM":
             self.fail("eltwise_param.coeff", f"is for SUM, not {self.operation}")

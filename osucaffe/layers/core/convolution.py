@@ -166,20 +166,12 @@ class Filters(Layer):
 class Convolution(Filters):
     """Correlation with learned filters: any number of spatial axes, groups, dilation."""
 
+    derived = True
+
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         for x, y in zip(bottom, top, strict=True):
             x_data, y_data = self.image(x.data), self.image(y.data)
             program.convolution(x_data, self.weight, self.bias, y_data, **self.settings)
-
-    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        dw, db = self.gradients()
-        for x, y, down in zip(bottom, top, propagate_down, strict=True):
-            dy = self.image(y.diff)
-            if dw is not None or db is not None:
-                program.convolution_backward_filter(self.image(x.data), dy, dw, db, **self.settings)
-            if down:
-                dx = self.image(x.diff)
-                program.convolution_backward_data(dy, self.weight, dx, **self.settings)
 
 
 @register("Deconvolution")

@@ -85,7 +85,7 @@ _function(
 class ReLU(Layer):
     """y = x where it is positive, else negative_slope * x."""
 
-    in_place = True
+    in_place = derived = True
 
     def setup(self, bottom: Shapes) -> Shapes:
         self.slope = self.param.relu_param.negative_slope

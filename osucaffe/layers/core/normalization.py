@@ -174,7 +174,7 @@ class BatchNorm(Layer):
     whether the past counts.
     """
 
-    in_place = True
+    in_place = derived = True
     statistics = (0, 1, 2)
 
     def setup(self, bottom: Shapes) -> Shapes:
@@ -230,11 +230,10 @@ class BatchNorm(Layer):
         return [array_to_blob(each) for each in values]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        self.saved = self.saved_input(program, bottom, top)
+        x, y = with_channels(self.saved_input(program, bottom, top)), with_channels(top[0].data)
         self.mean, self.rate = self.tensor((self.channels,)), self.tensor((self.channels,))
         means, variances, weight = (blob.data for blob in self.parameters[:3])
         exact = [tensor.view(tensor.shape) for tensor in (means, variances, weight)]
-        x, y = with_channels(self.saved), with_channels(top[0].data)
         if self.past:
             program.broadcast(
                 exact[: 2 if self.is_nvidia else 3], [self.mean, self.rate],
@@ -254,20 +253,12 @@ class BatchNorm(Layer):
                 x, self.mean, self.rate, means, variances, weight,
                 eps=self.eps, fraction=self.fraction,
             )  # fmt: skip
-        program.batch_norm(x, self.mean, self.rate, *self.affine(), None, y)
+        program.batch_norm(x, self.mean, self.rate, *self.affine(), None, y, constant=self.past)
 
     def affine(self) -> tuple[Tensor | None, Tensor | None]:
         """Scale and bias, if it has them itself."""
         scale_bias = [blob.data for blob in self.parameters[3:]]
         return (scale_bias[0], scale_bias[1]) if scale_bias else (None, None)
-
-    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        dx = with_channels(bottom[0].diff) if propagate_down[0] else None
-        program.batch_norm_backward(
-            with_channels(self.saved), [with_channels(top[0].diff)], self.mean, self.rate,
-            *self.affine(), None, None, dx, self.gradient(3), self.gradient(4),
-            constant=self.past,
-        )  # fmt: skip
 
 
 def is_nvidia_batch_norm(layer: LayerParameter) -> bool:

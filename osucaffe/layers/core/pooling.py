@@ -20,6 +20,7 @@ class Pooling(Layer):
     def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.pooling_param
         self.method = param.PoolMethod.Name(param.pool)
+        self.derived = self.method == "MAX"
         self.check_axes(bottom[0])
         if len(self.param.top) > 1 and self.method != "MAX":
             self.fail("top", "a second one (the mask) exists for MAX pooling only")

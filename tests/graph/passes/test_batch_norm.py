@@ -80,8 +80,11 @@ def test_a_fused_residual_net_learns_the_same(place: str, settings: str) -> None
 
 
 @pytest.mark.parametrize("place", ["", "_"], ids=["in place", "apart"])
-def test_what_stands_around_a_normalization_joins_it(place: str) -> None:
+def test_what_stands_around_a_normalization_joins_it(
+    place: str, caplog: pytest.LogCaptureFixture
+) -> None:
     net, _, _ = run(residual_net(place))
+    assert "overwrites" not in caplog.text
     forward, backward = (Counter(call.name for call in calls) for calls in net.programs)
     assert forward["batch_norm"] == forward["batch_norm_statistics"] == 4
     assert not {"copy", "relu", "sum"} & set(forward)
@@ -90,6 +93,30 @@ def test_what_stands_around_a_normalization_joins_it(place: str) -> None:
     assert not {"copy", "relu_backward", "sum"} & set(backward)
     residual = [call for call in net.programs[0] if getattr(call, "addend", None) is not None]
     assert [call.relu for call in residual] == [True, True]
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("bottoms", ["a b__", "b__ a"])
+@pytest.mark.parametrize("place", [0, None], ids=["in place", "apart"])
+def test_beside_a_branch_that_does_not_learn(place: int | None, bottoms: str, relu: bool) -> None:
+    frozen = branch("b", "x", relu=False, place="_")
+    for settings, count in ("convolution_param", 1), ("scale_param", 2):
+        frozen = frozen.replace(settings, count * "param { lr_mult: 0 } " + settings)
+    y = "y" if place is None else bottoms.split()[place]
+    text = (
+        f'layer {{ name: "x" type: "Input" top: "x" input_param {{ {SHAPES} }} }}\n'
+        + branch("a", "x", relu=False)
+        + frozen
+        + layer("sum", "Eltwise", bottoms, y)
+        + (layer("relu", "ReLU", y, y) if relu else "")
+        + layer("loss", "Reduction", y, "loss", "loss_weight: 1")
+    )
+    _, _, (wanted, _) = run(text, inspectable=True)
+    net, _, (found, _) = run(text)
+    assert any(getattr(call, "addend", None) is not None for call in net.programs[0])
+    scale = max(np.abs(values).max() for values in wanted.values())
+    for name, values in wanted.items():
+        np.testing.assert_allclose(found[name], values, rtol=0, atol=2e-5 * scale, err_msg=name)
 
 
 def test_nothing_joins_where_what_lies_between_is_wanted() -> None:

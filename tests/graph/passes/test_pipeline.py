@@ -38,4 +38,4 @@ def test_time_prints_the_passes(capsys: pytest.CaptureFixture[str]) -> None:
         if not each.inference and each.for_all
     ]
     assert [line[:20].strip() for line in lines] == names
-    assert "1 relu" in lines[3]
+    assert "1 relu" in lines[2]

@@ -149,7 +149,7 @@ def at(where: str, program: int, name: str, of: str, edit: Edit) -> Plant:
 
 
 def drop(program: int, name: str, of: str = "") -> Plant:
-    return at("fuse ReLU", program, name, of, lambda calls, index: calls.pop(index))
+    return at("derive backward", program, name, of, lambda calls, index: calls.pop(index))
 
 
 def swap(where: str, program: int, first: str, of: str, second: str, of2: str) -> Plant:
@@ -223,7 +223,7 @@ def beside_all(calls_, kinds, size_of):
 
 
 def gradient(edit: Edit) -> Plant:
-    return at("fuse ReLU", 1, "convolution_backward_filter", "c2", edit)
+    return at("derive backward", 1, "convolution_backward_filter", "c2", edit)
 
 
 def begun_gradient(programs):
@@ -388,11 +388,6 @@ BRANCHES = (
 
 
 SEEN = {
-    "a sum is joined as if it had no coefficients": Fault(
-        replace(batch_norm, "is_plain_sum", lambda call, terms: call.name == "sum"
-                and len(call.xs) == terms),
-        RESIDUAL.replace('top: "s" ', 'top: "s" eltwise_param { coeff: 1 coeff: -0.5 }'),
-    ),
     "a folded bias is lost": Fault(replace(folding, "_affine", lost_bias), DEPLOYED, TEST),
     "a dropped copy is read through a view": Fault(blind_to_views, VIEWED),
     "a dropped copy is read in a list": Fault(
@@ -412,7 +407,7 @@ SEEN = {
         swap("ReLU before pooling", 0, "relu", "r2", "dropout", "d2")
     ),
     "gradients in place change turns": Fault(
-        swap("fuse ReLU", 1, "relu_backward", "r2", "dropout_backward", "d2")
+        swap("derive backward", 1, "relu_backward", "r2", "dropout_backward", "d2")
     ),
     "a call runs before its input is made": Fault(
         swap("fuse ReLU", 0, "lrn", "n1", "convolution", "c2")
@@ -421,7 +416,11 @@ SEEN = {
         change("ReLU before pooling", changed_addend), RESIDUAL
     ),
     "a sum is joined whose term others read": Fault(
-        replace(batch_norm.Users, "only", alone), RESIDUAL + layer("look", "Power", "b", "look")
+        lambda patch: (
+            patch.setattr(batch_norm.Users, "only", alone),
+            patch.setattr(batch_norm, "follows", lambda call, before: True),
+        ),
+        RESIDUAL + layer("look", "Power", "b", "look"),
     ),
     "memory is used again one call early": Fault(
         live(lambda each: setattr(each, "last", max(each.first, each.last - 1)))
@@ -452,7 +451,7 @@ SEEN = {
         gradient(lambda calls, index: calls.insert(index, calls[index].changed()))
     ),
     "a second gradient of shared weights overwrites the first": Fault(
-        change("fuse ReLU", begun_gradient)
+        change("derive backward", begun_gradient)
     ),
     "a first gradient is added to what was there": Fault(
         gradient(lambda calls, i: setattr(calls[i], "accumulates", frozenset(["dw", "db"])))
@@ -463,7 +462,7 @@ SEEN = {
     "a gradient comes behind its hook": Fault(
         gradient(lambda calls, index: calls.append(calls.pop(index)))
     ),
-    "a view is left behind": Fault(change("fuse batch norm", wrong_view), VIEWED),
+    "a view is left behind": Fault(change("derive backward", wrong_view), VIEWED),
     "another blob is read": Fault(change("ReLU before pooling", other_blob)),
     "terms are turned": Fault(
         at("ReLU before pooling", 0, "sum", "sum", lambda calls, i: calls[i].xs.reverse()),
@@ -523,6 +522,11 @@ def swapped(program, channels, given):
 NOT_SEEN = {
     "a fused ReLU is not applied": Fault(slope(None)),
     "a fused ReLU has another slope": Fault(slope(0.5)),
+    "a sum is joined as if it had no coefficients": Fault(
+        replace(batch_norm, "is_plain_sum", lambda call, terms: call.name == "sum"
+                and len(call.xs) == terms),
+        RESIDUAL.replace('top: "s" ', 'top: "s" eltwise_param { coeff: 1 coeff: -0.5 }'),
+    ),
     "a folded mean is added": Fault(replace(folding, "_affine", swapped), DEPLOYED, TEST),
 }  # fmt: skip
 """What a fused call computes: this shows in values only, beside those of a net without passes."""
