@@ -87,7 +87,7 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match=r"val\.txt"):
         read_voc(tmp_path, "val", {})
-    with pytest.raises(UserError, match=r"a\.xml: cow is not a name"):
+    with pytest.raises(UserError, match=r"a\.xml: cow is not in the label map"):
         read_voc(voc(tmp_path / "v", ["cow"]), "val", {"dog": 1})
     (tmp_path / "bad.json").write_text("{}")
     with pytest.raises(UserError, match=r"bad\.json is not a COCO file"):
@@ -248,7 +248,9 @@ def test_bad_lists_of_annotations(listed: Path, capsys: pytest.CaptureFixture[st
         assert f"cannot read {listed}/set/a: " in annotated(text, kind)
     assert "is missing, or not in the label map" in annotated("{}", "json")
     other = json.dumps(JSON).replace("dog", "cow")
-    assert "'cow' is missing, or no name" in annotated(other, "json").replace("cow is", "'cow' is")
+    assert "'cow' is missing, or not in the label map" in annotated(other, "json").replace(
+        "cow is", "'cow' is"
+    )
     (listed / "l").write_text("a.jpg\n")
     assert "line 1" in refused(*SSD.format(listed).split())
     assert "give --label_map_file" in refused("--anno_type=detection")
