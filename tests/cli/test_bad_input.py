@@ -150,7 +150,7 @@ CASES = [
          spoil=crop_left_out_in_one_phase),
     Case("no max_iter", ["solver.prototxt: max_iter, how many", "is not given"],
          spoil=of_text("solver.prototxt", 'net: "net.prototxt" base_lr: 1 lr_policy: "fixed"')),
-    Case("database as a model", ["digits: it is an LMDB, but a file is wanted"],
+    Case("database as a model", ["digits: it is an LMDB, expected a file"],
          spoil=database(), run=("time", "--model", "digits")),
     Case("list that is a folder", ["cannot read the list of images", "lmdb: Is a directory"],
          ('type: "Data"', 'type: "ImageData"'), spoil=list_that_is_a_folder),

@@ -143,7 +143,7 @@ def test_unreadable_files(tmp_path: Path, formats: Path, monkeypatch) -> None:
     with pytest.raises(UserError) as caught:
         read_text("models/none.prototxt", NetParameter)
     assert str(caught.value).endswith(f"No such file or directory (looked in {tmp_path})")
-    with pytest.raises(UserError, match="it is a folder, but a file is wanted"):
+    with pytest.raises(UserError, match="it is a folder, expected a file"):
         read_text(tmp_path, NetParameter)
     with pytest.raises(UserError, match="not a text file"):
         read_text(formats / "lenet_iter_200.caffemodel", NetParameter)

@@ -133,7 +133,7 @@ def test_hdf5_that_leads_into_other_files(tmp_path: Path) -> None:
 def test_what_is_no_model(tmp_path: Path, formats: Path) -> None:
     with pytest.raises(UserError, match=r"none: cannot read it: No such file"):
         read_weights(tmp_path / "none")
-    with pytest.raises(UserError, match="it is a folder, but a file is wanted"):
+    with pytest.raises(UserError, match="it is a folder, expected a file"):
         read_weights(tmp_path)
     for name in ("lenet_iter_200.solverstate", "v1.prototxt", "mnist200_mean.binaryproto"):
         with pytest.raises(UserError, match=rf"{name}: .*not a model file"):
