@@ -36,9 +36,15 @@ def class_names(sources: Sequence[str | Path], count: int, file: str | None = No
 
 
 def newest_model(prefix: str) -> list[str]:
-    """The best model with a prefix of snapshots if one was saved, or else the newest snapshot's."""
+    """The best model with a prefix of snapshots if one was saved, or else the newest snapshot's, or
+    else that with which `new finetune --head` lets training begin."""
     saved = [path for path in best_models(prefix) if Path(path).is_file()]
-    made = [e.model for e in listed_snapshots(prefix) if Path(e.model).is_file()]
+    begun = f"{prefix}_iter_0.caffemodel"
+    made = [
+        path
+        for path in (begun, *(each.model for each in listed_snapshots(prefix)))
+        if Path(path).is_file()
+    ]
     return saved[:1] or made[-1:]
 
 

@@ -89,8 +89,9 @@ def fit(
     **options: Any,
 ) -> Model:
     """Make a classifier of photographs as `osucaffe fit` does: a folder for each class. The run,
-    with its report, is in the folder `out`. weights: a model to fine-tune (the command's --from);
-    options are the command's others."""
+    with its report, is in the folder `out`. weights: a model to fine-tune (the command's --from),
+    which is by default a pretrained EfficientNet-Lite0 if it can be had; "none": training begins at
+    zero. options are the command's others."""
     options |= {"out": out, "from": weights, "gpu": gpu}
     command("fit", photos, progress=progress, **options)
     return load(out)

@@ -24,17 +24,16 @@ def run(options: New) -> None:
     tuned, photos = options.what == "finetune", options.data
     if tuned and not (photos and options.weights):
         raise UserError("finetune needs --data DIR, the photographs, and --from FILE, the weights")
-    if not tuned and (options.weights or options.model):
-        raise UserError("--from and --model are for `osucaffe new finetune`")
+    if not tuned and (options.weights or options.model or options.head):
+        raise UserError("--from, --model and --head are for `osucaffe new finetune`")
     if not photos:
         _copy(options.what, out)
         return
 
     data = open_photo_set(photos)
     start = find_start(options)
-    command = write_files(
-        start, data, out, batch=options.batch, epochs=options.epochs, augment=options.augment
-    )
+    given = {name: getattr(options, name) for name in ("batch", "epochs", "augment", "head")}
+    command = write_files(start, data, out, **given)
     print(
         f"{out}: a net for {len(data.classes)} classes, {data.train:,} photographs to train it "
         f"and {data.val:,} to test it; next:\n\n{command}"

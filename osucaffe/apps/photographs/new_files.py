@@ -27,8 +27,11 @@ from ...proto import (
     format_text,
     read_mean,
     write_mean,
+    write_weights,
 )
+from ...solvers.snapshots.snapshot import named
 from . import adapt
+from .head import train_head
 
 logger = logging.getLogger("osucaffe")
 
@@ -65,9 +68,16 @@ class Start:
 
 
 def write_files(
-    start: Start, data: PhotoSet, out: Path, *, batch: int, epochs: int | None, augment: bool
+    start: Start,
+    data: PhotoSet,
+    out: Path,
+    *,
+    batch: int,
+    epochs: int | None,
+    augment: bool,
+    head: bool,
 ) -> str:
-    """Write them to a folder; return the command that trains the net."""
+    """Write them to a folder; return the command that trains the net. head: see `train_head`."""
     if stands := [out / name for name in _FILES if (out / name).exists()]:
         raise UserError(f"{stands[0]}: already exists: give another folder with --out")
     crop = _crop(start, data)
@@ -75,6 +85,9 @@ def write_files(
     net.CopyFrom(start.net)
     used = {layer.name for layer in start.weights[1].layer} if start.weights else None
     names = adapt.set_classes(net, len(data.classes), used)
+    for layer in net.layer if start.weights else ():
+        if layer.type == "BatchNorm":  # batches of a few photographs would tell other statistics
+            layer.batch_norm_param.use_global_stats = True
     for layer in adapt.classifiers(net) if start.weights else ():
         # Random weights of what has learned large values make large losses, which undo it.
         dense = layer.type == "InnerProduct"
@@ -92,8 +105,10 @@ def write_files(
         sources.append(str(data.folder / "test_lmdb"))
     extent = crop or data.size
     training = adapt.for_training(net, adapt.Records(sources, batches, transform))
+    renewed: list[str] = []
     if start.weights and used:
-        names += _renew(training, start.weights, (batches[0], 3, extent, extent), used)
+        renewed = _renew(training, start.weights, (batches[0], 3, extent, extent), used)
+        names += renewed
     deploy = adapt.for_prediction(training, (1, 3, extent, extent))
     solver = _solver(start, data, out, batches, epochs)
     made = f"# Made of {'/'.join(Path(start.file).parts[-2:])} by osucaffe new"
@@ -112,7 +127,13 @@ def write_files(
     if settings := find_settings(data.folder):
         settings.write(out)
     command = ["osucaffe", "train", "--solver", str(out / _FILES[2])]
-    command += ["--weights", start.weights[0]] if start.weights else []
+    if start.weights:
+        begin = start.weights[0]
+        begun = train_head(training, start.weights, data) if head and not renewed else None
+        if begun is not None:
+            begin = named(solver, 0).model
+            write_weights(begin, begun)
+        command += ["--weights", begin]
     return shlex.join(command)
 
 

@@ -16,16 +16,25 @@ class Fit:
     """
       osucaffe fit photos --out run
       osucaffe fit photos --out run --from bvlc_googlenet.caffemodel       fine-tune
+      osucaffe fit photos --out run --from none                            begin at zero
 
     PHOTOS holds a folder of images for each class. Databases, net and solver, training with early
     stopping, test and report are made by the commands data folder, new, train, test and report,
-    which are printed, and can be run again one by one. The net is a small one, with photographs
-    scaled to 48 to 64 pixels, or on a GPU with 20,000 photographs and more, ResNet-50."""
+    which are printed, and can be run again one by one. The net is EfficientNet-Lite0 with the
+    weights that `osucaffe models get` fetches: its last layer is trained for your classes, and on a
+    GPU or with --epochs then all layers. Where these weights cannot be had, with --from none or
+    with --model alone training begins at zero: of a small net, with photographs scaled to 48 to 64
+    pixels, or on a GPU with 20,000 photographs and more, of ResNet-50."""
 
     photos: str = argument("a folder that holds one folder of images per class", "PHOTOS")
     out: str = like(common.OUT, kind="RUN")
     model: str | None = flag("a model of `osucaffe models` to train, or the net of --from", "NET")
-    weights: str | None = like(common.FROM)
+    weights: str | None = flag(
+        "a .caffemodel to fine-tune, a model whose published weights it is to begin with (default: "
+        "efficientnet_lite0), or none",
+        "FILE",
+        name="--from",
+    )
     size: int | None = flag(
         "width and height of the stored images (default: as it suits the net)", COUNT
     )
@@ -56,6 +65,10 @@ class New:
     model: str | None = flag("the net of --from: a model's name, or a prototxt", "NET")
     out: str | None = flag("the folder to write to (default: WHAT)", "DIR")
     batch: int = flag("batch size", COUNT, 32)
+    head: bool = flag(
+        "finetune: also train the new last layer, on features that the others make of each "
+        "photograph once: PREFIX_iter_0.caffemodel"
+    )
     augment: bool = flag(
         "let photographs vary more than by crops and mirroring: augmentation_param in the net, "
         "which other Caffes refuse"

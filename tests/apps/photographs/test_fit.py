@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from osucaffe.apps.photographs import fit
+from osucaffe.api.model import load
+from osucaffe.apps.photographs import catalogue, fit
+from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cuda.runtime import startup
 from osucaffe.errors import UserError
-from osucaffe.proto import read_solver
+from osucaffe.net import Net
+from osucaffe.proto import read_net, read_solver, write_weights
 from tests.cli.conftest import Cli
 from tests.forked import python
 
@@ -21,7 +24,12 @@ pytest.importorskip("PIL")
 
 @pytest.fixture(autouse=True)
 def quick_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its commands are forks of a process that has their modules."""
+    """Its commands are forks of a process that has their modules; nothing is fetched."""
+
+    def get(name: str) -> Path:
+        raise UserError(f"{name}: no network")
+
+    monkeypatch.setattr(fit, "get", get)
     monkeypatch.setattr(fit.sys, "executable", python())
 
 
@@ -80,6 +88,13 @@ def test_photographs_that_chose_nothing_come_first(cli: Cli) -> None:
     assert page.count("of 3 records (95 % confidence: ") == 2
 
 
+def test_without_a_network_it_begins_at_zero(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_photos(cli.folder / "photos", 3)
+    monkeypatch.setattr(fit, "_call", lambda _: 3)
+    told = cli("fit", "photos", "--out=run").err
+    assert "begins at zero, without pretrained weights: efficientnet_lite0: no network" in told
+
+
 @pytest.mark.parametrize("enough", [False, True])
 def test_few_photographs_choose_no_model(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, enough: bool
@@ -104,6 +119,53 @@ def test_few_photographs_choose_no_model(
     model = "run/small_best.caffemodel" if enough else "run/small_iter_70.caffemodel"
     assert test[test.index("--weights") + 1] == model
     assert f"--weights {model} PHOTOS" in result.out
+
+
+@pytest.mark.slow
+def test_it_begins_with_pretrained_weights_that_can_be_had(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose other layers stay as they are, without --gpu and --epochs."""
+    make_photos(cli.folder / "photos", 8)
+    net = read_net(catalogue.FOLDER / "cifar10_quick" / "deploy.prototxt")
+    learned = Net(net, phase="TEST", backend=Cpu(), seed=3).to_proto()
+    write_weights(cli.folder / "cached.caffemodel", learned)
+    asked = []
+
+    def get(name: str) -> Path:
+        asked.append(name)
+        return Path("cached.caffemodel")
+
+    monkeypatch.setattr(fit, "get", get)
+    done = cli.ok("fit", "photos", "--out=run")
+    steps = re.findall(r"^\$ osucaffe (\w+)", done.out, re.MULTILINE)
+    assert steps == ["data", "new", "test", "report"]
+    assert "--from cached.caffemodel --head" in done.out
+    assert done.out.count("--weights run/finetune_iter_0.caffemodel") == 3  # and how to go on
+    assert load(cli.folder / "run").labels == list(COLOURS)
+    resume = "train --solver run/solver.prototxt --log_dir run/log --keep 1 --weights run/finetune_"
+    assert resume in cli.fails("fit", "photos", "--out=run").err
+
+    called: list[list[str]] = []
+
+    def call(words: list[str]) -> int:
+        called.append(words)
+        return len(called) // 2
+
+    monkeypatch.setattr(fit, "_call", call)
+    for option in "--from=none", "--from=lenet", "--model=lenet":
+        called.clear()
+        cli("fit", "photos", "--out=more", option)
+        assert ("--head" in called[1]) == (option == "--from=lenet")
+    assert asked == ["efficientnet_lite0", "efficientnet_lite0", "lenet"]
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [("resnet50", "top-1"), ("googlenet", "loss3/top-1"), ("cifar10_quick", "accuracy")],
+)
+def test_the_best_model_is_that_of_the_first_prediction(model: str, name: str) -> None:
+    assert fit._accuracy(read_net(catalogue.FOLDER / model / "train_val.prototxt")) == name
 
 
 def test_it_ends_with_the_first_command_that_fails(cli: Cli) -> None:

@@ -231,7 +231,7 @@ def test_what_will_not_do_is_said(new: Cli) -> None:
         (["alexnet", "--data=data"], "36 pixels wide there, but the net takes 227: make them with "
          "osucaffe data folder --size 259"),
         (["finetune"], "finetune needs --data DIR, the photographs, and --from FILE"),
-        (["lenet", "--from=x"], "--from and --model are for `osucaffe new finetune`"),
+        (["lenet", "--from=x"], "--from, --model and --head are for `osucaffe new finetune`"),
         ([*tune, "--from=alex.caffemodel"], "alex.caffemodel: may be of alexnet or caffenet: say"),
         ([*tune, "--from=other.caffemodel", "--model=cifar10_quick"], "has nothing for its layers"),
     ]:  # fmt: skip
