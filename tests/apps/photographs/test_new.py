@@ -225,7 +225,7 @@ def test_what_will_not_do_is_said(new: Cli) -> None:
     write_weights(new.folder / "alex.caffemodel", alex)
     tune = ("finetune", "--data=data")
     for options, expected in [
-        (["lennet", "--data=data"], "there is no model 'lennet': did you mean lenet?"),
+        (["lennet", "--data=data"], "no model named 'lennet': did you mean lenet?"),
         (["edsr", "--data=data"], "edsr: has no layer that gives classes scores"),
         (["lenet", "--data=photos"], "takes what `osucaffe data folder PHOTOS --out photos` makes"),
         (["alexnet", "--data=data"], "36 pixels wide there, but the net takes 227: make them with "
