@@ -232,7 +232,7 @@ def test_what_will_not_do_is_said(new: Cli) -> None:
          "osucaffe data folder --size 259"),
         (["finetune"], "finetune needs --data DIR, the photographs, and --from FILE"),
         (["lenet", "--from=x"], "--from, --model and --head are for `osucaffe new finetune`"),
-        ([*tune, "--from=alex.caffemodel"], "alex.caffemodel: may be of alexnet or caffenet: say"),
+        ([*tune, "--from=alex.caffemodel"], "alex.caffemodel: may be of alexnet or caffenet: name"),
         ([*tune, "--from=other.caffemodel", "--model=cifar10_quick"], "has nothing for its layers"),
     ]:  # fmt: skip
         assert expected in new.fails("new", *options).err
