@@ -58,6 +58,7 @@ def run(options: Fit) -> int:
     ]
     steps[0] += ["--on_bad_record", "skip" if options.skip_bad else "stop"]
     steps[0] += ["--val_share", str(options.val_share)]
+    steps[0] += ["--balance"] if options.balance else []
     steps[1] += ["--from", weights, "--head"] if weights else []
     steps[1] += ["--model", options.model] if weights and options.model else []
     steps[1] += ["--epochs", str(options.epochs)] if options.epochs else []

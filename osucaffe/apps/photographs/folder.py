@@ -28,7 +28,7 @@ from ...files import write_bytes
 from ...proto import write_mean
 from .copies import find_copies
 from .options import Folder
-from .split import split
+from .split import balance, split
 
 _log = logging.getLogger("osucaffe")
 _TITLES = {"train": "training", "val": "validation", "test": "test"}
@@ -49,6 +49,8 @@ def run(options: Folder) -> None:
     if out.resolve().is_relative_to(Path(options.photos).resolve()):
         raise UserError(f"--out {out}: is inside {options.photos}, whose folders are classes")
     parts = _split(parts, options)
+    if options.balance:
+        parts["train"] = balance(parts["train"])
     make_folder(out)
     bad = loading.bad_records(options.skip_bad)
     settings = PhotoSettings(options.size, options.fit, options.encode_type.lower())

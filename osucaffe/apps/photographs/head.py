@@ -84,13 +84,14 @@ def logistic_regression(
     scale = np.sqrt(features.var(0).mean()) or 1.0
     x = np.hstack([(features - mean) / scale, np.ones((len(features), 1))]).astype(np.float32)
     wanted = np.eye(classes, dtype=np.float32)[labels] / len(x)
-    direction = np.ones(x.shape[1], np.float32)
+    direction: np.ndarray = np.ones(x.shape[1], np.float32)
     for _ in range(20):
         direction = x.T @ (x @ direction) / len(x)
         curvature = float(np.linalg.norm(direction))
         direction /= curvature
     rate = 1 / (curvature / 2 + _DECAY)
-    w = ahead = np.zeros((x.shape[1], classes), np.float32)
+    w: np.ndarray = np.zeros((x.shape[1], classes), np.float32)
+    ahead = w
     for step in range(_STEPS):
         scores = x @ ahead
         exponentials = np.exp(scores - scores.max(1, keepdims=True))

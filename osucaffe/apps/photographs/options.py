@@ -10,6 +10,8 @@ from ...data.config import IGNORE_EXIF, ON_BAD_RECORD, READERS
 from ...options.flags import REQUIRED, argument, commands, flag, group, like
 from ...options.kinds import COUNT, EXTENT, Kind, extents, integers
 
+BALANCE = flag("repeat the photographs of small classes for training, up to ten times")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
@@ -39,6 +41,7 @@ class Fit:
         "width and height of the stored images (default: as it suits the net)", COUNT
     )
     val_share: float = like(common.VAL_SHARE)
+    balance: bool = like(BALANCE)
     epochs: int | None = flag("number of epochs (default: as of osucaffe new)", COUNT)
     skip_bad: bool = like(ON_BAD_RECORD)
     gpu: str | None = flag("the number of the GPU; several, or all (default: the CPU)", "ID")
@@ -121,6 +124,7 @@ class Folder:
     photos: str = argument("a folder that holds one folder of images per class", "PHOTOS")
     out: str = like(common.OUT)
     val_share: float = like(common.VAL_SHARE)
+    balance: bool = like(BALANCE)
     size: int = flag("width and height of the stored images", COUNT, 256)
     fit: str = flag(
         "how to make images square: keep the middle (crop, the default) or distort (squash)",

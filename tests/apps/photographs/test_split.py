@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
-from osucaffe.apps.photographs.split import split
+from osucaffe.apps.photographs.split import balance, split
 from osucaffe.data.streams.image_list import Entry
 from osucaffe.errors import UserError
 
@@ -38,3 +40,14 @@ def test_copies_are_in_one_part() -> None:
         for first in at, at + 1:
             assert (entries[first] in train) == (entries[first + 2] in train)
     assert 100 < len(val) < 300
+
+
+def test_photographs_of_small_classes_are_repeated() -> None:
+    entries = [Entry(f"a/{n}.jpg", 0) for n in range(60)]
+    entries += [Entry(f"b/{n}.jpg", 1) for n in range(25)] + [Entry("c/1.jpg", 2)]
+    mixed = balance(entries)
+    assert Counter(entry.label for entry in mixed) == {0: 60, 1: 50, 2: 10}
+    assert Counter(Counter(mixed).values()) == {1: 60, 2: 25, 10: 1}
+    assert mixed == balance(entries[::-1])
+    halves = Counter(entry.label for entry in mixed[:60])
+    assert all(halves[label] > 0 for label in range(3))
