@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import mmap
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -28,6 +28,9 @@ from .primitives import (  # noqa: F401 (importing them registers the primitives
     solvers,
 )
 from .registry import IMPLEMENTATIONS, Context
+
+if TYPE_CHECKING:
+    from .onednn import Analysis
 
 
 class Cpu(Host):
@@ -94,28 +97,28 @@ class Cpu(Host):
 
     def prepare(self, calls: Iterable[Primitive], beside: Sequence[Primitive] = ()) -> list[Step]:
         calls = list(calls)
-        if self.onednn is not None:
-            self.onednn.analyze([*calls, *beside])
-        return [self._prepare(call) for call in calls]
+        net = self.onednn and self.onednn.analyze([*calls, *beside])
+        return [self._prepare(call, net) for call in calls]
 
-    def _prepare(self, call: Primitive) -> Step:
-        if self.onednn is not None:
-            served = self.onednn.prepare(self, call)
-            if served is not None:
-                return served
+    def _prepare(self, call: Primitive, net: Analysis | None) -> Step:
+        if self.onednn and net and (served := self.onednn.prepare(call, net)):
+            return served
         match call:
             case ops.Convolution() | ops.InnerProduct() if call.activation is not None:
-                return self._prepare_apart(call, call.activation)
+                return self._prepare_apart(call, call.activation, net)
             case ops.Copy() if (step := self._prepare_reorder(call)) is not None:
                 return step
         return self._prepare_numpy(call)
 
     def _prepare_apart(
-        self, call: ops.Convolution | ops.InnerProduct, activation: ops.Evaluation
+        self,
+        call: ops.Convolution | ops.InnerProduct,
+        activation: ops.Evaluation,
+        net: Analysis | None,
     ) -> Step:
         """A call, and after it the activation that it should end with."""
         plain, then = call.changed(activation=None), activation.changed(scratch=call.scratch)
-        run = sequence([self._prepare(plain), self._prepare(then)])
+        run = sequence([self._prepare(plain, net), self._prepare(then, net)])
         call.implementation = f"{plain.implementation}, {then.implementation}"
         return Step(run, call.implementation)  # the library's: threads are its own
 

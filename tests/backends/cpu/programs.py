@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cpu import Cpu
+from osucaffe.backends.cpu.onednn import Analysis
 from osucaffe.backends.primitives import Program
 from osucaffe.backends.tensor import Step, Tensor
 from tests.backends.running import place
@@ -29,8 +30,8 @@ class Given(Tensor):
 
 def prepare(program: Program) -> list[Step | None]:
     """oneDNN's steps, as of a net with a backward pass; None where it leaves a call to NumPy."""
-    DNN._only_forward = False
-    return [DNN.prepare(ONEDNN, call) for call in program.calls]
+    net = Analysis(only_forward=False)
+    return [DNN.prepare(call, net) for call in program.calls]
 
 
 def check(record: Callable[[Program], list[Tensor]]) -> list[Tensor]:

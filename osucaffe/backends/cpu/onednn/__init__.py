@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes.util
 import functools
 import logging
+import math
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -53,6 +55,15 @@ _INSTRUCTION_SETS = {
 }
 
 
+@dataclass(frozen=True)
+class Analysis:
+    """What preparing a net's calls goes by: whether it only runs forward, and then what a pass
+    takes that may run on one thread or on all (infinite: it may not)."""
+
+    only_forward: bool
+    work: float = math.inf
+
+
 class OneDNN:
     """oneDNN as a part of the CPU backend: `prepare` declines what it does not serve."""
 
@@ -62,8 +73,6 @@ class OneDNN:
     def __init__(self, library: Library) -> None:
         self.library = library
         self._threads = 0
-        # Of the net whose calls are prepared:
-        self._only_forward = self._free = self._small = self._short = self._tiny = False
 
     @property
     def version(self) -> str:
@@ -75,55 +84,55 @@ class OneDNN:
         number = self.library.effective_cpu_isa()
         return _INSTRUCTION_SETS.get(number, f"instruction set {number:#x}")
 
-    def analyze(self, calls: Sequence[Primitive]) -> None:
-        """These are the calls of a net that will be prepared."""
-        self._only_forward = not any(map(_is_backward, calls))
+    @staticmethod
+    def analyze(calls: Sequence[Primitive]) -> Analysis:
+        """Look at the calls of a net, which will be prepared."""
+        only_forward = not any(map(_is_backward, calls))
         layers = [call for call in calls if call.position >= 0]  # not what makes constants
         served = [call for call in layers if _function(call) is not None]
         recurs = any(call.name in vars(recurrent) for call in served)
-        self._free = self._only_forward and bool(served) and not recurs  # or it is an update
-        total = sum(map(threads.work, served))
-        self._small = self._free and total <= threads.SMALL_PROGRAM
-        self._short = self._free and total <= threads.SHORT_PROGRAM
-        self._tiny = self._free and total <= threads.TINY_PROGRAM
+        if only_forward and served and not recurs:  # else it is an update
+            return Analysis(only_forward, sum(map(threads.work, served)))
+        return Analysis(only_forward)
 
-    def prepare(self, backend: Backend, call: Primitive) -> Step | None:
-        """The step that runs a call, or None when NumPy shall do it.
+    def prepare(self, call: Primitive, net: Analysis) -> Step | None:
+        """The step that runs a call of a net, or None when NumPy shall do it.
 
         What takes less time than threads to meet runs on one; all of a small program runs on all:
         as a whole it is not to change between them. What a forward pass may run on one thread
         instead (see `coalesce`) says what it computes.
         """
         if self._threads == 1:
-            return self._prepare(call)
-        apart = self._short and not threads.same_sums(call)
-        if self._tiny or apart or (not self._small and _is_small(call)):
-            step = self._prepare_alone(call)
+            return self._prepare(call, net.only_forward)
+        apart = net.work <= threads.SHORT_PROGRAM and not threads.same_sums(call)
+        small, tiny = (net.work <= most for most in (threads.SMALL_PROGRAM, threads.TINY_PROGRAM))
+        if tiny or apart or (not small and _is_small(call)):
+            step = self._prepare_alone(call, net.only_forward)
             return step and threads.on_one_thread(step, self.library.set_threads, self._threads)
-        alone = self._prepare_alone(call) if self._small else None
+        alone = self._prepare_alone(call, net.only_forward) if small else None
         code = alone and _code(alone, call)
-        step = self._prepare(call)
+        step = self._prepare(call, net.only_forward)
         if step and alone and _code(step, call) != code:  # it would not be alone in the other way
             return threads.on_one_thread(alone, self.library.set_threads, self._threads)
-        if step is not None and self._free and threads.same_sums(call):
+        if step is not None and net.work < math.inf and threads.same_sums(call):
             step.call = call
         return step
 
-    def _prepare_alone(self, call: Primitive) -> Step | None:
+    def _prepare_alone(self, call: Primitive, only_forward: bool) -> Step | None:
         """The step for one thread: primitives are made for that many as there are then."""
         self.library.set_threads(1)
         try:
-            return self._prepare(call)
+            return self._prepare(call, only_forward)
         finally:
             self.library.set_threads(self._threads)
 
-    def _prepare(self, call: Primitive) -> Step | None:
+    def _prepare(self, call: Primitive, only_forward: bool) -> Step | None:
         function = _function(call)
         if function is None or not _all_float32(call):
             return None
         scratch = len(call.scratch)
         try:
-            p = Preparation(self.library, call, only_forward=self._only_forward)
+            p = Preparation(self.library, call, only_forward=only_forward)
             step: Step | None = function(p, call)
         except Unsupported as error:
             step = None
@@ -139,8 +148,7 @@ class OneDNN:
 
         def alone(step: Step, call: Primitive) -> Step | None:
             again = call.changed(scratch=[])
-            self._only_forward = True
-            made = self._prepare_alone(again)
+            made = self._prepare_alone(again, only_forward=True)
             _place(backend, again.scratch)
             same = made and _code(made, again) == _code(step, call)
             return made if same else None
