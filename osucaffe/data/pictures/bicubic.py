@@ -11,6 +11,10 @@ from functools import lru_cache
 
 import numpy as np
 
+from .resample import Taps, cubic
+
+_KEYS = -0.5
+
 
 def shrink(image: np.ndarray, scale: int, box: tuple[slice, slice] | None = None) -> np.ndarray:
     """An image (..., height, width) at 1 / scale of its size, which is rounded down.
@@ -43,15 +47,8 @@ def _weights(count: int, scale: int) -> np.ndarray:
     """The matrix (count, sources) by which as many pixels in a row are made of `_sources`."""
     centres = (np.arange(count) + 2.5) * scale - 0.5
     x = np.abs(np.arange((count + 4) * scale) - centres[:, None]) / scale
-    weights = _kernel(x)
+    weights = cubic(x, _KEYS)
     return weights / weights.sum(axis=1, keepdims=True)
-
-
-def _kernel(x: np.ndarray) -> np.ndarray:
-    """Keys' weight of a pixel at the distance x >= 0, in pixels."""
-    near = (1.5 * x - 2.5) * x * x + 1
-    far = ((-0.5 * x + 2.5) * x - 4) * x + 2
-    return np.where(x <= 1, near, np.where(x < 2, far, 0))
 
 
 def enlarge(image: np.ndarray, scale: int) -> np.ndarray:
@@ -74,11 +71,11 @@ def enlarge(image: np.ndarray, scale: int) -> np.ndarray:
 
 
 @lru_cache(maxsize=64)
-def _taps(count: int, scale: int) -> tuple[np.ndarray, np.ndarray]:
+def _taps(count: int, scale: int) -> Taps:
     """Places and weights, both (4, count * scale), of the pixels in a row of `count` that those of
     a row `scale` times as long are made of."""
     centres = (np.arange(count * scale) + 0.5) / scale - 0.5
     taps = np.floor(centres).astype(int) + np.arange(-1, 3)[:, None]
-    weights = _kernel(np.abs(taps - centres)).astype(np.float32)
+    weights = cubic(np.abs(taps - centres), _KEYS).astype(np.float32)
     beyond = taps % (2 * count)
     return np.minimum(beyond, 2 * count - 1 - beyond), weights

@@ -77,7 +77,7 @@ def _taps(source: int, target: int, mode: str) -> Taps:
         return _within(source, [first, first + 1], [1 - share, share])
     centres = (outputs + 0.5) * scale - 0.5
     first = np.floor(centres)
-    reach, kernel = (2, _cubic) if mode == "CUBIC" else (_LOBES, _lanczos)
+    reach, kernel = (2, cubic) if mode == "CUBIC" else (_LOBES, _lanczos)
     near = [first + tap for tap in range(1 - reach, reach + 1)]
     weights = [kernel(np.abs(centres - pixel)) for pixel in near]
     total = sum(weights)
@@ -89,9 +89,10 @@ def _within(source: int, pixels: list[np.ndarray], weights: list[np.ndarray]) ->
     return np.stack(pixels).clip(0, source - 1).astype(int), np.stack(weights).astype(np.float32)
 
 
-def _cubic(x: np.ndarray) -> np.ndarray:
-    near = ((_CUBIC + 2) * x - (_CUBIC + 3)) * x * x + 1
-    far = ((_CUBIC * x - 5 * _CUBIC) * x + 8 * _CUBIC) * x - 4 * _CUBIC
+def cubic(x: np.ndarray, a: float = _CUBIC) -> np.ndarray:
+    """Keys' weight of a pixel at the distance x >= 0, in pixels, with his coefficient a."""
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
     return np.where(x <= 1, near, np.where(x < 2, far, 0))
 
 

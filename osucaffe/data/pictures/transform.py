@@ -211,11 +211,15 @@ def check_size(transform: Transform, shape: Shape, first: Shape, name: str) -> N
     fits = transform.crop and not transform.has_mean_image
     if fits and shape[0] == first[0] and min(shape[1:]) >= transform.crop:
         return
-    raise UserError(
-        f"{name} is {shape_text(shape)}, but the first record is {shape_text(first)} "
-        "(channels x height x width): give all images one size"
-        + (f", at least crop_size {transform.crop}" if transform.crop else "")
-    )
+    least = f", at least crop_size {transform.crop}" if transform.crop else ""
+    raise unlike_first(name, shape, first, f"give all images one size{least}")
+
+
+def unlike_first(name: str, shape: Shape, first: Shape, remedy: str) -> UserError:
+    """The error for an image whose shape, with channels or without, is not the first one's."""
+    axes = "channels x height x width" if len(shape) == 3 else "height x width"
+    sizes = f"is {shape_text(shape)}, but the first one is {shape_text(first)} ({axes})"
+    return UserError(f"{name} {sizes}: {remedy}")
 
 
 def record_draws(seed: int, epochs: np.ndarray, records: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from ..ahead.parallel_map import BadRecords, map_usable
 from ..databases.database import record_key, write_database
 from ..databases.datum import make_datum
 from ..pictures.image import decode_content, read_content
-from ..pictures.transform import shape_text
+from ..pictures.transform import unlike_first
 from ..streams.image_list import Entry, check_root
 
 ENCODINGS = ("jpg", "jpeg", "png")
@@ -60,11 +60,8 @@ def convert_images(
         for (index, entry), (value, extent) in loaded:
             first = first or extent
             if check_size and extent != first:
-                error = UserError(
-                    f"image {root + entry.name} is {shape_text(extent)}, but the first one is "
-                    f"{shape_text(first)} (height x width): resize them, or leave out check_size"
-                )
-                bad.report(error)
+                name, remedy = f"image {root + entry.name}", "resize them, or leave out check_size"
+                bad.report(unlike_first(name, extent, first, remedy))
                 continue
             written.append(entry)
             yield record_key(index, entry.name), value

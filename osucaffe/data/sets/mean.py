@@ -12,7 +12,7 @@ from ...backends.tensor import Shape
 from ...errors import UserError
 from ..ahead.parallel_map import BadRecords, map_ahead
 from ..databases.record_database import Database
-from ..pictures.transform import shape_text
+from ..pictures.transform import unlike_first
 
 _BLOCK = 64
 
@@ -67,11 +67,8 @@ def _sum(database: Database, start: int, shape: Shape) -> _Sum:
         try:
             _, image = database.decode(key, value)
             if image.shape != shape:
-                raise UserError(
-                    f"{database.name(key)} is {shape_text(image.shape)}, but the first "
-                    f"record is {shape_text(shape)} (channels x height x width): give all "
-                    "images one size"
-                )
+                name, remedy = database.name(key), "give all images one size"
+                raise unlike_first(name, image.shape, shape, remedy)
         except UserError as error:
             errors.append((number, error))
             continue

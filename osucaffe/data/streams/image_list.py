@@ -14,7 +14,7 @@ from ...errors import UserError
 from ...files import read_lines
 from ...parsing import as_int
 from ..pictures.image import read_image
-from ..pictures.transform import Transform, shape_text
+from ..pictures.transform import Transform, unlike_first
 from .images import ImageStream, Labelled
 from .stream import RecordStream
 
@@ -165,11 +165,8 @@ class NumberedImageSource(RecordStream[tuple[np.ndarray, np.ndarray]]):
     def read(self, record: int, draw: int) -> tuple[np.ndarray, np.ndarray]:
         image, numbers = self._load(record)
         if image.shape != self.record_shape:
-            file, shape = self._root + self._entries[record][0], shape_text(image.shape)
-            raise UserError(
-                f"{file} is {shape}, but the first one is {shape_text(self.record_shape)}: set "
-                "new_height and new_width"
-            )
+            file, remedy = self._root + self._entries[record][0], "set new_height and new_width"
+            raise unlike_first(file, image.shape, self.record_shape, remedy)
         return image, numbers
 
     def write(

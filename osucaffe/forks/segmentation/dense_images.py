@@ -11,7 +11,7 @@ import numpy as np
 from ...backends.random import mix64
 from ...backends.tensor import Shape
 from ...data.pictures.image import read_image, resize
-from ...data.pictures.transform import Transform, holds, random_corner, shape_text
+from ...data.pictures.transform import Transform, holds, random_corner, shape_text, unlike_first
 from ...data.streams.image_list import read_entries
 from ...data.streams.stream import RecordStream
 from ...errors import UserError
@@ -174,11 +174,8 @@ class DenseImageSource(RecordStream[tuple[np.ndarray, np.ndarray]]):
         if self._crop:
             any_size |= self._unknown is not None or holds(image.shape[1:], self._crop)
         if image.shape != self.record_shape and not any_size:
-            raise UserError(
-                f"{pair.image} is {shape_text(image.shape)}, but the first of the list "
-                f"{self._path} is {shape_text(self.record_shape)}: set new_height and "
-                "new_width, or give all images one size"
-            )
+            remedy = "set new_height and new_width, or give all images one size"
+            raise unlike_first(pair.image, image.shape, self.record_shape, remedy)
         self.labels.check_all(label, str(pair.label))
         return image, label
 

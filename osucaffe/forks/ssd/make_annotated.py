@@ -16,7 +16,7 @@ from ...backends.tensor import Shape
 from ...data.ahead.parallel_map import BadRecords, map_usable
 from ...data.databases.database import record_key, write_database
 from ...data.pictures.image import decode_content, read_content
-from ...data.pictures.transform import shape_text
+from ...data.pictures.transform import unlike_first
 from ...data.streams.image_list import read_entries, read_list
 from ...errors import UserError, listed, reason
 from ...files import read_bytes, read_file
@@ -154,11 +154,8 @@ def make_database(
         for (index, entry), (value, shape) in loaded:
             first = first or shape
             if check_size and shape != first:
-                raise UserError(
-                    f"image {entry.image} is {shape_text(shape)}, but the first one is "
-                    f"{shape_text(first)} (channels x height x width): resize them, or leave out "
-                    "check_size"
-                )
+                name, remedy = f"image {entry.image}", "resize them, or leave out check_size"
+                raise unlike_first(name, shape, first, remedy)
             yield record_key(index, entry.name or entry.image.name), value
 
     return write_database(output, records())

@@ -157,7 +157,7 @@ def test_a_mean_of_images_of_several_sizes(cli: Cli) -> None:
         [(record_key(index), make_datum(image, 0)) for index, image in enumerate(images)],
     )
     done = cli.fails("compute_image_mean", "x_lmdb")
-    assert 'record "00000001" of x_lmdb is 1x5x3, but the first record is 1x4x3' in done.err
+    assert 'record "00000001" of x_lmdb is 1x5x3, but the first one is 1x4x3' in done.err
 
 
 def test_convert_mnist(cli: Cli) -> None:

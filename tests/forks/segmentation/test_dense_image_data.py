@@ -220,7 +220,7 @@ def test_bad_label_maps_are_named(tmp_path: Path, pairs: Pairs) -> None:
     refuse(layer(tmp_path, "", "crop_size: 4"), 'label0.png" is not the name of an image, a blank')
     refuse(layer(tmp_path, "", kind="ImageLabelmapData", transform="crop_size: 7"), "does not fit")
     net = build(layer(tmp_path, pixels))
-    with pytest.raises(Exception, match=r"image1.png is 3x9x5, but the first of the list"):
+    with pytest.raises(Exception, match=r"image1.png is 3x9x5, but the first one is"):
         net.forward()
 
 

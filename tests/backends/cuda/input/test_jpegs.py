@@ -157,8 +157,8 @@ def test_one_that_refuses_nearly_all_is_given_nothing(
 
 BAD = {
     "cut short": lambda: (jpeg(40, 48, 5)[:-200], "cannot be read"),
-    "another size": lambda: (jpeg(40, 47, 5), "is 3x40x47, but the first record is 3x40x48"),
-    "gray": lambda: (jpeg(40, 48, 5, "Gray"), "is 1x40x48, but the first record is 3x40x48"),
+    "another size": lambda: (jpeg(40, 47, 5), "is 3x40x47, but the first one is 3x40x48"),
+    "gray": lambda: (jpeg(40, 48, 5, "Gray"), "is 1x40x48, but the first one is 3x40x48"),
     "nothing": lambda: (b"", "cannot be read"),
     "no image": lambda: (b"\xff\xd8\xff nonsense \xff\xd9", "cannot be read"),
 }
