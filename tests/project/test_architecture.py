@@ -25,7 +25,7 @@ PARTS = ("apps", "forks", "rpc", "study")
 FORKS = sorted(path.parent.name for path in (PACKAGE / "forks").glob("*/__init__.py"))
 """The families of forks of Caffe."""
 
-MAX_CODE = {"core": 39_500, "all": 53_500}
+MAX_CODE = {"core": 37_200, "all": 53_500}
 """Lines of Python but blank ones, comments and docstrings: to be lowered as it gets less. What is
 not in the core: other parts, and the interfaces and formats of other programs."""
 NOT_CORE = (*PARTS, "pycaffe", "onnx")
