@@ -97,7 +97,7 @@ class Cpu(Host):
 
     def prepare(self, calls: Iterable[Primitive], beside: Sequence[Primitive] = ()) -> list[Step]:
         calls = list(calls)
-        net = self.onednn and self.onednn.analyze([*calls, *beside])
+        net = self.onednn.analyze([*calls, *beside]) if self.onednn else None
         return [self._prepare(call, net) for call in calls]
 
     def _prepare(self, call: Primitive, net: Analysis | None) -> Step:
