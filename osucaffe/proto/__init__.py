@@ -26,10 +26,10 @@ from .caffe_pb2 import (
 )
 from .checksum import stated_checksum
 from .files import read_mean, read_net, read_solver, write_mean
-from .forks import idle_fields, is_unread, refuse_unread, why_idle
 from .state import find_learned_net, read_state, write_state
 from .text import format_text, parse_text, read_text, write_text
 from .titles import label, title
+from .unread_fields import idle_fields, is_unread, refuse_unread, why_idle
 from .upgrade import upgrade_net, upgrade_solver
 from .weights import (
     AnyWeights,

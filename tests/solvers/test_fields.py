@@ -11,7 +11,7 @@ import pytest
 
 from osucaffe.errors import UserError
 from osucaffe.proto import SolverParameter
-from osucaffe.proto.forks import UNREAD
+from osucaffe.proto.unread_fields import UNREAD
 from osucaffe.solvers import Observer
 
 from .runs import NET, REGRESSION, parameters, solver

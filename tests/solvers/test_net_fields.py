@@ -62,7 +62,7 @@ EXCEPTIONS = {
         "engine cudnn_math_override eltwise_mem_sharing reduce_buckets "
         "default_conv_algos_override default_cudnn_math_override",
     "what the log shows": "debug",
-    "told, as proto/test_forks.py shows, or how nodes of Intel Caffe share layers": "multinode",
+    "told (proto/test_unread_fields.py), or how nodes of Intel Caffe share layers": "multinode",
 }  # fmt: skip
 
 

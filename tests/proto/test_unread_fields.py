@@ -18,12 +18,12 @@ from osucaffe.proto import (
     NetParameter,
     SolverParameter,
     caffe_pb2,
-    forks,
+    is_unread,
     parse_text,
     refuse_unread,
     upgrade_net,
 )
-from osucaffe.proto.forks import IDLE, UNREAD
+from osucaffe.proto.unread_fields import IDLE, UNREAD
 from osucaffe.solvers import Solver
 
 FIELDS = [  # "message field" of all that forks have and Caffe has not
@@ -103,8 +103,8 @@ def test_defaults_that_are_not_whole_say_nothing_either() -> None:
 def test_a_row_may_name_types_that_read_the_field(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(UNREAD, "PoolingParameter.temporal_stride", ("C3D", "Pooling"))
     Net(setting("pooling_param { kernel_size: 2 temporal_stride: 2 }"), backend=Cpu())
-    assert not forks.is_unread("PoolingParameter", "temporal_stride", "Pooling")
-    assert forks.is_unread("PoolingParameter", "temporal_stride", "SPP")
+    assert not is_unread("PoolingParameter", "temporal_stride", "Pooling")
+    assert is_unread("PoolingParameter", "temporal_stride", "SPP")
 
 
 @pytest.mark.parametrize(
