@@ -1,4 +1,4 @@
-"""Owns what one side of a comparison hands to its worker: an iteration that is ready to run."""
+"""What one side of a comparison hands to its worker: an iteration that is ready to run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns hosts made of network namespaces, joined by links of a given speed, where ranks start.
+"""Hosts made of network namespaces, joined by links of a given speed, where ranks start.
 
 Each host has a network and a name of its own; memory and processes are shared, so ranks on two
 "hosts" must be kept from talking through shared memory (MPICH over libfabric's TCP does so).

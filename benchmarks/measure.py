@@ -1,4 +1,4 @@
-"""Owns fair timing: worker processes that take turns on a quiet machine, and their medians.
+"""Fair timing: worker processes that take turns on a quiet machine, and their medians.
 
 A busy machine does not slow two programs alike: threads that wait for one another in a loop lose
 far more than others. So a round in which other processes ran is repeated.

@@ -1,4 +1,4 @@
-"""Owns what is measured: nets of models/ fed from fixed synthetic batches instead of databases."""
+"""What is measured: nets of models/ fed from fixed synthetic batches instead of databases."""
 
 from __future__ import annotations
 

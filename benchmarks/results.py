@@ -1,4 +1,4 @@
-"""Owns the files that benchmarks leave behind: JSON with what ran where, and a table from it."""
+"""The files that benchmarks leave behind: JSON with what ran where, and a table from it."""
 
 from __future__ import annotations
 

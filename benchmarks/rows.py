@@ -1,4 +1,4 @@
-"""Owns what ranks print for a benchmark which started them."""
+"""What ranks print for a benchmark which started them."""
 
 from __future__ import annotations
 

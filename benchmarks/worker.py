@@ -1,4 +1,4 @@
-"""Owns one side of a comparison: a process that builds a net once and runs iterations when told.
+"""One side of a comparison: a process that builds a net once and runs iterations when told.
 
 Started by `measure.Worker` with a job (JSON) as its argument. It answers one JSON line when it is
 ready, or has failed (`error`: the message), then one for every line on standard input, which holds

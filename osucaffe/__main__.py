@@ -1,4 +1,4 @@
-"""Owns `python -m osucaffe`, which is the command `osucaffe`."""
+"""`python -m osucaffe`, which is the command `osucaffe`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Owns the arena: all parameters of a net in one flat buffer, all their gradients in another.
+"""The arena: all parameters of a net in one flat buffer, all their gradients in another.
 
 They lie in backward order: the parameters of the last layer come first, because their gradients
 are complete first. So a range of finished gradients is a slice, and an update is one pass. Those

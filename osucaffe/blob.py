@@ -1,4 +1,4 @@
-"""Owns Blob: a named array of a net together with its gradient."""
+"""Blob: a named array of a net together with its gradient."""
 
 from __future__ import annotations
 

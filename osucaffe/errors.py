@@ -1,4 +1,4 @@
-"""Owns the one exception for bad input, whose text is all that a user sees of it, and what it may
+"""The one exception for bad input, whose text is all that a user sees of it, and what it may
 say of a slip of the fingers, or of many things; and the warning of what will go."""
 
 import contextlib

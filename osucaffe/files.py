@@ -1,4 +1,4 @@
-"""Owns how files are read and written: completely or not at all, by temporary files, which are
+"""How files are read and written: completely or not at all, by temporary files, which are
 removed even after a process was killed."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns the fillers: how a parameter gets its first values."""
+"""The fillers: how a parameter gets its first values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns what labels may be: those that the layers which read them tell apart."""
+"""What labels may be: those that the layers which read them tell apart."""
 
 from __future__ import annotations
 

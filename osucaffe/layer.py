@@ -1,4 +1,4 @@
-"""Owns all layer types by name: what makes a layer of its parameter, and what a type reads."""
+"""All layer types by name: what makes a layer of its parameter, and what a type reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the loading of model files into nets: what is said of layers that match, and of others."""
+"""The loading of model files into nets: what is said of layers that match, and of others."""
 
 from __future__ import annotations
 

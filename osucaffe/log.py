@@ -1,4 +1,4 @@
-"""Owns the form of log lines: glog's, which Caffe's tools for logs read.
+"""The form of log lines: glog's, which Caffe's tools for logs read.
 
     I1121 09:22:33.123456  4711 solver.py:218] Iteration 100, lr = 0.01
 

@@ -1,4 +1,4 @@
-"""Owns what is told of an exception that ends a command or a rank: one message."""
+"""Turns the exception that ends a command or a rank into one message."""
 
 from __future__ import annotations
 

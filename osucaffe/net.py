@@ -1,4 +1,4 @@
-"""Owns Net: it builds the layers of a prototxt, records and places them, and runs the steps."""
+"""Net: it builds the layers of a prototxt, records and places them, and runs the steps."""
 
 from __future__ import annotations
 
@@ -416,7 +416,7 @@ class Net:
         """Run all of forward, as the backend may replay it."""
         build = self._build
         if build.replay is None:
-            build.replay = self.whole(backward=False)
+            build.replay = self.as_step(backward=False)
         build.replay()
 
     def forget_replay(self) -> None:
@@ -490,22 +490,22 @@ class Net:
         and those with a layer that reshapes."""
         return not self.inspectable and not any(layer.reshapes for layer in self.layers)
 
-    def whole(
+    def as_step(
         self,
         *,
         backward: bool = True,
         accumulate: bool = False,
         before: Mapping[int, Run] = MappingProxyType({}),
         after: Mapping[int, Run] = MappingProxyType({}),
-        beside: Iterable[Run] = (),
-        then: Iterable[Run] = (),
+        concurrent: Iterable[Run] = (),
+        last: Iterable[Run] = (),
         enqueues: bool = True,
     ) -> Run:
         """A step for all of forward (and backward, as in `backward`), and what is to follow.
 
         before: what to run ahead of the forward of some layers, by index. after: after the
-        backward of some layers, when the gradients of these and all above are complete. beside:
-        what may overlap backward, and `then` waits for. enqueues: all of it, and `then`, only
+        backward of some layers, when the gradients of these and all above are complete. concurrent:
+        what may overlap backward, and `last` waits for. enqueues: all of it, and `last`, only
         enqueues work.
 
         The backend may replay it as one: as a CUDA graph, which the steps that bring input run
@@ -513,17 +513,17 @@ class Net:
         than to enqueue work, it may replay what lies between them. What it replays is captured
         again where the net got other memory or shapes: another net may have made their pool grow.
         """
-        beside, then = list(beside), list(then)
+        concurrent, last = list(concurrent), list(last)
         if not self.replays:
 
             def plain() -> None:
                 run_at(before, 0)
                 self.forward(after=lambda index: run_at(before, index + 1))
-                for step in beside:
+                for step in concurrent:
                     step()
                 if backward:
                     self.backward(accumulate=accumulate, after=lambda index: run_at(after, index))
-                for step in then:
+                for step in last:
                     step()
 
             return plain
@@ -544,8 +544,8 @@ class Net:
                     len(self.layers),
                     before=before,
                     after=after,
-                    beside=beside,
-                    then=then,
+                    concurrent=concurrent,
+                    last=last,
                     enqueues=enqueues,
                 )
             captured()

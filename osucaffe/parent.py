@@ -1,4 +1,4 @@
-"""Owns that a process ends with the one that has started it."""
+"""Ends this process when its parent dies."""
 
 from __future__ import annotations
 

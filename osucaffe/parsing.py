@@ -1,4 +1,4 @@
-"""Owns what text from files says: its lines, numbers, names and JSON, with one checked
+"""What text from files says: its lines, numbers, names and JSON, with one checked
 conversion for each. What is none raises ValueError, whose text quotes it.
 
 Python's own conversions take more than files may hold: `1_000`, digits of any script, numbers that

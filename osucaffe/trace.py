@@ -1,4 +1,4 @@
-"""Owns traces: named spans of time on host and device, in the form of Chrome's trace viewer.
+"""Traces: named spans of time on host and device, in the form of Chrome's trace viewer.
 
 `span` is for any part of the package: while nothing is traced it does nothing. While something is,
 the spans of the thread that traces are NVTX ranges too, where CuPy or nvtx is installed, so that

@@ -1,4 +1,4 @@
-"""Owns processes that work through items which may end them: one that dies, hangs or wants memory
+"""Processes that work through items which may end them: one that dies, hangs or wants memory
 without end is known by its item, and others go on with the rest.
 
 A child is a fork of this process, which has all that it needs imported and made. It runs many

@@ -1,4 +1,4 @@
-"""Owns what all tests share: fixtures, a fresh log, a full disk, kernels that are compiled once;
+"""What all tests share: fixtures, a fresh log, a full disk, kernels that are compiled once;
 which tests need a GPU or an mpiexec; and what workers that run beside each other may take."""
 
 from __future__ import annotations

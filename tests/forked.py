@@ -1,4 +1,4 @@
-"""Owns `python -m MODULE` with its imports done: each run is a fork of a process that has them,
+"""`python -m MODULE` with its imports done: each run is a fork of a process that has them,
 which saves most of the second that a start takes. `run` is for tests that start the program;
 `python` is an executable for mpiexec, and for the program when it starts ranks itself.
 

@@ -1,4 +1,4 @@
-"""Owns how tests run Python in a process of its own."""
+"""Runs Python in a separate process, for tests."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ def test_gradients_are_cleared_unless_they_are_kept(enqueues):
     once = gradients(build(two()))
     net = feed(build(two(), accumulate=True))
     after = dict.fromkeys(range(len(net.layers)), lambda: None) if not enqueues else {}
-    steps = [net.whole(accumulate=kept, after=after, enqueues=enqueues) for kept in (False, True)]
+    steps = [net.as_step(accumulate=kept, after=after, enqueues=enqueues) for kept in (False, True)]
     for step, times in (steps[0], 1), (steps[0], 1), (steps[1], 2), (steps[0], 1):
         step()
         for parameter in net.parameters:

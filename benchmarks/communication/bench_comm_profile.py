@@ -25,7 +25,7 @@ from osucaffe.parallel.config import ParallelConfig
 from osucaffe.parallel.data_parallel import DataParallel
 from osucaffe.proto import caffe_pb2, read_net
 from osucaffe.solvers import Solver
-from osucaffe.study.profiling.passes import MOST, WARM_UP, Profiled
+from osucaffe.study.profiling.passes import MAX_ITERATIONS, WARM_UP, Profiled
 from osucaffe.study.sketch import Sketch
 
 from .. import results
@@ -40,7 +40,7 @@ NETS: dict[str, Callable[[], caffe_pb2.NetParameter]] = {
 """The second computes next to nothing: what a profile costs at most."""
 CONFIG = ParallelConfig(propagation="sharded", bucket=256 << 10)
 TURN = 5
-TURNS = (MOST + WARM_UP) // TURN - 1
+TURNS = (MAX_ITERATIONS + WARM_UP) // TURN - 1
 """All of them are noted."""
 ABOUT = """Milliseconds of processor time of an iteration, all ranks together, {ranks} ranks of one
 thread each on {cpu}, which others use too (a load of {load}): medians of {turns} turns of {length}

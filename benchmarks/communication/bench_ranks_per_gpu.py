@@ -1,4 +1,4 @@
-"""Owns `make bench-ranks`: what several ranks on one GPU bring under MPS, by the trials of
+"""`make bench-ranks`: what several ranks on one GPU bring under MPS, by the trials of
 `train --ranks_per_gpu auto`; each rank has the batch, which lies on the device.
 
 More nets, or others: python -m benchmarks.communication.bench_ranks_per_gpu lenet alexnet; with

@@ -1,4 +1,4 @@
-"""Owns `make bench-scaling`: weak scaling over the GPUs of one machine, beside PyTorch DDP."""
+"""`make bench-scaling`: weak scaling over the GPUs of one machine, against PyTorch DDP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns `make bench-data`: images per second from an LMDB, osucaffe's readers beside DataLoader's.
+"""`make bench-data`: images per second from an LMDB, osucaffe's readers beside DataLoader's.
 
 The limits are measured in the same run: threads that only decode, threads that only copy memory.
 With a GPU also: training from an LMDB beside training on data that lie on the device.

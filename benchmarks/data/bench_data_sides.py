@@ -1,4 +1,4 @@
-"""Owns what bench_data compares: databases, osucaffe's readers, PyTorch's DataLoader, limits."""
+"""What bench_data compares: databases, osucaffe's readers, PyTorch's DataLoader, limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the training half of bench_data: AlexNet on a GPU, data on it or in LMDBs."""
+"""The training half of bench_data: AlexNet on a GPU, data on it or in LMDBs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns `make bench-classify`: photographs a second from files through `osucaffe classify` on a GPU,
+"""`make bench-classify`: photographs a second from files through `osucaffe classify` on a GPU,
 beside readers that only decode them."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns what bench_classify times: photos in files, readers that only decode them, the command."""
+"""What bench_classify times: photos in files, readers that only decode them, the command."""
 
 from __future__ import annotations
 

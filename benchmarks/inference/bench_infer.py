@@ -1,4 +1,4 @@
-"""Owns `make bench-infer`: forward passes of deploy nets, osucaffe beside OpenCV's dnn, ONNX
+"""`make bench-infer`: forward passes of deploy nets, osucaffe against OpenCV's dnn, ONNX
 Runtime and PyTorch.
 
 All sides have the same prototxt and .caffemodel, ONNX Runtime what `osucaffe export` makes of them;

@@ -1,4 +1,4 @@
-"""Owns `make bench-real DIR=...`: forward passes of trained models, osucaffe beside OpenCV's dnn.
+"""`make bench-real DIR=...`: forward passes of trained models, osucaffe against OpenCV's dnn.
 
 Each NAME.caffemodel of a folder, and of those in it, is run with the NAME.prototxt beside it at
 batch 1, on inputs of normal numbers. What fails on one side has the message in its row.

@@ -1,4 +1,4 @@
-"""Owns `make bench-sizes`: what a net costs that changes size in each pass.
+"""`make bench-sizes`: what a net costs that changes size in each pass.
 
 ZF's Faster R-CNN sees photos of other sizes, and of each a Python layer proposes another number of
 regions. Measured is the share of the processor time in which the net is built for other shapes.

@@ -1,4 +1,4 @@
-"""Owns the sides of a comparison of forward passes: osucaffe, OpenCV's dnn, ONNX Runtime and
+"""The sides of a comparison of forward passes: osucaffe, OpenCV's dnn, ONNX Runtime and
 PyTorch, on the CPU or a GPU, with the same files. Each is built for `worker`, and leaves its
 outputs in a file.
 

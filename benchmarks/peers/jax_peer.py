@@ -1,4 +1,4 @@
-"""Owns the JAX peer: functions made from any NetParameter of the layers listed here.
+"""The JAX peer: functions made from any NetParameter of the layers listed here.
 
 It computes what Caffe computes (the tests compare). Images are N x H x W x C, as XLA's convolutions
 want them. In bf16 parameters stay fp32 and are converted where they are used; what batch

@@ -1,4 +1,4 @@
-"""Owns what PyTorch's and JAX's peers read alike of a net: its layers, checked, and their settings.
+"""What PyTorch's and JAX's peers read alike of a net: its layers, checked, and their settings.
 
 A setting that the peers don't have is refused, so that all sides compute the same net.
 """

@@ -1,4 +1,4 @@
-"""Owns the PyTorch peer: a torch.nn.Module made from any NetParameter of the layers listed here.
+"""The PyTorch peer: a torch.nn.Module made from any NetParameter of the layers listed here.
 
 It computes what Caffe computes (the tests compare), with PyTorch's own modules wherever it has one.
 """

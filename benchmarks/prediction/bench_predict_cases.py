@@ -1,4 +1,4 @@
-"""Owns what bench_predict predicts and its ranks measure: operations, sizes and designs."""
+"""What bench_predict predicts and its ranks measure: operations, sizes and designs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the measuring of what a cluster's file says: links, and how fast ranks add."""
+"""The measuring of what a cluster's file says: links, and how fast ranks add."""
 
 from __future__ import annotations
 

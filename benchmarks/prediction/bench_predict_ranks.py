@@ -59,7 +59,7 @@ def beside(job: Any, topology: Any, net: Net) -> tuple[float, float]:
     """What passes lose of the time of sums that all ranks do on their threads meanwhile, and what
     sums lose of the time of passes: shares."""
     comm = make_communicator(job, topology, CommConfig("mpi"), background=True)
-    array, run = np.zeros(BESIDE // 4, np.float32), net.whole()
+    array, run = np.zeros(BESIDE // 4, np.float32), net.as_step()
 
     def sums(count: int) -> list[Handle]:
         return [comm.all_reduce(array) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Owns iterations that are timed, and predicted: of any solver, or of a net whose layers sleep.
+"""Iterations that are timed, and predicted: of any solver, or of a net whose layers sleep.
 
 These take a given time, and little of the cores. So others' work on the machine changes less of
 what an iteration takes, and how far it is from its prediction is the error of the model of what

@@ -1,4 +1,4 @@
-"""Owns `python -m benchmarks.rpc.bench_rpc`: calls between processes over each channel, compared
+"""`python -m benchmarks.rpc.bench_rpc`: calls between processes over each channel, compared
 with plain gRPC, with the benchmarks and payloads of TF-gRPC-Bench. It starts the ranks that
 measure, and writes what they found.
 

@@ -1,4 +1,4 @@
-"""Owns the measurement of plain gRPC in C++ (benchmarks/grpc_peer): what of a gain is Python's."""
+"""The measurement of plain gRPC in C++ (benchmarks/grpc_peer): what of a gain is Python's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the payloads of TF-gRPC-Bench (Biswas et al., 2018): so many buffers of three categories."""
+"""The payloads of TF-gRPC-Bench (Biswas et al., 2018): so many buffers of three categories."""
 
 from __future__ import annotations
 

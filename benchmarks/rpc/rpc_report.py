@@ -1,4 +1,4 @@
-"""Owns what `benchmarks.rpc.bench_rpc` tells: tables of its rows, and the files that keep them."""
+"""The report of `benchmarks.rpc.bench_rpc`: tables of its rows, and the files that keep them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns `make bench-cpu`: training on the CPU, osucaffe beside PyTorch, in turns on two threads.
+"""`make bench-cpu`: training on the CPU, osucaffe against PyTorch, in turns on two threads.
 
 Each net of the list runs in one process a framework; PyTorch in the faster of its two memory
 layouts, tried first. The floor of a net is its arithmetic at the machine's measured sgemm rate.

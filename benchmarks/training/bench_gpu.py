@@ -1,4 +1,4 @@
-"""Owns `make bench-gpu`: training on one GPU, osucaffe beside PyTorch in the best of its modes,
+"""`make bench-gpu`: training on one GPU, osucaffe against PyTorch in the best of its modes,
 and beside JAX where that is installed.
 
 The floor of a net is, over the calls of one iteration, the sum of the longer of two times: its

@@ -1,5 +1,5 @@
-"""Owns `make bench-memory`: the largest batches that cards of 8, 16 and 24 GB train, osucaffe
-beside PyTorch.
+"""`make bench-memory`: the largest batches that cards of 8, 16 and 24 GB train, osucaffe
+against PyTorch.
 
 What each side holds at most is measured at a batch size and at twice as many; a line through both
 says what a card takes, less what CUDA itself holds there.

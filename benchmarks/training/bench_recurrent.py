@@ -1,4 +1,4 @@
-"""Owns `make bench-recurrent`: an LSTM's training, osucaffe beside torch.nn.LSTM, in turns.
+"""`make bench-recurrent`: an LSTM's training, osucaffe against torch.nn.LSTM, in turns.
 
 The floor is the arithmetic at the machine's rate of a large matrix product. What keeps an LSTM from
 it are its steps: each waits for the one before, and its product with a few items reads all weights.

@@ -1,4 +1,4 @@
-"""Owns `make bench-setup`: seconds from `osucaffe train` to the end of the first iteration on GPUs,
+"""`make bench-setup`: seconds from `osucaffe train` to the end of the first iteration on GPUs,
 with all caches empty and again with what the first start left there.
 
 Every start is a process of its own, as a user types it: nets of models/ with their solvers (but for

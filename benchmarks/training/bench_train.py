@@ -1,5 +1,5 @@
-"""Owns `make bench-train`: whole programs that train from files, `osucaffe train` as a user types
-it beside PyTorch programs that do the same job.
+"""`make bench-train`: whole programs that train from files, `osucaffe train` as a user types
+it against PyTorch programs that do the same job.
 
 Each side is a process; osucaffe's first is started twice, as its first start fills caches (kernels,
 plans), and the second is measured. Its speed is that of the second half of its iterations, its

@@ -1,4 +1,4 @@
-"""Owns the GPU sides of a comparison: a training iteration of osucaffe, PyTorch or JAX, and the
+"""The GPU sides of a comparison: a training iteration of osucaffe, PyTorch or JAX, and the
 rates of the device that floors are made of. Each is built for `worker`."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns the sides of the recurrent comparison: forward and backward of an LSTM, for `worker`."""
+"""The sides of the recurrent comparison: forward and backward of an LSTM, for `worker`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def build_osucaffe(job: dict[str, Any]) -> Built:
         net = Net(parameter, phase="TRAIN", backend=backend)
         for name, values in {"x": x, "cont": cont, "target": target}.items():
             net.write(name, values)
-        step = net.whole()
+        step = net.as_step()
 
         def iterate() -> None:
             for _ in range(block):

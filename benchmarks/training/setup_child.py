@@ -1,4 +1,4 @@
-"""Owns one start of `osucaffe train`, with a clock at its parts: what bench_setup runs.
+"""One start of `osucaffe train`, with a clock at its parts: what bench_setup runs.
 
 Its arguments are those of the command. It prints one JSON line when the first iteration has ended:
 seconds since the command began (in $OSUCAFFE_BEGUN), and where they went. It needs nothing of this

@@ -1,4 +1,4 @@
-"""Owns the two sides of super_resolution: a program that trains and scores with one framework.
+"""The two sides of super_resolution: a program that trains and scores with one framework.
 
 `python -m benchmarks.training.super_resolution_sides SIDE JOB` (JSON) prints one JSON line.
 """

@@ -1,4 +1,4 @@
-"""Owns PyTorch's side of bench_train: a program that trains from an LMDB, as a careful user
+"""PyTorch's side of bench_train: a program that trains from an LMDB, as a careful user
 writes it.
 
 `python -m benchmarks.training.train_peer JOB` (JSON) trains and prints one JSON line: images a

@@ -1,4 +1,4 @@
-"""Owns canvases with digits of MNIST at random places and sizes, and which digit each pixel is of.
+"""Canvases with digits of MNIST at random places and sizes, and which digit each pixel is of.
 
   python examples/segnet_digits/canvases.py FOLDER [--mnist FILES]
 

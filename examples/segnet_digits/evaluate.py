@@ -1,4 +1,4 @@
-"""Owns the score of the segmentation: mean IoU on the held-out canvases, and a picture of some.
+"""The score of the segmentation: mean IoU on the held-out canvases, and a picture of some.
 
   python examples/segnet_digits/evaluate.py WEIGHTS [SHEET.png]
 

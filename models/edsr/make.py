@@ -1,4 +1,4 @@
-"""Owns the shape of EDSR: writes the nets of models/edsr and models/edsr_baseline.
+"""The shape of EDSR: writes the nets of models/edsr and models/edsr_baseline.
 
 python models/edsr/make.py
 """

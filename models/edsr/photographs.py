@@ -1,4 +1,4 @@
-"""Owns photographs to train super-resolution on: fetches them from Debian's packages.
+"""Photographs to train super-resolution on: fetches them from Debian's packages.
 
 python models/edsr/photographs.py --out data/photographs [--pixels 1.5] [--debs FOLDER]
 

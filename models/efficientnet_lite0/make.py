@@ -1,4 +1,4 @@
-"""Owns the shapes of EfficientNet-Lite0 to 2: writes their train_val.prototxt, deploy.prototxt and
+"""The shapes of EfficientNet-Lite0 to 2: writes their train_val.prototxt, deploy.prototxt and
 solver.prototxt to this folder and those beside it.
 
 python models/efficientnet_lite0/make.py

@@ -1,4 +1,4 @@
-"""Owns the databases that the siamese net trains on: pairs of digits, labelled 1 if they are equal.
+"""The databases that the siamese net trains on: pairs of digits, labelled 1 if they are equal.
 
   python models/mnist_siamese/pairs.py
 

@@ -1,4 +1,4 @@
-"""Owns the shape of ResNet-50: writes train_val.prototxt and deploy.prototxt beside this file.
+"""The shape of ResNet-50: writes train_val.prototxt and deploy.prototxt beside this file.
 
 python models/resnet50/make.py
 """

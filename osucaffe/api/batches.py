@@ -1,4 +1,4 @@
-"""Owns training on the caller's batches: any iterable of arrays in place of data layers."""
+"""Training on the caller's batches: any iterable of arrays in place of data layers."""
 
 from __future__ import annotations
 

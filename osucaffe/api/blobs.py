@@ -1,4 +1,4 @@
-"""Owns what is seen of a net: its blobs, its layers, and their parameters."""
+"""Views of a net: its blobs, its layers, and their parameters."""
 
 from __future__ import annotations
 

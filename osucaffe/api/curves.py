@@ -1,4 +1,4 @@
-"""Owns the curves of a run, in SVG: those of a report and of a notebook."""
+"""The curves of a run, in SVG: those of a report and of a notebook."""
 
 from __future__ import annotations
 

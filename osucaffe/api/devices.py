@@ -1,4 +1,4 @@
-"""Owns where nets run: the device of `gpu=`, and arrays of other libraries that lie on it."""
+"""Where nets run: the device of `gpu=`, and arrays of other libraries that lie on it."""
 
 from __future__ import annotations
 

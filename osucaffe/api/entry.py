@@ -1,4 +1,4 @@
-"""Owns how an image enters a net: as its images did in training."""
+"""How an image enters a net: as its images did in training."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Owns pictures of what a label hangs on, by covering each part of an image in turn (Zeiler and
-Fergus, Visualizing and Understanding Convolutional Networks, 2014)."""
+"""Pictures of the regions that a label depends on, by covering each part of an image in turn
+(Zeiler and Fergus, Visualizing and Understanding Convolutional Networks, 2014)."""
 
 from __future__ import annotations
 

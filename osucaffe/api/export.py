@@ -1,4 +1,4 @@
-"""Owns `oc.export`: a net, or a model with its preprocessing, as an ONNX model."""
+"""`oc.export`: a net, or a model with its preprocessing, as an ONNX model."""
 
 from __future__ import annotations
 

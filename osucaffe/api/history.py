@@ -1,4 +1,4 @@
-"""Owns what is recorded of a run: its history as rows, curves of it, and a line of progress."""
+"""What is recorded of a run: its history as rows, curves of it, and a line of progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns images: files as pixels, pixels as images of Pillow's."""
+"""Images: files as pixels, pixels as images of Pillow's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the reading of training logs, of osucaffe or C++ Caffe: tables of what they report."""
+"""The reading of training logs, of osucaffe or C++ Caffe: tables of what they report."""
 
 from __future__ import annotations
 

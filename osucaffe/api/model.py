@@ -1,4 +1,4 @@
-"""Owns `oc.load`: a classifier with its labels and its preprocessing, which images are given to."""
+"""`oc.load`: a classifier with its labels and its preprocessing, which images are given to."""
 
 from __future__ import annotations
 

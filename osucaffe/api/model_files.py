@@ -1,4 +1,4 @@
-"""Owns what lies next to a model's net: its weights, and the names of its classes."""
+"""What lies next to a model's net: its weights, and the names of its classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns `oc.Net`: a net with its weights, called with arrays."""
+"""`oc.Net`: a net with its weights, called with arrays."""
 
 from __future__ import annotations
 

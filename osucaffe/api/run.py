@@ -1,4 +1,4 @@
-"""Owns `oc.train`, `oc.fit` and `oc.predict`: the commands of these names, and the run of one."""
+"""`oc.train`, `oc.fit` and `oc.predict`: the commands of these names, and the run of one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns `oc.Solver`: training in steps, whose history and net can be looked at in between."""
+"""`oc.Solver`: training in steps, whose history and net can be looked at in between."""
 
 from __future__ import annotations
 

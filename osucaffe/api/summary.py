@@ -1,4 +1,4 @@
-"""Owns what is told of a net: its layers as the rows of a table, and the sums of these."""
+"""The summary of a net: its layers as the rows of a table, and the sums of these."""
 
 from __future__ import annotations
 

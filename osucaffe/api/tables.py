@@ -1,4 +1,4 @@
-"""Owns tables of text, for terminals and as HTML for notebooks, and large numbers in them."""
+"""Tables of text, for terminals and as HTML for notebooks, and large numbers in them."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Owns applications for those who have photographs, from a folder to a model and its use."""
+"""Applications for those who have photographs, from a folder to a model and its use."""

@@ -1,4 +1,4 @@
-"""Owns what `import caffe` finds: caffe.py in this folder, whose place pycaffe's interface takes.
+"""What `import caffe` finds: caffe.py in this folder, whose place pycaffe's interface takes.
 
 It imports nothing of osucaffe: until a program does `import caffe`, it costs no time.
 """

@@ -1,4 +1,4 @@
-"""Owns what a backend is: memory, steps made of calls, a clock. `Cpu` and `Cuda` are the two.
+"""What a backend is: memory, steps made of calls, a clock. `Cpu` and `Cuda` are the two.
 
 What a backend need not be able to do has a default here: an empty set, None, or what comes to the
 same where work is done when a step returns.

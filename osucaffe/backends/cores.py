@@ -1,4 +1,4 @@
-"""Owns how many cores this process may use, and how many threads it computes on."""
+"""The number of cores this process may use, and of threads it computes on."""
 
 from __future__ import annotations
 

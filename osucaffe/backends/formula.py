@@ -1,4 +1,4 @@
-"""Owns the language of element-wise formulas: parsed once, evaluated by every backend.
+"""The language of element-wise formulas: parsed once, evaluated by every backend.
 
 A formula is one or more statements in Python's expression syntax, separated by `;`:
 

@@ -1,4 +1,4 @@
-"""Owns the counter-based random numbers that every backend draws alike (dropout and the like).
+"""The counter-based random numbers that every backend draws alike (dropout and the like).
 
 squares32 (Widynski 2020, arXiv 2004.06278): a 64-bit counter and key give 32 random bits. The
 counter is (step << 32) + element index, the key comes from (seed, key of the call): so the numbers

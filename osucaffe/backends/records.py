@@ -1,4 +1,4 @@
-"""Owns how an image becomes input: crop, mirror, mean and scale, and what may decode it."""
+"""How an image becomes input: crop, mirror, mean and scale, and what may decode it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns tables that the host fills for many steps ahead, each of which takes one row by itself."""
+"""Tables that the host fills for many steps ahead, each of which takes one row by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns how the host fills a backend's memory ahead of what will read it; and here, of its own."""
+"""Uploads to a backend's memory ahead of what reads it; the base class is for host memory."""
 
 from __future__ import annotations
 

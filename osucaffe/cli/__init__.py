@@ -1,4 +1,4 @@
-"""Owns the command `osucaffe`: it finds the subcommand, runs it, and turns errors into messages.
+"""The command `osucaffe`: it finds the subcommand, runs it, and turns errors into messages.
 
 A command is imported once its options are read: from here on they are a dataclass.
 """

@@ -1,4 +1,4 @@
-"""Owns the way from dataclasses of options to argparse, and back with the values."""
+"""The way from dataclasses of options to argparse, and back with the values."""
 
 from __future__ import annotations
 

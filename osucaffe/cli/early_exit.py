@@ -1,4 +1,4 @@
-"""Owns the detection of early exits: a command fails if user code that it runs, such as a Python
+"""Early exits: a command fails if user code that it runs, such as a Python
 layer, calls sys.exit or os._exit."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns how a command line is read: as gflags does, with which Caffe's tools read theirs."""
+"""How a command line is read: as gflags does, with which Caffe's tools read theirs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the image files that commands read and write."""
+"""The image files that commands read and write."""
 
 from __future__ import annotations
 

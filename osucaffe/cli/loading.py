@@ -1,4 +1,4 @@
-"""Owns what commands make of options that several have: backends, and nets with their weights."""
+"""What commands make of options that several have: backends, and nets with their weights."""
 
 from __future__ import annotations
 

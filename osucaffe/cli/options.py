@@ -1,4 +1,4 @@
-"""Owns the options that several commands have: nets and their weights, devices, ranks."""
+"""The options that several commands have: nets and their weights, devices, ranks."""
 
 from __future__ import annotations
 

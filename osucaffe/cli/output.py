@@ -1,4 +1,4 @@
-"""Owns the output of commands: tables, JSON for scripts, sizes, progress, verdicts."""
+"""The output of commands: tables, JSON for scripts, sizes, progress, verdicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the parser of the command line: strict, with short messages."""
+"""The parser of the command line: strict, with short messages."""
 
 from __future__ import annotations
 

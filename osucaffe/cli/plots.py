@@ -1,4 +1,4 @@
-"""Owns the use of matplotlib by commands: its import, colours, and saving."""
+"""The use of matplotlib by commands: its import, colours, and saving."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the collective algorithms by operation and name: the schedule that one rank follows.
+"""The collective algorithms by operation and name: the schedule that one rank follows.
 
 A schedule refers to ranges of one flat buffer and nothing else, so it is a pure function of
 (rank, size, count). Anything that can send and receive can run it: MPI, NCCL, a simulation.

@@ -1,4 +1,4 @@
-"""Owns what a communicator is: ranks that do collective operations on flat arrays together.
+"""What a communicator is: ranks that do collective operations on flat arrays together.
 
 Every rank calls the same operations in the same order (also those of several communicators, if
 these share a GPU), on arrays of one size and type: float32, float64, float16, int32, or uint16 for

@@ -1,4 +1,4 @@
-"""Owns the settings of communicators: their kinds, algorithms, and how long they wait."""
+"""The settings of communicators: their kinds, algorithms, and how long they wait."""
 
 from __future__ import annotations
 

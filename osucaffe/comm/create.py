@@ -1,4 +1,4 @@
-"""Owns the creation of communicators for the ranks of a job, from the command line's options."""
+"""The creation of communicators for the ranks of a job, from the command line's options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the composition of communicators: ranks that are near one another, and their leaders.
+"""The composition of communicators: ranks that are near one another, and their leaders.
 
 `local` joins the ranks of one group, `cross` the first ranks of all groups. As `cross` may itself
 be hierarchical, ranks on one GPU, GPUs of a node, and nodes are levels of one thing. Groups may

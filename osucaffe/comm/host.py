@@ -1,4 +1,4 @@
-"""Owns arithmetic on arrays in host memory for reductions: addition, and the two 16-bit floats.
+"""Arithmetic on arrays in host memory for reductions: addition, and the two 16-bit floats.
 
 NumPy has no bfloat16: an array of uint16 holds the bits of bfloat16 numbers. Nothing here
 allocates once the scratch memory stands.

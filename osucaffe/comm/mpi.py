@@ -1,4 +1,4 @@
-"""Owns the MPI communicator: it carries out schedules over MPI's send and receive.
+"""The MPI communicator: it carries out schedules over MPI's send and receive.
 
 MPI's native collectives are available as the algorithm "native", to compare with. Use it only where
 `job.find_job` found a job: importing this module starts MPI.

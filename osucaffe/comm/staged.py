@@ -1,4 +1,4 @@
-"""Owns the staging of device arrays in pinned host memory: for MPI libraries without CUDA support,
+"""The staging of device arrays in pinned host memory: for MPI libraries without CUDA support,
 and the mirrors that channels send from and receive into.
 
 A mirror is a flat array in host memory whose parts are copied to and from the device while it

@@ -1,4 +1,4 @@
-"""Owns the run's settings for reading data, which no net has: threads, bad records, order."""
+"""The run's settings for reading data, which no net has: threads, bad records, order."""
 
 from __future__ import annotations
 

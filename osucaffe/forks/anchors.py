@@ -1,4 +1,4 @@
-"""Owns the boxes of region proposal networks: anchors, boxes coded against them, overlaps.
+"""The boxes of region proposal networks: anchors, boxes coded against them, overlaps.
 
 Boxes are rows x1, y1, x2, y2 in pixels, the last ones included: width is x2 - x1 + 1. All follows
 Ren et al. 2015 as their code (py-faster-rcnn) has it.

@@ -1,4 +1,4 @@
-"""Owns the transformation of annotated boxes when their image is cropped, resized or mirrored.
+"""The transformation of annotated boxes when their image is cropped, resized or mirrored.
 
 Boxes are rows (xmin, ymin, xmax, ymax) in fractions of their image.
 """

@@ -1,4 +1,4 @@
-"""Owns SSD's augmentation of annotated images: colours, a larger canvas, random crops.
+"""SSD's augmentation of annotated images: colours, a larger canvas, random crops.
 
 The visible part of an image is a window in its pixels, which may reach beyond it; it is chosen
 before any pixel is processed.

@@ -1,4 +1,4 @@
-"""Owns the geometry of boxes by NumPy: overlaps, codes against priors, which to keep of many.
+"""The geometry of boxes by NumPy: overlaps, codes against priors, which to keep of many.
 
 Boxes are rows (xmin, ymin, xmax, ymax), in shares of an image.
 """

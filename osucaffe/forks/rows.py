@@ -1,4 +1,4 @@
-"""Owns what layers share that read boxes, or whose tops have a row for each of those there are."""
+"""The base of layers that read boxes, or whose tops have a row for each of those there are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the assembly of a net: its layers, the blobs that they make, shapes, inputs and outputs."""
+"""The assembly of a net: its layers, the blobs that they make, shapes, inputs and outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns what a net remembers of the shapes that it had: what was built for them, and what its layers
+"""The cache of a net's builds by shape: what was built for them, and what its layers
 had set up."""
 
 from __future__ import annotations

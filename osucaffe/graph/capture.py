@@ -1,4 +1,4 @@
-"""Owns how the prepared calls of a net are run: as steps layer by layer, or all as one."""
+"""How the prepared calls of a net are run: as steps layer by layer, or all as one."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def as_one(
     *,
     before: Mapping[int, Run],
     after: Mapping[int, Run],
-    beside: Sequence[Run],
-    then: Sequence[Run],
+    concurrent: Sequence[Run],
+    last: Sequence[Run],
     enqueues: bool,
 ) -> Run:
-    """A step that runs `begin` and all calls, which the backend may replay: see `Net.whole`.
+    """A step that runs `begin` and all calls, which the backend may replay: see `Net.as_step`.
 
     layers: how many the net has.
     """
@@ -52,7 +52,7 @@ def as_one(
     if after:
         backward = _mark_backward(backward, layers, after)
     # Not ahead of forward: the first kernels of a graph wait for their launch as it is.
-    calls = [*forward, *(_mark(step, overlap=True) for step in beside), *backward]
+    calls = [*forward, *(_mark(step, overlap=True) for step in concurrent), *backward]
     feeds = [step for call, step in calls if ops.is_feed(call)]
     calls = [(call, step) for call, step in calls if not ops.is_feed(call)]
     hosted = any(
@@ -61,11 +61,11 @@ def as_one(
     )
     schedule, capture = backend.schedule, backend.capture
     if enqueues or hosted:
-        steps = [*schedule(calls), *then]
+        steps = [*schedule(calls), *last]
         run = sequence(steps) if hosted else capture(steps)
     else:
         pieces = _split(calls)
-        run = sequence([p if callable(p) else capture(schedule(p)) for p in pieces] + [*then])
+        run = sequence([p if callable(p) else capture(schedule(p)) for p in pieces] + [*last])
     return sequence([begin, *feeds, run])
 
 

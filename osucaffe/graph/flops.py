@@ -1,4 +1,4 @@
-"""Owns the count of what calls of primitives have to do: floating-point operations, and bytes that
+"""The count of what calls of primitives have to do: floating-point operations, and bytes that
 they read or write.
 
 A multiplication and an addition count one each. Only the arithmetic that the definition asks for
@@ -86,10 +86,10 @@ def bytes_moved(calls: Iterable[Primitive], nbytes: Callable[[Tensor], int]) -> 
 def _touched(call: Primitive, tensor: Tensor) -> int:
     """The elements of one of its tensors that a call reads or writes."""
     match call:
-        case ops.Concat(cuts=list() as cuts) if tensor is not call.y:
-            if cut := cuts[call.xs.index(tensor)]:
+        case ops.Concat(slices=list() as slices) if tensor is not call.y:
+            if cut := slices[call.xs.index(tensor)]:
                 return tensor.size * cut[1] // tensor.shape[call.axis]
-        case ops.BatchNorm(every=tuple()):  # of what it reads, some pixels
+        case ops.BatchNorm(subsample=tuple()):  # of what it reads, some pixels
             return min(tensor.size, call.y.size)
     return tensor.size
 
@@ -122,7 +122,7 @@ def _lrn(call: ops.Neighbourhood, x: Tensor) -> int:
 
 def _given(call: ops.Normalization) -> int:
     """A subtraction, product or sum for each of the operands."""
-    return sum(tensor is not None for tensor in call.small.values())
+    return sum(tensor is not None for tensor in call.channel_params.values())
 
 
 def _batch_norm_backward(
@@ -131,15 +131,15 @@ def _batch_norm_backward(
     """What each element takes: first its gradient, then the two sums over a channel that the
     gradients of bias, scale and statistics are made of, then dx."""
     through = call.dx is not None and not call.constant
-    mean, rate, scale = (tensor is not None for tensor in (call.mean, call.rate, call.scale))
+    mean, inv_std, scale = (tensor is not None for tensor in (call.mean, call.inv_std, call.scale))
     steps = parts - 1 + call.relu
     if through or call.dbias is not None:
         steps += 1
     if through or call.dscale is not None:
         # x is normalized (where there are statistics), multiplied by its gradient and summed.
-        steps += 2 + mean + rate
+        steps += 2 + mean + inv_std
     if through:
         steps += 3  # less the mean gradient, and less x times that of its product
     if call.dx is not None:
-        steps += rate + scale
+        steps += inv_std + scale
     return steps * call.x.count

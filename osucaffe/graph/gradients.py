@@ -1,4 +1,4 @@
-"""Owns which gradients a net computes: for which layers backward runs, and to which bottoms."""
+"""The gradients that a net computes: for which layers backward runs, and to which bottoms."""
 
 from __future__ import annotations
 

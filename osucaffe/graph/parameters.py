@@ -1,4 +1,4 @@
-"""Owns the sharing of parameters by name, within a net and between nets: several layers may have
+"""The sharing of parameters by name, within a net and between nets: several layers may have
 the same name, or none."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns the recording of a net's calls, of its forward and of its backward pass, and the warning of
+"""The recording of a net's calls, of its forward and of its backward pass, and the warning of
 layers in place that overwrite what gradients need."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns the values of a net's parameters: initial values, those in model files, and which of these
+"""The values of a net's parameters: initial values, those in model files, and which of these
 have other shapes."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns what a layer is, the words that its code is written in, and the registry of layer types."""
+"""The base class of layers, the names that layer modules import, the registry of layer types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the calls of an inner product that is divided among ranks ("one weird trick": Krizhevsky,
+"""The calls of an inner product that is divided among ranks ("one weird trick": Krizhevsky,
 2014, arXiv 1404.5997).
 """
 

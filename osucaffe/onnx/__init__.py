@@ -1,4 +1,4 @@
-"""Owns the export of nets as ONNX models: every primitive that a forward pass calls, as nodes."""
+"""The export of nets as ONNX models: every primitive that a forward pass calls, as nodes."""
 
 from .model import OPSET, for_any_batch, to_onnx
 

@@ -1,4 +1,4 @@
-"""Owns the graph in the making: its nodes, its constants, and which value a tensor has by now."""
+"""The graph in the making: its nodes, its constants, and which value a tensor has by now."""
 
 from __future__ import annotations
 

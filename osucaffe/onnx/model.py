@@ -1,4 +1,4 @@
-"""Owns the export of a whole net: its inputs, constants and outputs, around the nodes."""
+"""The export of a whole net: its inputs, constants and outputs, around the nodes."""
 
 from __future__ import annotations
 

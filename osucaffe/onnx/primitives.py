@@ -1,4 +1,4 @@
-"""Owns what stands for each primitive in ONNX: a function of its name, or none."""
+"""What stands for each primitive in ONNX: a function of its name, or none."""
 
 from __future__ import annotations
 
@@ -286,8 +286,8 @@ def batch_norm_statistics(graph: Graph, a: ops.BatchNormStatistics) -> None:
     mean = graph.node("ReduceMean", value, axes=axes)
     centred = graph.node("Sub", value, mean)
     variance = graph.node("ReduceMean", graph.node("Mul", centred, centred), axes=axes)
-    rate = evaluate(graph, "y = 1 / sqrt(a + eps)", {"a": variance}, {"eps": a.eps})["y"]
-    for tensor, statistic in ((a.mean, mean), (a.rate, rate)):
+    inv_std = evaluate(graph, "y = 1 / sqrt(a + eps)", {"a": variance}, {"eps": a.eps})["y"]
+    for tensor, statistic in ((a.mean, mean), (a.inv_std, inv_std)):
         graph.write(tensor, graph.reshape(statistic, tensor.shape))
 
 
@@ -295,7 +295,7 @@ def batch_norm_statistics(graph: Graph, a: ops.BatchNormStatistics) -> None:
 def batch_norm(graph: Graph, a: ops.BatchNorm) -> None:
     value = graph.read(a.x)
     row = (1, a.x.shape[1], *(1,) * (len(a.x.shape) - 2))
-    factors = _operands(graph, a.rate, a.scale)
+    factors = _operands(graph, a.inv_std, a.scale)
     factor = graph.node("Mul", *factors) if len(factors) == 2 else "".join(factors)
     pairs = (
         ("Sub", a.mean and graph.read(a.mean)), ("Mul", factor),

@@ -1,1 +1,1 @@
-"""Owns how options are declared: once, as fields of dataclasses, which the command line reads."""
+"""How options are declared: once, as fields of dataclasses, which the command line reads."""

@@ -1,4 +1,4 @@
-"""Owns how options are declared: as fields of dataclasses, of which the command line makes flags.
+"""How options are declared: as fields of dataclasses, of which the command line makes flags.
 
 A group of options is a dataclass next to the code that it is for (ParallelConfig, DataConfig ...),
 and so are the options of a command, whose fields may be groups. A field is all that there is about

@@ -1,4 +1,4 @@
-"""Owns the kinds of values that options have: how their texts are checked and converted."""
+"""The kinds of values that options have: how their texts are checked and converted."""
 
 from __future__ import annotations
 

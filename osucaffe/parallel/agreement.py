@@ -1,4 +1,4 @@
-"""Owns the consistency of ranks: the check, with its messages, that they agree before they train
+"""The consistency of ranks: the check, with its messages, that they agree before they train
 together, and the averaging of the batch statistics that each measures.
 """
 

@@ -1,4 +1,4 @@
-"""Owns the meaning of batch_size with several ranks: per rank, or for all of them together."""
+"""The meaning of batch_size with several ranks: per rank, or for all of them together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns buckets: slices of the arena that are exchanged together, and when each is complete."""
+"""Buckets: slices of the arena that are exchanged together, and when each is complete."""
 
 from __future__ import annotations
 

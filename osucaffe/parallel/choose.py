@@ -1,4 +1,4 @@
-"""Owns the hook that a design stands for: the values of --compression, and --reproducible."""
+"""The hook that a design stands for: the values of --compression, and --reproducible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the settings of training with several ranks: how gradients and weights are exchanged, what
+"""The settings of training with several ranks: how gradients and weights are exchanged, what
 parameter servers do, and the choice of settings left open."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns data-parallel training: the group of ranks that a solver trains with.
+"""Data-parallel training: the group of ranks that a solver trains with.
 
 Every rank has a copy of the net and its shard of the records; the gradient that updates the
 weights is the mean of all ranks' gradients. So N ranks with batch B train as one with batch N·B.
@@ -230,11 +230,11 @@ class DataParallel(ProcessGroup):
         """What runs for the plan of a pass."""
         net, exchange = self._solver.net, self._exchange
         plan = self._plan_pass(accumulate=accumulate, update=update)
-        return net.whole(
+        return net.as_step(
             accumulate=accumulate,
             before=exchange.bind(plan.before),
             after=exchange.bind(plan.after),
-            then=[exchange.carry_out(event) for event in plan.then],
+            last=[exchange.carry_out(event) for event in plan.then],
             enqueues=exchange.enqueues,
         )
 

@@ -1,4 +1,4 @@
-"""Owns the exchange of gradients and weights: how plans (`plan.py`) are carried out.
+"""The exchange of gradients and weights: how plans (`plan.py`) are carried out.
 
 Layer by layer, as S-Caffe does it (Awan et al., PPoPP 2017): gradients are sent as soon as backward
 has completed them (SC-OBR); weights arrive just before the layer that needs them (SC-OB).

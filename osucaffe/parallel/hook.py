@@ -1,4 +1,4 @@
-"""Owns the hook between backward and update: what becomes of a bucket of gradients there.
+"""The hook between backward and update: what becomes of a bucket of gradients there.
 
 (PyTorch's DDP calls it a communication hook.) Without one, a collective operation sums each bucket.
 """

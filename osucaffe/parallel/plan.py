@@ -1,4 +1,4 @@
-"""Owns plans: what a rank sends, waits for and updates in the passes of an iteration, and when.
+"""Plans: what a rank sends, waits for and updates in the passes of an iteration, and when.
 
 A plan is data. `exchange.py` carries it out, `train --comm_profile` times it, and `osucaffe
 predict` adds up what it takes. None of them decides what is sent when.

@@ -1,4 +1,4 @@
-"""Owns the tuning of data-parallel training on the present ranks: the size of buckets.
+"""The tuning of data-parallel training on the present ranks: the size of buckets.
 
 `train --bucket_mb auto`: the first iterations are made with buckets of each size in turn, all that
 follow with buckets of the size that took the least time. These iterations train like any others:

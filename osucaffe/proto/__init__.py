@@ -1,4 +1,4 @@
-"""Owns Caffe's file formats: their schema, reading, writing, and the upgrade of old forms."""
+"""Caffe's file formats: their schema, reading, writing, and the upgrade of old forms."""
 
 from .blobs import (
     array_to_blob,

@@ -1,4 +1,4 @@
-"""Owns the way between a BlobProto and an array: shapes old and new, floats and doubles."""
+"""The way between a BlobProto and an array: shapes old and new, floats and doubles."""
 
 from __future__ import annotations
 

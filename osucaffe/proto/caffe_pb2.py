@@ -1,4 +1,4 @@
-"""Owns the messages of Caffe's format: classes that protobuf builds of caffe.desc, which is the
+"""The messages of Caffe's format: classes that protobuf builds of caffe.desc, which is the
 schema of caffe.proto as its compiler writes it (caffe.proto says how)."""
 
 from pathlib import Path

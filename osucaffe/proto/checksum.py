@@ -1,4 +1,4 @@
-"""Owns the checksums in the files of snapshots, which other programs read past.
+"""The checksums in the files of snapshots, which other programs read past.
 
 A binary message begins with its checksum, as a field of a number that nobody uses: readers of
 protobuf leave it alone, and a program that changes the message writes such fields last, where it

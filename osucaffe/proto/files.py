@@ -1,4 +1,4 @@
-"""Owns the files of Caffe's messages: nets and solvers as text, whatever their form and age, and
+"""The files of Caffe's messages: nets and solvers as text, whatever their form and age, and
 binary files of one message each, such as means."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns HDF5 files: what is read must lie in the file itself; what is written is written whole.
+"""HDF5 files: what is read must lie in the file itself; what is written is written whole.
 
 The library reads them in a process of its own (hdf5_process.py), because a damaged file may end
 that process or keep it busy for ever. Values that lie in the file as NumPy has them in memory are

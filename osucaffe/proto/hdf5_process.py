@@ -1,4 +1,4 @@
-"""Owns what the HDF5 library reads of files, in a process of its own: a damaged file may end it.
+"""What the HDF5 library reads of files, in a process of its own: a damaged file may end it.
 
     python hdf5_process.py MEMORY_FILE_NUMBER MAX_VALUES
 

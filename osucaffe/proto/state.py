@@ -1,4 +1,4 @@
-"""Owns solver states: the iteration, the update's history and what a bit-exact resume needs."""
+"""Solver states: the iteration, the update's history and what a bit-exact resume needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns prototxt: text to messages, with errors that say where and what, and messages to text."""
+"""Prototxt: text to messages, with errors that say where and what, and messages to text."""
 
 from __future__ import annotations
 

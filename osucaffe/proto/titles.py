@@ -1,4 +1,4 @@
-"""Owns what messages call a layer: its name may be missing, and others may have the same."""
+"""What messages call a layer: its name may be missing, and others may have the same."""
 
 from __future__ import annotations
 

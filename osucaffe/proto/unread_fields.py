@@ -1,4 +1,4 @@
-"""Owns the fields that are not read: no setting is dropped silently.
+"""The fields that are not read: no setting is dropped silently.
 
 The schema knows more fields of Caffe's forks than layers and solvers read: these are refused. What
 Caffe or the fork itself drops silently, too, is told by a warning. Who teaches a layer or the

@@ -1,4 +1,4 @@
-"""Owns the upgrade of nets and solvers in older forms: pure functions, message to message.
+"""The upgrade of nets and solvers in older forms: pure functions, message to message.
 
 V0 nets (layers { layer { type: "conv" … } }) become V1 nets (layers { type: CONVOLUTION … }) in
 upgrade_v0.py; here V1 nets become today's (layer { type: "Convolution" … }).

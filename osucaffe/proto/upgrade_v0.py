@@ -1,4 +1,4 @@
-"""Owns the upgrade of V0 nets, Caffe's first form: one flat list of fields for all layer types."""
+"""The upgrade of V0 nets, Caffe's first form: one flat list of fields for all layer types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns model files: the parameters of a net's layers, as .caffemodel or as HDF5."""
+"""Model files: the parameters of a net's layers, as .caffemodel or as HDF5."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the interface that pycaffe scripts use: `import osucaffe.pycaffe as caffe`.
+"""The interface that pycaffe scripts use: `import osucaffe.pycaffe as caffe`.
 
 `install()` lets a plain `import caffe` find it, from then on in this process.
 """

@@ -1,4 +1,4 @@
-"""Owns the names of Caffe's extension module and its wrapper: `caffe._caffe`, `caffe.pycaffe`."""
+"""The names of Caffe's extension module and its wrapper: `caffe._caffe`, `caffe.pycaffe`."""
 
 from __future__ import annotations
 

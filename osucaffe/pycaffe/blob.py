@@ -1,4 +1,4 @@
-"""Owns blobs as scripts see them: NumPy arrays, synchronized with the device."""
+"""Blobs as scripts see them: NumPy arrays, synchronized with the device."""
 
 from __future__ import annotations
 

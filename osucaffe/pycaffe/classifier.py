@@ -1,4 +1,4 @@
-"""Owns Classifier: images in, scores of classes out."""
+"""Classifier: images in, scores of classes out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns coord_map as scripts use it: the map between two tops of a NetSpec, and the Crop that
+"""coord_map as scripts use it: the map between two tops of a NetSpec, and the Crop that
 follows from it. What maps are: graph/prototxt/geometry.py."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns Detector: a classifying net applied to windows of images."""
+"""Detector: a classifying net applied to windows of images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns pictures of nets: boxes for layers, rounded ones for blobs, made by Graphviz."""
+"""Pictures of nets: boxes for layers, rounded ones for blobs, made by Graphviz."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the fast forward pass of scripts' TEST nets: a second net shares the parameters, inputs and
+"""The fast forward pass of scripts' TEST nets: a second net shares the parameters, inputs and
 outputs of the script's, but has no other blobs until the script reads them."""
 
 from __future__ import annotations

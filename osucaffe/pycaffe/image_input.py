@@ -1,4 +1,4 @@
-"""Owns how images enter a net's only input: as a script says, or as they did in training."""
+"""How images enter a net's only input: as a script says, or as they did in training."""
 
 from __future__ import annotations
 

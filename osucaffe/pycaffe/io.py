@@ -1,4 +1,4 @@
-"""Owns the way of images and arrays into nets and back: Transformer, blobs, datums, crops."""
+"""The way of images and arrays into nets and back: Transformer, blobs, datums, crops."""
 
 from __future__ import annotations
 

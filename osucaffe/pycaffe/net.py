@@ -1,4 +1,4 @@
-"""Owns pycaffe's Net: blobs and parameters as arrays, forward and backward by layer names."""
+"""pycaffe's Net: blobs and parameters as arrays, forward and backward by layer names."""
 
 from __future__ import annotations
 

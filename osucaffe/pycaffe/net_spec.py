@@ -1,4 +1,4 @@
-"""Owns nets written in Python: `layers` and `params`, from which NetSpec makes a NetParameter."""
+"""Nets written in Python: `layers` and `params`, from which NetSpec makes a NetParameter."""
 
 from __future__ import annotations
 

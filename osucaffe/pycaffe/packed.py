@@ -1,4 +1,4 @@
-"""Owns photos as records that a backend scales: bytes, after the matrices of their resizing."""
+"""Photos as records that a backend scales: bytes, after the matrices of their resizing."""
 
 from __future__ import annotations
 

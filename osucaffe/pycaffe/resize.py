@@ -1,4 +1,4 @@
-"""Owns the resizing of arrays as in pycaffe's libraries: scikit-image's resize, and SciPy's zoom.
+"""The resizing of arrays as in pycaffe's libraries: scikit-image's resize, and SciPy's zoom.
 
 An axis is resized by a matrix, so that only NumPy is needed; only its non-zero band is
 stored.

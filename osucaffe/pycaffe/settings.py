@@ -1,4 +1,4 @@
-"""Owns a script's settings for all nets: the device, the random seed, the log."""
+"""A script's settings for all nets: the device, the random seed, the log."""
 
 from __future__ import annotations
 

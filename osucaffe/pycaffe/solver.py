@@ -1,4 +1,4 @@
-"""Owns the solvers as scripts know them: step, solve, snapshots, callbacks."""
+"""The solvers as scripts know them: step, solve, snapshots, callbacks."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class _Hooks(ProcessGroup):
         self.net: Net | None = None
 
     def step(self, solver: Any, *, accumulate: bool, update: bool) -> Run:
-        passes = solver.net.whole(accumulate=accumulate)
+        passes = solver.net.as_step(accumulate=accumulate)
 
         def step() -> None:
             if not accumulate:

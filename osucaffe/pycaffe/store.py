@@ -1,4 +1,4 @@
-"""Owns what keeps scripts' NumPy arrays in step with the tensors of nets, wherever these lie."""
+"""What keeps scripts' NumPy arrays in step with the tensors of nets, wherever these lie."""
 
 from __future__ import annotations
 

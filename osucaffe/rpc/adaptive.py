@@ -1,4 +1,4 @@
-"""Owns the adaptive channel: the size of a message decides how it is transferred.
+"""The adaptive channel: the size of a message decides how it is transferred.
 
 After the ideas of AR-gRPC (Biswas et al., 2018). Small messages are sent eagerly, and all
 that are queued for a peer go out in one system call (coalescing); the receiver buffers them until

@@ -1,4 +1,4 @@
-"""Owns what makes the channels of this folder: sockets with shared memory and UCX, and gRPC."""
+"""What makes the channels of this folder: sockets with shared memory and UCX, and gRPC."""
 
 from __future__ import annotations
 

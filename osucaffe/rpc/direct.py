@@ -1,4 +1,4 @@
-"""Owns writing into the memory of another process of this host: one copy,
+"""Writing into the memory of another process of this host: one copy,
 from an array to an array.
 
 By Linux's cross-memory attach, which is allowed among processes of one user, unless the system's

@@ -1,4 +1,4 @@
-"""Owns the channel over plain gRPC: what parameter servers of other frameworks speak.
+"""The channel over plain gRPC: what parameter servers of other frameworks speak.
 
 A stream of calls for each pair of ranks and direction, so that order is kept. gRPC's Python takes
 and gives `bytes`: a message is copied once to become them, and once more where it arrives.

@@ -1,4 +1,4 @@
-"""Owns the messages in flight between two ranks of the adaptive channel: their socket protocol.
+"""The messages in flight between two ranks of the adaptive channel: their socket protocol.
 
 Each frame is a header and its payload: a small message; the addresses that the sender of a large
 one is to write to; a chunk of a large one; the notice that one has been written there.

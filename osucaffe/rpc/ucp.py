@@ -1,4 +1,4 @@
-"""Owns UCX's C interface (ucp/api/ucp.h), as far as the channel needs it: the library, and its
+"""UCX's C interface (ucp/api/ucp.h), as far as the channel needs it: the library, and its
 structures and numbers.
 
 The library is the one that MPI has loaded, or will load: two of them in a process would take each

@@ -1,4 +1,4 @@
-"""Owns messages by UCX: over InfiniBand and its like, whose adapters read and write arrays
+"""Messages by UCX: over InfiniBand and its like, whose adapters read and write arrays
 themselves, or over whatever else UCX finds (https://openucx.org).
 
 UCX matches a message to its receive by 64 bits: a secret number of the job, the sender, and the

@@ -1,4 +1,4 @@
-"""Owns training: update rules, learning-rate policies, the loop, tests, snapshots and resuming."""
+"""Training: update rules, learning-rate policies, the loop, tests, snapshots and resuming."""
 
 from .observer import Display, Observer, Output, Snapshot, TestResult
 from .signals import Signals

@@ -1,4 +1,4 @@
-"""Owns `debug_info`: the mean absolute values of blobs, parameters and gradients, in the log."""
+"""`debug_info`: the mean absolute values of blobs, parameters and gradients, in the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the score of detections: average precision, from the rows of DetectionEvaluate layers."""
+"""The score of detections: average precision, from the rows of DetectionEvaluate layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the losses of the last iterations, which stay on the device until one is displayed."""
+"""The losses of the last iterations, which stay on the device until one is displayed."""
 
 from __future__ import annotations
 

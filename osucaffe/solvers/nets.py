@@ -1,4 +1,4 @@
-"""Owns the choice of a solver's nets: the training net and the test nets that its fields name."""
+"""The choice of a solver's nets: the training net and the test nets that its fields name."""
 
 from __future__ import annotations
 

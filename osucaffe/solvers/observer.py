@@ -1,4 +1,4 @@
-"""Owns the events that a solver reports while it trains: to the live display, TensorBoard, tests.
+"""The events that a solver reports while it trains: to the live display, TensorBoard, tests.
 
 Logging is not done here: the solver itself logs. An observer must not change the solver.
 """

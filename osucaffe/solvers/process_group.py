@@ -1,4 +1,4 @@
-"""Owns the interface of a solver to the processes that train together, for a single process.
+"""The interface of a solver to the processes that train together, for a single process.
 
 `osucaffe/parallel` implements it for several: a solver knows of them only through this.
 """
@@ -68,9 +68,9 @@ class ProcessGroup:
         """
         net, optimizer = solver.net, solver.optimizer
         if not update:
-            return net.whole(accumulate=accumulate)
-        beside = [optimizer.take_rate]
-        return net.whole(accumulate=accumulate, beside=beside, then=optimizer.steps)
+            return net.as_step(accumulate=accumulate)
+        concurrent = [optimizer.take_rate]
+        return net.as_step(accumulate=accumulate, concurrent=concurrent, last=optimizer.steps)
 
     def overlap_hooks(
         self, *, accumulate: bool, update: bool

@@ -1,4 +1,4 @@
-"""Owns a net's outputs as numbers, iterations as epochs, and the log lines that show them in
+"""A net's outputs as numbers, iterations as epochs, and the log lines that show them in
 Caffe's format."""
 
 from __future__ import annotations

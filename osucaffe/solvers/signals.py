@@ -1,4 +1,4 @@
-"""Owns what SIGINT, SIGHUP and SIGTERM do to a training run: nothing, a snapshot, or a stop."""
+"""What SIGINT, SIGHUP and SIGTERM do to a training run: nothing, a snapshot, or a stop."""
 
 from __future__ import annotations
 

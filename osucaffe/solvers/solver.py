@@ -1,4 +1,4 @@
-"""Owns Solver: the nets of a training run and the loop that trains them."""
+"""Solver: the nets of a training run and the loop that trains them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the test of one net: the means of its outputs over batches, divided among the ranks. The
+"""The test of one net: the means of its outputs over batches, divided among the ranks. The
 outputs stay on the device until they are read.
 
 Detections are scored by their mean average precision (`detection.py`)."""
@@ -91,7 +91,7 @@ class Tester:
         self, net: Net, index: int, param: caffe_pb2.SolverParameter, group: ProcessGroup
     ) -> None:
         self.net, self._index, self._param, self._group = net, index, param, group
-        self._forward = net.whole(backward=False)
+        self._forward = net.as_step(backward=False)
         self._outputs = OutputBuffer(net)
 
     def run(self, iteration: int, interrupted: Callable[[], bool]) -> TestResult | None:

@@ -1,4 +1,4 @@
-"""Owns the recording of `train --trace`: a few iterations, layer by layer.
+"""The recording of `train --trace`: a few iterations, layer by layer.
 
 They run without the graph that replays other iterations, with the same results. After each of
 forward, backward and update the host waits for the device. Communication that overlaps with them

@@ -1,4 +1,4 @@
-"""Owns the description of clusters: TOML files that give each figure with its source.
+"""The description of clusters: TOML files that give each figure with its source.
 
 name = "8 GPUs a host"
 ranks_per_host = 8
@@ -129,7 +129,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Reading:
-    """Records a second that a reader gives; beyond so many readers, more give no more."""
+    """Records per second of a reader; more readers than this add nothing."""
 
     records_per_second: float
     readers: float = math.inf

@@ -1,4 +1,4 @@
-"""Owns `tune --designs`: which published design trains a net fastest on the present ranks."""
+"""`tune --designs`: which published design trains a net fastest on the present ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the prediction of iterations: the scripts of all ranks, overlapped with their messages.
+"""The prediction of iterations: the scripts of all ranks, overlapped with their messages.
 
 Parameter servers with synchronous updates (for others see `drift.py`) sum the gradients that all
 workers have pushed for a piece, update its weights and send them to all. Servers are the last

@@ -1,4 +1,4 @@
-"""Owns the measured part of a study: short trainings on this machine, by each design in turn.
+"""The measured part of a study: short trainings on this machine, by each design in turn.
 
 `osucaffe train` runs them, with made-up data where the net's own is not needed to know its shapes.
 """
@@ -30,10 +30,10 @@ from ..solvers.solver import Solver
 from .compare import ROUNDS
 from .iteration import SERVED, Prediction
 from .predict import ALONE, Case, row
-from .profiling.passes import MOST, WARM_UP
+from .profiling.passes import MAX_ITERATIONS, WARM_UP
 
 logger = logging.getLogger("osucaffe")
-_LEAST = 3
+_MIN_ITERATIONS = 3
 """Iterations that are measured at least."""
 
 
@@ -130,7 +130,9 @@ class LocalRuns:
         solver = Solver(self._param(size), Cpu(threads=self.threads), file=self._case.args.solver)
         solver.step(WARM_UP)
         times: list[float] = []
-        while len(times) < _LEAST or (sum(times) < self._seconds and len(times) < MOST):
+        while len(times) < _MIN_ITERATIONS or (
+            sum(times) < self._seconds and len(times) < MAX_ITERATIONS
+        ):
             begun = time.perf_counter()
             solver.step(1)
             times.append(time.perf_counter() - begun)
@@ -141,7 +143,9 @@ class LocalRuns:
     def _train(self, design: str, size: int, alone: float) -> Prediction:
         """A design on several ranks. alone: milliseconds of one. UserError with what it said."""
         args, serving = self._case.args, self._serving(design)
-        count = WARM_UP + min(max(_LEAST, round(1e3 * self._seconds / alone)), MOST)
+        count = WARM_UP + min(
+            max(_MIN_ITERATIONS, round(1e3 * self._seconds / alone)), MAX_ITERATIONS
+        )
         with tempfile.TemporaryDirectory(prefix="osucaffe-study-") as folder:
             solver, profile = Path(folder) / "solver.prototxt", Path(folder) / "profile.json"
             param = self._param(size)

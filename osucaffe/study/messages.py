@@ -1,4 +1,4 @@
-"""Owns messages: all those of a collective operation of all ranks, in waves that depend only on
+"""Messages: all those of a collective operation of all ranks, in waves that depend only on
 earlier ones.
 
 A plan of messages is made of the steps of each rank: the schedules of `comm/algorithms`, by the

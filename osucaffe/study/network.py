@@ -1,4 +1,4 @@
-"""Owns the model of a cluster's links: how long the messages of a plan take.
+"""The model of a cluster's links: how long the messages of a plan take.
 
 A message takes the link's latency, and its bytes at the link's rate, with what a call costs
 (`call_us`). Each port carries one message at a time in each direction, first come, first served:

@@ -1,4 +1,4 @@
-"""Owns the options of the commands that predict and compare designs of training."""
+"""The options of the commands that predict and compare designs of training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns `osucaffe predict`: how long training takes on a cluster that is not available."""
+"""`osucaffe predict`: how long training takes on a cluster that is not available."""
 
 from __future__ import annotations
 

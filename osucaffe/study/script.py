@@ -1,4 +1,4 @@
-"""Owns scripts: the events of a rank in an iteration, of its plan and of its layers in their order.
+"""Scripts: the events of a rank in an iteration, of its plan and of its layers in their order.
 
 Plans are those that training carries out (`parallel/plan.py`).
 """

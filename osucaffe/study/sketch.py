@@ -1,4 +1,4 @@
-"""Owns sketches: nets with a layout and operation counts, but without memory or computation.
+"""Sketches: nets with a layout and operation counts, but without memory or computation.
 
 A sketch has the interface that exchanges need of a net.
 """

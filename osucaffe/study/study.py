@@ -1,4 +1,4 @@
-"""Owns `osucaffe study`: all designs by numbers of ranks, predicted for a cluster and measured on
+"""`osucaffe study`: all designs by numbers of ranks, predicted for a cluster and measured on
 this machine, as one HTML page and a CSV."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns the computation time of each layer: measured, or estimated from a cluster's file.
+"""The computation time of each layer: measured, or estimated from a cluster's file.
 
 Measured times are JSON: {"net": name, "batch": records, "layers": [{"name": ..., "forward_ms": ...,
 "backward_ms": ...}, ...]}, a layer for each of the net's as it runs (`osucaffe predict --measure`

@@ -1,1 +1,1 @@
-"""Owns the tests of `import osucaffe as oc`."""
+"""The tests of `import osucaffe as oc`."""

@@ -1,4 +1,4 @@
-"""Owns the table of the calls that are tested on every backend: its rows, and what makes them."""
+"""The table of the calls that are tested on every backend: its rows, and what makes them."""
 
 from __future__ import annotations
 

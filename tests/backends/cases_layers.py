@@ -1,4 +1,4 @@
-"""Owns the cases of the primitives that make up layers: convolution, pooling, losses ..."""
+"""The cases of the primitives that make up layers: convolution, pooling, losses ..."""
 
 from __future__ import annotations
 
@@ -161,9 +161,9 @@ def normalization_cases() -> None:
         settings = dict(zip(names, numbers, strict=True))
         x, dy, y, note = normal(*shape), normal(*shape), Output(shape), Output(shape)
         function = partial(reference.lrn, **settings)
-        forward = ("lrn", {"x": x, "y": y, "note": note}, settings)
+        forward = ("lrn", {"x": x, "y": y, "workspace": note}, settings)
         case(label, *forward, {"y": function(x)})
-        case(label, "lrn_backward", {"x": x, "y": y, "dy": dy, "note": note}, settings,
+        case(label, "lrn_backward", {"x": x, "y": y, "dy": dy, "workspace": note}, settings,
              Gradients(dx=(function, x, dy)), forward)  # fmt: skip
     for shape, axis in ((4, 7), 1), ((2, 5, 3, 2), 1), ((2, 3, 4), 2), ((3, 4), 0):
         x, dy = normal(*shape), normal(*shape)
@@ -182,24 +182,24 @@ def normalization_cases() -> None:
 
 def _statistics(x: np.ndarray) -> dict[str, np.ndarray]:
     mean, variance = reference.moments(x)
-    return {"mean": mean, "rate": 1 / np.sqrt(variance + 0.01)}
+    return {"mean": mean, "inv_std": 1 / np.sqrt(variance + 0.01)}
 
 
 def batch_norm_cases() -> None:
     for shape in (3, 16, 5, 7), (2, 3, 4, 5), (9, 5), (2, 40, 3, 2, 2):
         channels = shape[1:2]
         mean, scale, bias = (normal(*channels) for _ in range(3))
-        past = {"past_means": normal(*channels), "past_variances": normal(*channels) ** 2,
-                "past_weight": normal(1)}  # fmt: skip
+        past = {"running_mean": normal(*channels), "running_variance": normal(*channels) ** 2,
+                "running_weight": normal(1)}  # fmt: skip
         # What a ReLU stops must not depend on how x is rounded: all types hold it exactly.
         x = eighths(*shape) + np.round(3 * mean).reshape(1, -1, *[1] * (len(shape) - 2))
         case("x".join(map(str, shape)), "batch_norm_statistics", {"x": x, **past},
-             {"eps": 0.01, "fraction": 0.9},
+             {"eps": 0.01, "momentum": 0.9},
              reference.batch_norm_statistics(x, *past.values(), 0.01, 0.9))  # fmt: skip
         both = _statistics(x)
         affine = {"scale": scale, "bias": bias}
         addend, nothing = normal(*shape), dict.fromkeys((*both, *affine))
-        for what, small, added, relu, *every in [
+        for what, small, added, relu, *subsample in [
             ("whole", both | affine, None, False),
             ("plain", nothing | both, None, False),
             ("scale", nothing | {"scale": scale}, None, False),
@@ -208,19 +208,28 @@ def batch_norm_cases() -> None:
             ("parts, ReLU", both | affine, None, True, 1, 2),
             ("parts, residual", both | affine, addend, True, 2, 3),
         ]:
-            if not every or shape == (3, 16, 5, 7):
-                _batch_norm(what, x, small, added, relu, tuple(every))
+            if not subsample or shape == (3, 16, 5, 7):
+                _batch_norm(what, x, small, added, relu, tuple(subsample))
 
     far = eighths(8, 2, 64, 64) + 3
     far[0, :, 0, 0] = 35  # whoever subtracts the first number from all loses digits
-    past = {"past_means": np.zeros(2), "past_variances": np.zeros(2), "past_weight": np.zeros(1)}
+    past = {
+        "running_mean": np.zeros(2),
+        "running_variance": np.zeros(2),
+        "running_weight": np.zeros(1),
+    }
     case("first far from the others", "batch_norm_statistics", {"x": far, **past},
-         {"eps": 0.01, "fraction": 0.9},
+         {"eps": 0.01, "momentum": 0.9},
          reference.batch_norm_statistics(far, *past.values(), 0.01, 0.9))  # fmt: skip
 
 
 def _batch_norm(
-    what: str, x: np.ndarray, small: dict[str, Any], addend: Any, relu: bool, every: tuple[int, ...]
+    what: str,
+    x: np.ndarray,
+    small: dict[str, Any],
+    addend: Any,
+    relu: bool,
+    subsample: tuple[int, ...],
 ) -> None:
     """Forward, and backward with constant statistics or not, from one gradient or from two. every:
     as of the primitive, if it is not empty."""
@@ -230,15 +239,18 @@ def _batch_norm(
         of_x = {} if constant else _statistics(x)
         return reference.batch_norm(x, **small | of_x, addend=addend, relu=relu)
 
-    there = (..., *(slice(None, None, step) for step in every))
+    there = (..., *(slice(None, None, step) for step in subsample))
     whole = forward(x)
     y = np.ascontiguousarray(whole[there])
-    dys, settings = [normal(*y.shape), normal(*y.shape)], {"every": every} if every else {}
+    dys, settings = (
+        [normal(*y.shape), normal(*y.shape)],
+        {"subsample": subsample} if subsample else {},
+    )
     case(label, "batch_norm", {"x": x, **small, "addend": addend}, {"relu": relu} | settings,
          {"y": y})  # fmt: skip
-    normalized = reference.batch_norm(x, small["mean"], small["rate"], None, None, None, False)
+    normalized = reference.batch_norm(x, small["mean"], small["inv_std"], None, None, None, False)
     axes = (0, *range(2, x.ndim))
-    for constant in {small["mean"] is None, True} - ({True} if every else set()):
+    for constant in {small["mean"] is None, True} - ({True} if subsample else set()):
         for parts in dys[:1], dys:
             dy = np.zeros(x.shape)
             dy[there] = sum(parts) * (y > 0) if relu else sum(parts)
@@ -289,14 +301,16 @@ def _batch_norm_pooling(
 
     y, index = forward(x)
     of_image = [array.reshape(*y.shape[:2], -1) for array in (x, index)]
-    peaks = np.take_along_axis(*of_image, 2).reshape(y.shape)
+    max_input = np.take_along_axis(*of_image, 2).reshape(y.shape)
     tensors = {"x": x, **small, "y": Output(y.shape), "index": Output(y.shape, "int32"),
-               "peaks": Output(y.shape)}  # fmt: skip
+               "max_input": Output(y.shape)}  # fmt: skip
     call = ("batch_norm_pooling", tensors, settings)
-    case(label, *call, {"y": y, "peaks": peaks})
-    read = {name: tensors[name] for name in ("x", "index", "peaks", *small)} | {"dy": dy}
+    case(label, *call, {"y": y, "max_input": max_input})
+    read = {name: tensors[name] for name in ("x", "index", "max_input", *small)} | {"dy": dy}
     passed = dy * (y > 0) if settings["relu"] else dy
-    normalized = reference.batch_norm(peaks, small["mean"], small["rate"], None, None, None, False)
+    normalized = reference.batch_norm(
+        max_input, small["mean"], small["inv_std"], None, None, None, False
+    )
     given = {
         "dscale": (normalized * passed).sum(axis=(0, 2, 3)),
         "dbias": passed.sum(axis=(0, 2, 3)),

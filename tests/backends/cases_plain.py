@@ -1,4 +1,4 @@
-"""Owns the cases of the primitives without windows or weights: moves, formulas, draws, updates."""
+"""The cases of the primitives without windows or weights: moves, formulas, draws, updates."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def movement_cases() -> None:
     together = np.concatenate([x, y, z], axis=1)
     case("channels", "concat", {"xs": [x, y, z]}, {"axis": 1}, {"y": together})
     case("last axis", "concat", {"xs": [x, x]}, {"axis": 3}, {"y": np.concatenate([x, x], axis=3)})
-    cuts = [(2, 1), None, (0, 2)]
+    slices = [(2, 1), None, (0, 2)]
     some = np.concatenate([together[:, 2:3], x, together[:, :2]], axis=1)
     case(
         "of parts",
         "concat",
         {"xs": [together, x, together]},
-        {"axis": 1, "cuts": cuts},
+        {"axis": 1, "slices": slices},
         {"y": some},
     )
-    one = {"axis": 1, "cuts": [(3, 1)]}  # in memory it lies alike in either order
+    one = {"axis": 1, "slices": [(3, 1)]}  # in memory it lies alike in either order
     case("of one channel", "concat", {"xs": [together]}, one, {"y": together[:, 3:4]})
     case("with a gap", "split", {"x": together}, {"axis": 1}, {"ys": [x, None, z]})
     case("batch", "split", {"x": x}, {"axis": 0}, {"ys": [x[:1], x[1:]]})
@@ -199,10 +199,14 @@ def dropout_cases() -> None:
 def solver_cases() -> None:
     x = normal(70_000)
     case("", "sum_of_squares", {"x": x}, {}, {"y": np.array([(x**2).sum()])})
-    g, cuts = normal(70_000) + 1, [(0, 3), (5, 69_000), (69_000, 70_000)]
-    sums = [[(a * b)[i:j].sum() for a, b in ((x, x), (g, g), (x, g))] for i, j in cuts]
+    g, slices = normal(70_000) + 1, [(0, 3), (5, 69_000), (69_000, 70_000)]
+    sums = [[(a * b)[i:j].sum() for a, b in ((x, x), (g, g), (x, g))] for i, j in slices]
     case(
-        "", "segment_sums", {"x": x, "g": g}, {"segments": cuts}, {"y": np.array(sums).reshape(-1)}
+        "",
+        "segment_sums",
+        {"x": x, "g": g},
+        {"segments": slices},
+        {"y": np.array(sums).reshape(-1)},
     )
 
     for size, segments in [

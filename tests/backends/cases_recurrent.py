@@ -1,4 +1,4 @@
-"""Owns the cases of the recurrence over time: an LSTM and a plain cell, with and without states."""
+"""The cases of the recurrence over time: an LSTM and a plain cell, with and without states."""
 
 from __future__ import annotations
 

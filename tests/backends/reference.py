@@ -1,4 +1,4 @@
-"""Owns plain float64 versions of the primitives, which every backend's are compared with."""
+"""Plain float64 versions of the primitives, which every backend's are compared with."""
 
 from __future__ import annotations
 
@@ -142,19 +142,24 @@ def moments(x):
     return x.mean(axis=axes), x.var(axis=axes)
 
 
-def batch_norm_statistics(x, past_means, past_variances, past_weight, eps, fraction):
+def batch_norm_statistics(x, running_mean, running_variance, running_weight, eps, momentum):
     mean, variance = moments(x)
     count = x.size // x.shape[1]
     return {
-        "mean": mean, "rate": 1 / np.sqrt(variance + eps),
-        "past_means": fraction * past_means + mean,
-        "past_variances": fraction * past_variances + count / (count - 1) * variance,
-        "past_weight": fraction * past_weight + 1,
+        "mean": mean, "inv_std": 1 / np.sqrt(variance + eps),
+        "running_mean": momentum * running_mean + mean,
+        "running_variance": momentum * running_variance + count / (count - 1) * variance,
+        "running_weight": momentum * running_weight + 1,
     }  # fmt: skip
 
 
-def batch_norm(x, mean, rate, scale, bias, addend, relu):
-    for values, name in (mean, "subtract"), (rate, "multiply"), (scale, "multiply"), (bias, "add"):
+def batch_norm(x, mean, inv_std, scale, bias, addend, relu):
+    for values, name in (
+        (mean, "subtract"),
+        (inv_std, "multiply"),
+        (scale, "multiply"),
+        (bias, "add"),
+    ):
         if values is not None:
             x = getattr(np, name)(x, values.reshape(-1, *[1] * (x.ndim - 2)))
     x = x if addend is None else x + addend

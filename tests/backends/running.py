@@ -1,4 +1,4 @@
-"""Owns the running of single primitives in tests, with garbage in all memory but the inputs."""
+"""The running of single primitives in tests, with garbage in all memory but the inputs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from osucaffe.backends.cpu.onednn.pooling import Note
+from osucaffe.backends.cpu.onednn.pooling import Workspace
 from osucaffe.backends.primitives import Program
 from osucaffe.backends.primitives.recording import PRIMITIVES, Primitive
 from osucaffe.backends.tensor import Tensor
@@ -106,7 +106,7 @@ class Runner:
         if isinstance(spec, list):
             return [None if each is None else self.read(each) for each in spec]
         tensor = self.tensor(spec)
-        if isinstance(tensor.layout, Note):  # oneDNN's own
+        if isinstance(tensor.layout, Workspace):  # oneDNN's own
             return tensor.array.copy()
         values = self.backend.read(tensor)
         if self.backend.name == "cpu" and tensor.size > tensor.count:  # its padding is zero

@@ -44,12 +44,12 @@ def pooling(kernel: int, stride: int, *places: tuple[int, ...], index: bool, pad
 def normalized(**changed: tuple[int, ...]) -> Row:
     """Pooling of normalized images, of which one operand has a NaN."""
     given = {"x": images()} | {
-        name: random.standard_normal(8) for name in ("mean", "rate", "scale", "bias")
+        name: random.standard_normal(8) for name in ("mean", "inv_std", "scale", "bias")
     }
-    given["rate"] = np.abs(given["rate"])
+    given["inv_std"] = np.abs(given["inv_std"])
     for name, place in changed.items():
         given[name][place] = NAN
-    written = {**outputs(2, 8, 3, 3), "peaks": Output((2, 8, 3, 3))}
+    written = {**outputs(2, 8, 3, 3), "max_input": Output((2, 8, 3, 3))}
     settings = {"kernel": [2] * 2, "stride": [2] * 2, "pad": [0] * 2, "relu": True}
     return "batch_norm_pooling", {**given, **written}, settings
 
@@ -173,7 +173,7 @@ def where(backend: Any, row: Row, *, flexible: bool) -> dict[str, np.ndarray]:
         argument: np.isnan(part)
         for argument, values in found.items()
         for part in (values if isinstance(values, list) else [values])
-        if part is not None and argument not in ("index", "peaks")
+        if part is not None and argument not in ("index", "max_input")
     }
 
 

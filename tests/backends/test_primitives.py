@@ -173,7 +173,7 @@ def test_what_fusion_gives_is_declared() -> None:
 
     for kind in Cuda.fuses_relu_backward:
         if kind is ops.MaxPoolingBackward:
-            assert ops.MaxPooling.roles["behind_relu"] == "FusedFlag"
+            assert ops.MaxPooling.roles["after_relu"] == "FusedFlag"
         else:
             assert kind.roles["relu_output"].startswith("Fused")
     x, y = Tensor((1,)), Tensor((1,))

@@ -86,7 +86,7 @@ def test_both_sides_compute_the_same() -> None:
     cont[0] = 0
     for name, values in {"x": x, "cont": cont, "target": target}.items():
         net.write(name, values)
-    net.whole()()
+    net.as_step()()
     lstm = torch.nn.LSTM(units, units)
     wx, bias, wh = (net.backend.read(each.blob.data) for each in net.parameters)
     order = [0, 1, 3, 2]  # Caffe's gates: input, forget, output, new; PyTorch's last two: turned

@@ -1,4 +1,4 @@
-"""Owns running the real program in tests: `Cli` starts it in a folder of its own."""
+"""Running the real program in tests: `Cli` starts it in a folder of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the comparison of a net's runs, in every configuration, with what they should come to.
+"""The comparison of a net's runs, in every configuration, with what they should come to.
 
 A configuration builds a Net one way, runs it, and yields values by key; a key ("train/0/gradient/
 conv_1.0") means the same in each. What is expected comes from the reference, with the spread that
@@ -265,7 +265,7 @@ def accumulate(subject: Subject, backend: Backend) -> Values:
     """The gradients of two passes added up, each pass as one step (captured, on a GPU); and again,
     with gradients read when they are said to be complete, as several ranks do."""
     run = Run(subject, backend, "TRAIN", accumulate=True)
-    steps = [run.net.whole(), run.net.whole(accumulate=True)]
+    steps = [run.net.as_step(), run.net.as_step(accumulate=True)]
     read: dict[str, np.ndarray] = {}
     for repeat in range(1 if subject.recurs else 2):  # states live on
         run.net.random.step = 0
@@ -279,14 +279,14 @@ def accumulate(subject: Subject, backend: Backend) -> Values:
         yield from list(read.items())
         if not repeat:
             after = run.when_complete("train/sum", read)
-            steps[1] = run.net.whole(accumulate=True, after=after, enqueues=False)
+            steps[1] = run.net.as_step(accumulate=True, after=after, enqueues=False)
 
 
 def sharing(subject: Subject, backend: Backend) -> Values:
     """A pass as one step (captured, on a GPU), and a test net whose shapes change: the memory that
     they share grows in between, and moves."""
     run = Run(subject, backend, "TRAIN")
-    step = run.net.whole()
+    step = run.net.as_step()
     tested: Run | None = None
     for prefix, shapes in (
         ("", {}), ("", {}), ("test/0", subject.shapes), ("test/other", subject.other),

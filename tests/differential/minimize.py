@@ -1,4 +1,4 @@
-"""Owns what makes a failing net smaller: fewer layers, smaller extents, fewer settings."""
+"""What makes a failing net smaller: fewer layers, smaller extents, fewer settings."""
 
 from __future__ import annotations
 

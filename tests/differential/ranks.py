@@ -1,4 +1,4 @@
-"""Owns random nets on two ranks: both have the same batch, so each half of a gradient is exact, and
+"""Random nets on two ranks: both have the same batch, so each half of a gradient is exact, and
 so is their sum. Whatever travels, and when, weights come out as those of one rank, to the bit.
 
     mpiexec -n 2 python -m tests.differential.ranks SEED FIRST NETS

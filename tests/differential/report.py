@@ -1,4 +1,4 @@
-"""Owns the file that counts which nets were compared, in which configurations, and what failed."""
+"""The file that counts which nets were compared, in which configurations, and what failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the search of the differential tests: random cases by number; what fails is made smaller.
+"""The search of the differential tests: random cases by number; what fails is made smaller.
 
 A case is a dict of settings; one that it lacks has the kind's default. Case N of a seed is always
 the same, so a seed and a number are all that it takes to see a failure again.

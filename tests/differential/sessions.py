@@ -1,4 +1,4 @@
-"""Owns random sessions of pycaffe: scripts of random calls, run with nets that take the fast way
+"""Random sessions of pycaffe: scripts of random calls, run with nets that take the fast way
 and with nets that compute everything each time. `python -m tests.differential.sessions`."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns the expected values that are stored for where there is no reference: two projections of each
+"""The expected values that are stored for where there is no reference: two projections of each
 and how far rounding moves them. `python -m tests.differential.stored` writes them anew."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns a tuner that takes any candidate which works, chosen by the call alone.
+"""A tuner that takes any candidate which works, chosen by the call alone.
 
 On a user's machine any of them may be the fastest: so random nets try all.
 """

@@ -1,4 +1,4 @@
-"""Owns the inputs by kind: what seeds there are, and input number i of a seed of randomness."""
+"""The inputs by kind: what seeds there are, and input number i of a seed of randomness."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns how inputs are changed: bytes, text by its words, messages by their fields. What comes out
+"""How inputs are changed: bytes, text by its words, messages by their fields. What comes out
 depends on the random generator alone."""
 
 from __future__ import annotations

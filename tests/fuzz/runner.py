@@ -1,4 +1,4 @@
-"""Owns what becomes of inputs in children: which outcomes fail, and how one is made smaller."""
+"""What becomes of inputs in children: which outcomes fail, and how one is made smaller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns what is done with an input of each kind: what the program does with it, in this process.
+"""What is done with an input of each kind: what the program does with it, in this process.
 
 An input is good (it ran) or refused (UserError, which is one message); whatever else is raised is a
 failure.

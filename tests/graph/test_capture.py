@@ -76,8 +76,8 @@ def test_all_as_one(enqueues: bool, host: bool, expected: str) -> None:
         len(LAYERS),
         before={1: backend.note("weights"), 3: backend.note("last weights")},
         after={1: backend.note("sums")},
-        beside=[backend.note("rate")],
-        then=[backend.note("then")],
+        concurrent=[backend.note("rate")],
+        last=[backend.note("then")],
         enqueues=enqueues,
     )
     step()

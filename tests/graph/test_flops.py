@@ -43,7 +43,7 @@ def test_inner_product_and_its_gradients() -> None:
 def test_batch_norm() -> None:
     x, y, c = Tensor(X), Tensor(X), Tensor((4,))
     past = (Tensor((4,)), Tensor((4,)), Tensor((1,)))
-    assert count("batch_norm_statistics", x, c, c, *past, eps=0.1, fraction=0.9) == 3 * COUNT
+    assert count("batch_norm_statistics", x, c, c, *past, eps=0.1, momentum=0.9) == 3 * COUNT
     assert count("batch_norm", x, c, c, None, None, None, y) == 2 * COUNT
     assert count("batch_norm", x, c, c, c, c, x, y, relu=True) == 6 * COUNT
     assert count("batch_norm", x, None, None, c, c, None, y) == 2 * COUNT
@@ -62,10 +62,10 @@ def test_batch_norm() -> None:
 )
 def test_batch_norm_backward(statistics, scale, constant, dx, gradients, expected) -> None:
     x, dy, c = Tensor(X), Tensor(X), Tensor((4,))
-    mean = rate = c if statistics else None
+    mean = inv_std = c if statistics else None
     dc = c if gradients else None
     found = count(
-        "batch_norm_backward", x, [dy], mean, rate, c if scale else None, None, None, None,
+        "batch_norm_backward", x, [dy], mean, inv_std, c if scale else None, None, None, None,
         x if dx else None, dc, dc, constant=constant,
     )  # fmt: skip
     assert found == expected * COUNT
@@ -94,9 +94,9 @@ def test_bytes_of_parts() -> None:
     program.concat([x, wide], y, axis=1)
     program.batch_norm(x, c, c, None, None, None, small)
     concat, norm = program.calls
-    concat.cuts = [None, (3, 2)]
+    concat.slices = [None, (3, 2)]
     assert bytes_moved([concat], size) == 4 * (COUNT + 100 + 300)
-    norm.every = (2, 2)
+    norm.subsample = (2, 2)
     assert bytes_moved([norm], size) == 4 * (72 + 4 + 72)
     program = Program()
     for start in (0, 50, 50):

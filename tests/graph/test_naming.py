@@ -219,14 +219,14 @@ def by_layer(net: Net) -> None:
 
 
 def as_one(net: Net) -> None:
-    net.whole()()
+    net.as_step()()
 
 
 def with_marks(net: Net) -> None:
     """As ranks train: something runs ahead of each layer's forward, and behind its backward."""
     seen: list[tuple[str, int]] = []
     places = range(len(net.layers))
-    net.whole(
+    net.as_step(
         before={place: lambda place=place: seen.append(("f", place)) for place in places},
         after={place: lambda place=place: seen.append(("b", place)) for place in places},
         enqueues=False,

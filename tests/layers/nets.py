@@ -1,4 +1,4 @@
-"""Owns the small nets that the layer tests build: from text, with given inputs and parameters."""
+"""The small nets that the layer tests build: from text, with given inputs and parameters."""
 
 from __future__ import annotations
 

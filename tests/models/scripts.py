@@ -1,4 +1,4 @@
-"""Owns how tests import the scripts of models and examples, which are in no package."""
+"""Imports, for tests, the scripts of models and examples, which are in no package."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def test_a_bucket_is_sent_before_backward_goes_on() -> None:
     for layer in 3, 2, 1:
         plan.after[layer].append(Note(partial(sent.append, f"layer {layer}")))
     before, after = exchange.bind(plan.before), exchange.bind(plan.after)
-    net.whole(before=before, after=after, enqueues=False)()
+    net.as_step(before=before, after=after, enqueues=False)()
     assert sent == ["bucket", "layer 3", "bucket", "layer 2", "bucket", "layer 1"]
 
 

@@ -18,7 +18,7 @@ NAMES = re.compile(
     r"|roi_sampling\w*|roi_average_pooling\w*|RoiSampling\w*|RoiAveragePooling\w*"
     r"|past_means|past_variances|finish_gradient|turn_filters|turned_rows_descriptor"
     r"|give_memory|give_zeros|is_open|spoil_outputs|only_unless|look_at|gives_none"
-    r"|MAPS_\w+|Followed|NotedPushing|Pushing|Nowhere)\b"
+    r"|past_weight|drop_notes|MAPS_\w+|Followed|NotedPushing|Pushing|Nowhere)\b"
 )
 PHRASES = re.compile(
     r"\banew\b|\bdoes not go with\b|\bdo not go with\b|\bin the midst\b|\bwithout a word\b"

@@ -1,4 +1,4 @@
-"""Owns what the tests of the Python interface share: a fixed seed, and no log on the screen."""
+"""What the tests of the Python interface share: a fixed seed, and no log on the screen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns Python layers that the tests name in prototxts."""
+"""Python layers that the tests name in prototxts."""
 
 from __future__ import annotations
 

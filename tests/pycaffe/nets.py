@@ -1,4 +1,4 @@
-"""Owns the nets that several tests of the Python interface use."""
+"""The nets that several tests of the Python interface use."""
 
 from __future__ import annotations
 

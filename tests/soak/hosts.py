@@ -1,4 +1,4 @@
-"""Owns the faults between two hosts (network namespaces): of their links, and their standstill."""
+"""The faults between two hosts (network namespaces): of their links, and their standstill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the training that is struck: its files, its start, its processes, what it may not leave; and
+"""The training that is struck: its files, its start, its processes, what it may not leave; and
 what is told of a round."""
 
 from __future__ import annotations

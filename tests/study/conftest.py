@@ -1,3 +1,3 @@
-"""Owns what these tests share with those of the command line."""
+"""What these tests share with those of the command line."""
 
 from tests.cli.conftest import cli as cli

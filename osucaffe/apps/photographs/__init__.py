@@ -1,1 +1,1 @@
-"""Owns classifiers of photographs: databases, nets, training, labels, and reports."""
+"""Classifiers of photographs: databases, nets, training, labels, and reports."""

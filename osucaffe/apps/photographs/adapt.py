@@ -1,4 +1,4 @@
-"""Owns how a classification net is adapted to other classes: its last layers, data layers and
+"""How a classification net is adapted to other classes: its last layers, data layers and
 input."""
 
 from __future__ import annotations

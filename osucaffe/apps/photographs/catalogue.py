@@ -1,4 +1,4 @@
-"""Owns the list of models and of published weights, which models/README.md has."""
+"""The list of models and of published weights, which models/README.md has."""
 
 from __future__ import annotations
 

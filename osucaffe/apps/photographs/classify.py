@@ -1,4 +1,4 @@
-"""Owns `osucaffe classify`: the most likely labels of images, as text, JSON or a picture."""
+"""`osucaffe classify`: the most likely labels of images, as text, JSON or a picture."""
 
 from __future__ import annotations
 

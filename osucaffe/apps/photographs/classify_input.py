@@ -1,4 +1,4 @@
-"""Owns the input of `osucaffe classify`: images are preprocessed by its options, or else
+"""The input of `osucaffe classify`: images are preprocessed by its options, or else
 as in training, by workers that decode and scale them some batches ahead."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns `osucaffe fit`: from a folder of photographs to a tested model and its report, by the
+"""`osucaffe fit`: from a folder of photographs to a tested model and its report, by the
 commands that do each step."""
 
 from __future__ import annotations

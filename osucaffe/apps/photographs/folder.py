@@ -1,4 +1,4 @@
-"""Owns `osucaffe data folder`: databases, and what goes with them, of class folders."""
+"""`osucaffe data folder`: databases, and what goes with them, of class folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns `osucaffe models`: the model files that come with osucaffe, and published weights."""
+"""`osucaffe models`: the model files that come with osucaffe, and published weights."""
 
 from __future__ import annotations
 

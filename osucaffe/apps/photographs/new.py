@@ -1,4 +1,4 @@
-"""Owns `osucaffe new`: finds the net to begin with, and prints the next steps."""
+"""`osucaffe new`: finds the net to begin with, and prints the next steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the files that `osucaffe new` writes: net, solver, and the files that classify needs."""
+"""The files that `osucaffe new` writes: net, solver, and the files that classify needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the options of the commands for those who have photographs."""
+"""The options of the commands for those who have photographs."""
 
 from __future__ import annotations
 

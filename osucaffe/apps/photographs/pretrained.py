@@ -1,4 +1,4 @@
-"""Owns how published weights come to this machine: fetched, verified, and kept in the cache."""
+"""How published weights come to this machine: fetched, verified, and kept in the cache."""
 
 from __future__ import annotations
 

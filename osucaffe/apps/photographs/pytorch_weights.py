@@ -30,7 +30,7 @@ def read_tensors(content: bytes) -> dict[str, np.ndarray]:
 
 def _read(file: io.BytesIO) -> dict[str, np.ndarray]:
     if read_pickle(file) != _MAGIC:
-        raise ValueError("it is no file of PyTorch's, or of its version 1.6 or later")
+        raise ValueError("it is not a file of PyTorch's, or of its version 1.6 or later")
     _, _, state, names = (read_pickle(file) for _ in range(4))
     kinds = {storage[2]: storage[1] for storage, *_ in state.values()}
     storages: dict[Any, np.ndarray] = {}

@@ -1,4 +1,4 @@
-"""Owns `osucaffe report`: gathers the content of an HTML page about a training run."""
+"""`osucaffe report`: gathers the content of an HTML page about a training run."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Owns `osucaffe upscale`: images that a net enlarges."""
+"""`osucaffe upscale`: images that a net enlarges."""

@@ -1,4 +1,4 @@
-"""Owns the options of the commands for super-resolution."""
+"""The options of the commands for super-resolution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns measures of image quality: PSNR and SSIM, as papers on super-resolution report them.
+"""Measures of image quality: PSNR and SSIM, as papers on super-resolution report them.
 
 Both use the luma alone and leave out a border of as many pixels as the image was enlarged by
 (Lim et al., CVPR Workshops 2017, section 4.2, for all but DIV2K).

@@ -1,4 +1,4 @@
-"""Owns enlarging an image of any size with a super-resolution net: at once, or tile by tile."""
+"""Enlarging an image of any size with a super-resolution net: at once, or tile by tile."""
 
 from __future__ import annotations
 

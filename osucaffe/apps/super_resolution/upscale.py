@@ -1,4 +1,4 @@
-"""Owns `osucaffe upscale`: images enlarged by a net for super-resolution, or its score."""
+"""`osucaffe upscale`: images enlarged by a net for super-resolution, or its score."""
 
 from __future__ import annotations
 

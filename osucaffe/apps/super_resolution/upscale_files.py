@@ -1,4 +1,4 @@
-"""Owns the files of `osucaffe upscale`: finding, reading and writing them."""
+"""The files of `osucaffe upscale`: finding, reading and writing them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns `osucaffe upscale --score`: PSNR and SSIM of enlarged images, and pictures side by side."""
+"""`osucaffe upscale --score`: PSNR and SSIM of enlarged images, and pictures side by side."""
 
 from __future__ import annotations
 

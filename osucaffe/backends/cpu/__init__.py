@@ -1,4 +1,4 @@
-"""Owns the CPU backend: NumPy for everything, oneDNN where it is faster."""
+"""The CPU backend: NumPy for everything, oneDNN where it is faster."""
 
 from .backend import Cpu
 

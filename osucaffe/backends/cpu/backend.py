@@ -1,4 +1,4 @@
-"""Owns the CPU backend: it lets oneDNN prepare a call, or NumPy where oneDNN declines."""
+"""The CPU backend: it lets oneDNN prepare a call, or NumPy where oneDNN declines."""
 
 from __future__ import annotations
 

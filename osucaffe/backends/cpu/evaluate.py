@@ -1,4 +1,4 @@
-"""Owns the evaluation of formulas by NumPy: in chunks that stay in cache, without allocating; and
+"""The evaluation of formulas by NumPy: in chunks that stay in cache, without allocating; and
 the special functions that NumPy lacks."""
 
 from __future__ import annotations

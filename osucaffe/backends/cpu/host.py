@@ -1,4 +1,4 @@
-"""Owns the host as calls see it: memory, workers, random numbers and the element type of blobs."""
+"""The host as calls see it: memory, workers, random numbers and the element type of blobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the table of the primitives that NumPy implements, and what each may be given."""
+"""The table of the primitives that NumPy implements, and what each may be given."""
 
 from __future__ import annotations
 

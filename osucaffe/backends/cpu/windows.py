@@ -1,4 +1,4 @@
-"""Owns the geometry of sliding windows over any number of axes, and images with their padding."""
+"""The geometry of sliding windows over any number of axes, and images with their padding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the threads of the CPU backend's memory-bound steps."""
+"""The threads of the CPU backend's memory-bound steps."""
 
 from __future__ import annotations
 

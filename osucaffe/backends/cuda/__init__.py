@@ -1,4 +1,4 @@
-"""Owns the primitives on one GPU: CuPy for memory and streams, cuDNN, cuBLAS, own kernels."""
+"""The primitives on one GPU: CuPy for memory and streams, cuDNN, cuBLAS, own kernels."""
 
 from .backend import Cuda
 

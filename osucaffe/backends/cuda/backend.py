@@ -1,4 +1,4 @@
-"""Owns the CUDA backend: a GPU (gpu.py) that prepares calls, and captures their steps as graphs."""
+"""The CUDA backend: a GPU (gpu.py) that prepares calls, and captures their steps as graphs."""
 
 from __future__ import annotations
 

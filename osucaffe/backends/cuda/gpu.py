@@ -1,4 +1,4 @@
-"""Owns a GPU as calls see it: its memory and streams, the layouts of tensors, random numbers, and
+"""A GPU as calls see it: its memory and streams, the layouts of tensors, random numbers, and
 the 16-bit copies of the parameters."""
 
 from __future__ import annotations

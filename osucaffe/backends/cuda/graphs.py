@@ -1,4 +1,4 @@
-"""Owns the order of steps on streams, and their capture as CUDA graphs."""
+"""The order of steps on streams, and their capture as CUDA graphs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def schedule(backend: Gpu, calls: Sequence[Prepared]) -> list[Run]:
         steps += [_wait(backend, event) for event in due[-1:]]
         if call.overlap:
             held.append((index + call.overlap + 1, step))
-            if not call.held:
+            if not call.launch_with_next:
                 begin()
         else:
             steps.append(step)

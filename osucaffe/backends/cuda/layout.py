@@ -1,4 +1,4 @@
-"""Owns memory layouts on the GPU: the order of a tensor's axes and its element type."""
+"""Memory layouts on the GPU: the order of a tensor's axes and its element type."""
 
 from __future__ import annotations
 

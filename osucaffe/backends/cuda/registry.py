@@ -1,4 +1,4 @@
-"""Owns the table of the primitives on the GPU, and the memory orders that each may be given.
+"""The table of the primitives on the GPU, and the memory orders that each may be given.
 
 An implementation is a function `(ctx, a) -> Step` of a call `a`. What it registers with says how
 the call's tensors lie in memory:

@@ -1,4 +1,4 @@
-"""Owns the timing of parts of a net's steps on the GPU, by CUDA events on the stream."""
+"""Timing of parts of a net's steps on the GPU, by CUDA events on the stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the declarations of the primitives that treat each element alone, and of sums of them."""
+"""The declarations of the primitives that treat each element alone, and of sums of them."""
 
 from __future__ import annotations
 

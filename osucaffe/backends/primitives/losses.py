@@ -1,4 +1,4 @@
-"""Owns the declarations of losses and scores."""
+"""The declarations of losses and scores."""
 
 from __future__ import annotations
 

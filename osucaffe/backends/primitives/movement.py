@@ -1,4 +1,4 @@
-"""Owns the declarations of the primitives that move data, pick elements, and run on the host."""
+"""The declarations of the primitives that move data, pick elements, and run on the host."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ class Copy(Primitive):
     y: Write
 
 
-FusedCuts = list["tuple[int, int] | None"]
+FusedSlices = list["tuple[int, int] | None"]
 
 
 class Concat(Primitive):
     """Put xs after one another along axis.
 
-    cuts: where the part of each that is meant begins in it, and its extent along axis (None: it is
-    the whole).
+    slices: of each, where the part that is taken begins, and its extent along axis (None: all of
+    it).
     """
 
     xs: Reads
     y: Write
     axis: int
-    cuts: FusedCuts | None = None
+    slices: FusedSlices | None = None
 
     @property
     def parts(self) -> list[tuple[int, int]]:
         """What is taken of each of xs: where it begins, and its extent, along axis."""
-        cuts = self.cuts or [None] * len(self.xs)
-        return [cut or (0, x.shape[self.axis]) for x, cut in zip(self.xs, cuts, strict=True)]
+        slices = self.slices or [None] * len(self.xs)
+        return [cut or (0, x.shape[self.axis]) for x, cut in zip(self.xs, slices, strict=True)]
 
     @property
     def starts(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""Owns the declarations of LRN, batch normalization and softmax."""
+"""The declarations of LRN, batch normalization and softmax."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Lrn(Neighbourhood):
 
     Across channels: s = k + alpha / size * sum of x^2 over `size` neighbouring channels;
     within: s = 1 + alpha * mean of x^2 over a size x size window, zero-padded (k not used).
-    note: float32 of x's shape, flexible: s, or what else the backend's backward wants; None:
+    workspace: float32 of x's shape, flexible: s, or what else the backend's backward wants; None:
     there is no backward.
     """
 
     x: Read
     y: Write
-    note: Write | None
+    workspace: Write | None
 
 
 class LrnBackward(Neighbourhood):
@@ -43,32 +43,32 @@ class LrnBackward(Neighbourhood):
     x: Read
     y: Read
     dy: Read
-    note: Read
+    workspace: Read
     dx: Write
     relu_output: FusedRead | None = None
 
 
 class BatchNormStatistics(Primitive):
-    """mean, rate (C,) = the mean of each channel of x (N, C, ..), and 1 / sqrt(variance + eps).
+    """mean, inv_std (C,) = the mean of each channel of x (N, C, ..), and 1 / sqrt(variance + eps).
 
-    The past: past_means = fraction * past_means + mean, past_variances (C,) likewise with the
-    unbiased variance, past_weight (1,) = fraction * past_weight + 1.
+    The past: running_mean = momentum * running_mean + mean, running_variance (C,) likewise with the
+    unbiased variance, running_weight (1,) = momentum * running_weight + 1.
     sums: what the convolution that made x has summed.
     """
 
     x: Read
     mean: Write
-    rate: Write
-    past_means: ReadWrite
-    past_variances: ReadWrite
-    past_weight: ReadWrite
+    inv_std: Write
+    running_mean: ReadWrite
+    running_variance: ReadWrite
+    running_weight: ReadWrite
     _: KW_ONLY
     eps: float
-    fraction: float
+    momentum: float
     sums: FusedRead | None = None
 
 
-CHANNELS = ("mean", "rate", "scale", "bias")
+CHANNELS = ("mean", "inv_std", "scale", "bias")
 """The tensors (C,) that batch normalization computes with."""
 
 
@@ -76,29 +76,29 @@ class Normalization(Primitive, abstract=True):
     """What batch normalization computes with: see `batch_norm`."""
 
     @property
-    def small(self) -> dict[str, Tensor | None]:
+    def channel_params(self) -> dict[str, Tensor | None]:
         """The tensors (C,), by their names."""
         return {name: getattr(self, name) for name in CHANNELS}
 
 
 class BatchNorm(Normalization):
-    """y = (x - mean) * rate * scale + bias + addend, where what is None is left out.
+    """y = (x - mean) * inv_std * scale + bias + addend, where what is None is left out.
 
     x, addend, y: (N, C, ..); the others: (C,). relu: then y = max(y, 0). y may be x or the
-    addend. (addend and relu are set by the fusion pass.) every: steps in rows and columns of
-    images: y has only the pixels from the first on that these reach. constant: mean and rate do not
-    depend on x.
+    addend. (addend and relu are set by the fusion pass.) subsample: steps in rows and columns of
+    images: y has only the pixels from the first on that these reach. constant: mean and inv_std do
+    not depend on x.
     """
 
     x: Read
     mean: Read | None
-    rate: Read | None
+    inv_std: Read | None
     scale: Read | None
     bias: Read | None
     addend: Read | None
     y: Write
     relu: bool = False
-    every: Shape | None = None
+    subsample: Shape | None = None
     constant: bool = True
 
     def gradient(self, program: Recorder) -> None:
@@ -108,13 +108,13 @@ class BatchNorm(Normalization):
         output = self.y if self.relu and self.addend is not None else None
         # What gets the gradient after the ReLU: dy itself where possible, which saves memory.
         masked = addend
-        if addend is not None and dx is not dy and not self.every:
+        if addend is not None and dx is not dy and not self.subsample:
             masked = dy if self.relu else None
         if any(each is not None for each in (dx, dscale, dbias, masked)):
             program.record(
                 BatchNormBackward(
-                    self.x, [dy], self.mean, self.rate, self.scale, self.bias, output, masked,
-                    dx, dscale, dbias, self.constant, self.relu, self.every,
+                    self.x, [dy], self.mean, self.inv_std, self.scale, self.bias, output, masked,
+                    dx, dscale, dbias, self.constant, self.relu, self.subsample,
                 )
             )  # fmt: skip
         if addend is not None and addend not in (masked, dy):
@@ -126,14 +126,14 @@ class BatchNormBackward(Normalization):
 
     relu: there was one; relu_output: its output, or None where it follows from x, as it does
     without an addend. dy: the gradient after the ReLU, which is the addend's. dx or dy may be one
-    of dys. (More than one part is set by a pass.) constant, every: of `batch_norm`; dys and
+    of dys. (More than one part is set by a pass.) constant, subsample: of `batch_norm`; dys and
     relu_output are of y's pixels, at all others the gradient is 0.
     """
 
     x: Read
     dys: Reads
     mean: Read | None
-    rate: Read | None
+    inv_std: Read | None
     scale: Read | None
     bias: Read | None
     relu_output: Read | None
@@ -143,24 +143,24 @@ class BatchNormBackward(Normalization):
     dbias: WriteOrAdd | None
     constant: bool
     relu: bool = False
-    every: Shape | None = None
+    subsample: Shape | None = None
 
 
 class BatchNormPooling(PoolingWindow, Normalization):
     """y (N, C, *out) = `max_pooling` of `batch_norm` of x (N, C, *in), which is not kept.
 
-    rate: positive. relu: then y = max(y, 0). index: as of `max_pooling`. peaks: x where the maximum
-    is. (Layers do not record it: a pass makes it.)
+    inv_std: positive. relu: then y = max(y, 0). index: as of `max_pooling`. max_input: x where the
+    maximum is. (Layers do not record it: a pass makes it.)
     """
 
     x: Read
     mean: Read | None
-    rate: Read | None
+    inv_std: Read | None
     scale: Read | None
     bias: Read | None
     y: Write
     index: Write
-    peaks: Write
+    max_input: Write
     relu: bool
     constant: bool = True
 
@@ -169,7 +169,7 @@ class BatchNormPooling(PoolingWindow, Normalization):
         if any(each is not None for each in (dx, dscale, dbias)):
             program.record(
                 BatchNormPoolingBackward(
-                    self.x, self.diffs["y"], self.index, self.peaks, self.mean, self.rate,
+                    self.x, self.diffs["y"], self.index, self.max_input, self.mean, self.inv_std,
                     self.scale, self.bias, dx, dscale, dbias, self.constant, self.relu,
                     **self.window,
                 )
@@ -183,9 +183,9 @@ class BatchNormPoolingBackward(PoolingWindow, Normalization):
     x: Read
     dy: Read
     index: Read
-    peaks: Read
+    max_input: Read
     mean: Read | None
-    rate: Read | None
+    inv_std: Read | None
     scale: Read | None
     bias: Read | None
     dx: Write | None

@@ -1,4 +1,4 @@
-"""Owns the declarations of the primitives that make one value of each window."""
+"""The declarations of the primitives that make one value of each window."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class MaxPooling(PoolingWindow):
     index: int32 of y's shape, where the (first) maximum stands in its flattened channel of x;
     flexible: a backend may keep another note in it for `max_pooling_backward`.
     The extents of y say how many windows there are (Caffe rounds up or down).
-    behind_relu: a ReLU made x: a maximum that is not positive is not noted, so that it gets no
+    after_relu: a ReLU made x: a maximum that is not positive is not noted, so that it gets no
     gradient.
     """
 
     x: Read
     y: Write
     index: Write | None
-    behind_relu: FusedFlag = False
+    after_relu: FusedFlag = False
 
 
 class MaxPoolingBackward(PoolingWindow):

@@ -1,4 +1,4 @@
-"""Owns the declarations of convolution and inner product, and of the windows they look at."""
+"""The declarations of convolution and inner product, and of the windows they look at."""
 
 from __future__ import annotations
 

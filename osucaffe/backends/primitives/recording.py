@@ -59,9 +59,9 @@ class Primitive:
     accumulates: the fields to add to instead of overwriting. The recorder sets it for tensors that
     are sums, where an earlier call (or sub-iteration) may have written them.
     overlap: how many of the following calls this one may overlap with (0: it runs in its turn).
-    held: whether such a call begins only when the next of them that is not held does.
-    fused: calls that went in fusion: it does their work besides.
-    trades: calls that stay, but with which it has exchanged work, or its turn.
+    launch_with_next: whether such a call begins only together with the next that is not marked so.
+    fused: calls that were fused into it: it does their work too.
+    shares_work_with: calls that stay, but with which it has exchanged work or order.
     scratch: memory that lives only while it runs.
     implementation: what computes it, as its backend calls it, once that has prepared it ("": there
     was no choice).
@@ -78,7 +78,7 @@ class Primitive:
     layers = range(0)
     accumulates: frozenset[str] = frozenset()
     overlap = 0
-    held = False
+    launch_with_next = False
     implementation = ""
 
     def __init_subclass__(cls, abstract: bool = False, kw_only: bool = False) -> None:
@@ -109,7 +109,7 @@ class Primitive:
             raise TypeError(f"{self.name}: wrong arguments {wrong}, missing arguments {missing}")
         vars(self).update(given, **kwargs)
         self.fused: list[Primitive] = []
-        self.trades: list[Primitive] = []
+        self.shares_work_with: list[Primitive] = []
         self.scratch: list[Tensor] = []
         self.diffs: dict[str, Any] = {}
         self.check()
@@ -135,11 +135,11 @@ class Primitive:
     def fuse(self, other: Primitive) -> None:
         """Note that it does what another call did, which goes."""
         self.fused += [other, *other.fused]
-        self.trades += other.trades
+        self.shares_work_with += other.shares_work_with
 
-    def trade(self, *others: Primitive) -> None:
+    def share_work(self, *others: Primitive) -> None:
         """Note that it does a part of what others did, or that they have changed turns."""
-        self.trades += others
+        self.shares_work_with += others
 
     def temporary(self, shape: Shape, dtype: str = "float32") -> Tensor:
         """Scratch memory that lives only while this call runs."""

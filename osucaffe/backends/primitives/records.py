@@ -1,4 +1,4 @@
-"""Owns the declarations of the primitives that turn raw records into input, or find them."""
+"""The declarations of the primitives that turn raw records into input, or find them."""
 
 from __future__ import annotations
 

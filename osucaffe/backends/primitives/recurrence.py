@@ -1,4 +1,4 @@
-"""Owns the declarations of the primitives that run a cell over time."""
+"""The declarations of the primitives that run a cell over time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the declarations of the primitives of the solvers."""
+"""The declarations of the primitives of the solvers."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Owns the commands that make, inspect and check databases."""
+"""The commands that make, inspect and check databases."""

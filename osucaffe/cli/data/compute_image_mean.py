@@ -1,4 +1,4 @@
-"""Owns `osucaffe compute_image_mean`: the mean image of an LMDB."""
+"""`osucaffe compute_image_mean`: the mean image of an LMDB."""
 
 from __future__ import annotations
 

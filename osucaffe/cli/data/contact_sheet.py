@@ -1,4 +1,4 @@
-"""Owns the contact sheet: a picture of many small images with their labels."""
+"""The contact sheet: a picture of many small images with their labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns `osucaffe convert_cifar`: CIFAR-10's files become LMDBs."""
+"""`osucaffe convert_cifar`: converts CIFAR-10's files to LMDBs."""
 
 from __future__ import annotations
 

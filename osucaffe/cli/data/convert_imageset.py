@@ -1,4 +1,4 @@
-"""Owns `osucaffe convert_imageset`: the image files of a list become an LMDB."""
+"""`osucaffe convert_imageset`: the image files of a list become an LMDB."""
 
 from __future__ import annotations
 

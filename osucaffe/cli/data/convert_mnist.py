@@ -1,4 +1,4 @@
-"""Owns `osucaffe convert_mnist`: a pair of MNIST's files becomes an LMDB."""
+"""`osucaffe convert_mnist`: a pair of MNIST's files becomes an LMDB."""
 
 from __future__ import annotations
 

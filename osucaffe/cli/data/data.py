@@ -1,4 +1,4 @@
-"""Owns `osucaffe data`: databases of data sets or photographs are made, inspected and checked."""
+"""`osucaffe data`: databases of data sets or photographs are made, inspected and checked."""
 
 from __future__ import annotations
 

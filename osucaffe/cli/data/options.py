@@ -1,4 +1,4 @@
-"""Owns the options of the commands that make, inspect and check databases."""
+"""The options of the commands that make, inspect and check databases."""
 
 from __future__ import annotations
 

@@ -1,2 +1,2 @@
-"""Owns starting and configuring several ranks for a command: launching, binding,
+"""Starting and configuring several ranks for a command: launching, binding,
 restarts, MPS, parameter servers, the profile of communication."""

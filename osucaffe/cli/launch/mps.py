@@ -1,4 +1,4 @@
-"""Owns the use of NVIDIA's Multi-Process Service (MPS), which lets kernels of several processes run
+"""The use of NVIDIA's Multi-Process Service (MPS), which lets kernels of several processes run
 on a GPU at once: its daemon is found, or started and stopped."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns the setup of a job's running ranks: their devices and process groups."""
+"""The setup of a job's running ranks: their devices and process groups."""
 
 from __future__ import annotations
 

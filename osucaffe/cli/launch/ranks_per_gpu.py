@@ -1,4 +1,4 @@
-"""Owns `train --ranks_per_gpu`: how many ranks share a GPU, found by trials, and MPS for them.
+"""`train --ranks_per_gpu`: how many ranks share a GPU, found by trials, and MPS for them.
 
 The command stays the parent of the ranks that it starts, and configures them by environment
 variables. A trial is the same command, limited to a short training that writes nothing.

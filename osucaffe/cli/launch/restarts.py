@@ -1,4 +1,4 @@
-"""Owns `train --max_restarts N`: a run with a dead process is restarted from its newest
+"""`train --max_restarts N`: a run with a dead process is restarted from its newest
 snapshot; with --elastic on the ranks that remain, with the same global batch.
 
 The command stays the parent of the run that it starts, as of every mpiexec, whose ranks so get

@@ -1,4 +1,4 @@
-"""Owns starting the ranks of a command, by mpiexec, whose parent it stays.
+"""Starting the ranks of a command, by mpiexec, whose parent it stays.
 
 It imports little: the ranks import what they need.
 """

@@ -1,1 +1,1 @@
-"""Owns the commands about this machine: its devices, communication speed."""
+"""The commands about this machine: its devices, communication speed."""

@@ -1,4 +1,4 @@
-"""Owns `osucaffe completion`: scripts that complete commands and options in a shell."""
+"""`osucaffe completion`: scripts that complete commands and options in a shell."""
 
 from __future__ import annotations
 

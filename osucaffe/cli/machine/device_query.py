@@ -1,4 +1,4 @@
-"""Owns `osucaffe device_query`: what osucaffe can run on, here or on the ranks of a job."""
+"""`osucaffe device_query`: what osucaffe can run on, here or on the ranks of a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the description of GPUs and their libraries for `device_query`."""
+"""The description of GPUs and their libraries for `device_query`."""
 
 from __future__ import annotations
 

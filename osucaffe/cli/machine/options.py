@@ -1,4 +1,4 @@
-"""Owns the options of the commands about this machine and others."""
+"""The options of the commands about this machine and others."""
 
 from __future__ import annotations
 

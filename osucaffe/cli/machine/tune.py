@@ -1,4 +1,4 @@
-"""Owns `osucaffe tune`: measures communication on this machine, and writes a tuning table."""
+"""`osucaffe tune`: measures communication on this machine, and writes a tuning table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns `osucaffe version`."""
+"""`osucaffe version`."""
 
 from __future__ import annotations
 

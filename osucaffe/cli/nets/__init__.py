@@ -1,2 +1,2 @@
-"""Owns the commands about nets and model files: new, models, summary, draw, layers, net_spec,
+"""The commands about nets and model files: new, models, summary, draw, layers, net_spec,
 upgrade, export, snapshot."""

@@ -1,4 +1,4 @@
-"""Owns `osucaffe draw`: a picture of a net."""
+"""`osucaffe draw`: a picture of a net."""
 
 from __future__ import annotations
 

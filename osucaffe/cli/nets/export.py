@@ -1,4 +1,4 @@
-"""Owns `osucaffe export`: a net with its weights as an ONNX model, which says how it is used."""
+"""`osucaffe export`: a net with its weights as an ONNX model, which says how it is used."""
 
 from __future__ import annotations
 

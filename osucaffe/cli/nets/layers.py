@@ -1,4 +1,4 @@
-"""Owns `osucaffe layers`: a line for each type, with the settings that it reads."""
+"""`osucaffe layers`: a line for each type, with the settings that it reads."""
 
 from __future__ import annotations
 

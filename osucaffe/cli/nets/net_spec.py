@@ -1,4 +1,4 @@
-"""Owns `osucaffe net_spec`: nets written in Python become prototxts."""
+"""`osucaffe net_spec`: nets written in Python become prototxts."""
 
 from __future__ import annotations
 

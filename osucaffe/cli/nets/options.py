@@ -1,4 +1,4 @@
-"""Owns the options of the commands about nets and model files."""
+"""The options of the commands about nets and model files."""
 
 from __future__ import annotations
 

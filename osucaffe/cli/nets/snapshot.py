@@ -1,4 +1,4 @@
-"""Owns `osucaffe snapshot`: the files of snapshots are checked."""
+"""`osucaffe snapshot`: the files of snapshots are checked."""
 
 from __future__ import annotations
 

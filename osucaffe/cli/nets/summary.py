@@ -1,4 +1,4 @@
-"""Owns `osucaffe summary`: a net's layers, shapes, parameters, operations and memory."""
+"""`osucaffe summary`: a net's layers, shapes, parameters, operations and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns `osucaffe upgrade`: nets and solvers of an older Caffe in today's format."""
+"""`osucaffe upgrade`: nets and solvers of an older Caffe in today's format."""
 
 from __future__ import annotations
 

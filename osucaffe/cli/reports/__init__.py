@@ -1,1 +1,1 @@
-"""Owns the commands that read the logs of training runs: tables, plots, the HTML report."""
+"""The commands that read the logs of training runs: tables, plots, the HTML report."""

@@ -1,4 +1,4 @@
-"""Owns the options of the commands that read the logs of training runs."""
+"""The options of the commands that read the logs of training runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns `osucaffe parse_log`: tables and a plot of a training log, of osucaffe or C++ Caffe."""
+"""`osucaffe parse_log`: tables and a plot of a training log, of osucaffe or C++ Caffe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the page of a report, a self-contained HTML file."""
+"""The page of a report, a self-contained HTML file."""
 
 from __future__ import annotations
 

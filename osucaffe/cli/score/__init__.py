@@ -1,1 +1,1 @@
-"""Owns the commands that run a net forward: test, time, classify, upscale, extract_features."""
+"""The commands that run a net forward: test, time, classify, upscale, extract_features."""

@@ -1,4 +1,4 @@
-"""Owns the rates of a device: of a large matrix product and of a large copy, measured by us."""
+"""The rates of a device: of a large matrix product and of a large copy, measured by us."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns `osucaffe extract_features`: the values of blobs for a net's data become LMDBs."""
+"""`osucaffe extract_features`: the values of blobs for a net's data become LMDBs."""
 
 from __future__ import annotations
 

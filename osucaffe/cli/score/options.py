@@ -1,4 +1,4 @@
-"""Owns the options of the commands that run a net forward."""
+"""The options of the commands that run a net forward."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the predictions of a classifier on its test records: what was taken for what, the figures of
+"""The predictions of a classifier on its test records: the confusion matrix, the figures of
 each class, and pictures of the best and the worst."""
 
 from __future__ import annotations

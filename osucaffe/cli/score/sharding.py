@@ -1,4 +1,4 @@
-"""Owns sharding for commands that only run a net forward: ranks take batches in turn, and rank 0
+"""Sharding for commands that only run a net forward: ranks take batches in turn, and rank 0
 gathers the results in the order of the batches."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns `osucaffe test`: scores a model, the mean of its outputs over a number of batches."""
+"""`osucaffe test`: scores a model, the mean of its outputs over a number of batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns `osucaffe time`: times each layer of a net, and compares it with the device's limits."""
+"""`osucaffe time`: times each layer of a net, and compares it with the device's limits."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def measure(net: Net, iterations: int) -> list[Layer]:
 
 def measure_whole(net: Net, iterations: int) -> float:
     """The milliseconds of forward and backward as training runs them: as one graph, on a GPU."""
-    step = net.whole()
+    step = net.as_step()
     for _ in range(3):
         step()
     times = []

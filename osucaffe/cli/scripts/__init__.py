@@ -1,1 +1,1 @@
-"""Owns the commands that run programs written for Caffe."""
+"""The commands that run programs written for Caffe."""

@@ -1,4 +1,4 @@
-"""Owns the options of the command that runs programs written for Caffe."""
+"""The options of the command that runs programs written for Caffe."""
 
 from __future__ import annotations
 

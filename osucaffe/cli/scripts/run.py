@@ -1,4 +1,4 @@
-"""Owns `osucaffe run`: a script, or a module, whose `import caffe` is osucaffe, and which otherwise
+"""`osucaffe run`: a script, or a module, whose `import caffe` is osucaffe, and which otherwise
 runs as Python itself runs it."""
 
 from __future__ import annotations

@@ -1,2 +1,2 @@
-"""Owns `osucaffe train`: the options of a training run, its checks, its live display,
+"""`osucaffe train`: the options of a training run, its checks, its live display,
 TensorBoard."""

@@ -1,4 +1,4 @@
-"""Owns what the ranks of a training compare before anything else: version, options, files, data."""
+"""What the ranks of a training compare before anything else: version, options, files, data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns `osucaffe train --find_lr`: a learning rate for a solver, from a short training with growing
+"""`osucaffe train --find_lr`: a learning rate for a solver, from a short training with growing
 rates (Smith, Cyclical Learning Rates for Training Neural Networks, 2015, section 3.3)."""
 
 from __future__ import annotations

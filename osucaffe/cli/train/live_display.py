@@ -1,4 +1,4 @@
-"""Owns the live display below a training run's log: progress, speed, loss, scores, time left."""
+"""The live display below a training run's log: progress, speed, loss, scores, time left."""
 
 from __future__ import annotations
 

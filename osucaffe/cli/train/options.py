@@ -1,4 +1,4 @@
-"""Owns the options of `osucaffe fit` and `train`."""
+"""The options of `osucaffe fit` and `train`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the options of a training run for what it keeps, when it ends, and how it is
+"""The options of a training run for what it keeps, when it ends, and how it is
 resumed."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns the event files that TensorBoard shows: scalars, histograms and the graph."""
+"""The event files that TensorBoard shows: scalars, histograms and the graph."""
 
 from __future__ import annotations
 

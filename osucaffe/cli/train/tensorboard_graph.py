@@ -1,4 +1,4 @@
-"""Owns the graph of a net as TensorBoard's graph page shows it: a node for each layer."""
+"""The graph of a net as TensorBoard's graph page shows it: a node for each layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the start of `osucaffe train`: what happens before training code is imported."""
+"""The start of `osucaffe train`: what happens before training code is imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns a run of `osucaffe train`, which several ranks may be part of: how it begins and ends."""
+"""A run of `osucaffe train`, which several ranks may be part of: how it begins and ends."""
 
 from __future__ import annotations
 

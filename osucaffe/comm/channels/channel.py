@@ -1,4 +1,4 @@
-"""Owns what a channel is: messages between pairs of ranks, under way while the caller goes on; and
+"""What a channel is: messages between pairs of ranks, under way while the caller goes on; and
 the channel over MPI's send and receive.
 
 A message is the bytes of one contiguous array, or of several as if they lay one after the other.

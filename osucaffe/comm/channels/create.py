@@ -1,4 +1,4 @@
-"""Owns the creation of a channel among all ranks of a job, by name."""
+"""The creation of a channel among all ranks of a job, by name."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Owns communication among GPUs: NCCL, CUDA IPC, copy engines, and the kernels that add."""
+"""Communication among GPUs: NCCL, CUDA IPC, copy engines, and the kernels that add."""

@@ -1,4 +1,4 @@
-// Owns what the copy engines cannot do: sums.
+// Sums, which copy engines cannot do.
 //
 // Compiled for T (the type of an element), A (the type in which elements are added), and PEERS.
 

@@ -1,4 +1,4 @@
-"""Owns the communicator of ranks on one host whose GPUs' copy engines move the data.
+"""The communicator of ranks on one host whose GPUs' copy engines move the data.
 
 SMs only add (`copy_engine.cu`) and are otherwise free for concurrent computation, unlike with
 kernels that move data. Ranks synchronize by stream memory operations, and each pushes to one

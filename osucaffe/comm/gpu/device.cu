@@ -1,4 +1,4 @@
-// Owns the sum of two arrays, which may begin anywhere.
+// The sum of two arrays, which may begin anywhere.
 //
 // Compiled for T (the type of an element) and A (the type in which elements are added).
 

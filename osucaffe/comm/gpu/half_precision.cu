@@ -1,4 +1,4 @@
-// Owns the conversion between float32 and the 16-bit floats. Compiled for T, one of these.
+// The conversion between float32 and the 16-bit floats. Compiled for T, one of these.
 
 extern "C" __global__ void narrow(const float* x, T* bits, int64_t count) {
     int64_t stride = gridDim.x * (int64_t)blockDim.x;

@@ -1,4 +1,4 @@
-"""Owns reductions of float32 arrays that travel in 16 bits: half the bytes."""
+"""Reductions of float32 arrays that travel in 16 bits: half the bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// Owns collectives by stores into the peers' memory: one or two trips over the links, no barrier.
+// Collectives by stores into the peers' memory: one or two trips over the links, no barrier.
 //
 // Data travel in packets of 16 bytes, of which the last four are the number of the call. A rank
 // stores them into its peers' memory; a peer looks at its own memory until the number appears. A

@@ -1,4 +1,4 @@
-"""Owns the communicator of ranks on one host that store into one another's GPU memory (CUDA IPC).
+"""The communicator of ranks on one host that store into one another's GPU memory (CUDA IPC).
 
 It is made for small all-reduces, and for ranks that share a GPU, which NCCL refuses. Its kernels
 are in `ipc.cu`. Memory is mapped once, at construction.

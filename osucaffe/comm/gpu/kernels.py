@@ -1,4 +1,4 @@
-"""Owns the communicators' device kernels, compiled for a type of element; and sums by them, for an
+"""The communicators' device kernels, compiled for a type of element; and sums by them, for an
 MPI library that takes pointers to device memory.
 """
 

@@ -1,4 +1,4 @@
-"""Owns the NCCL communicator (through CuPy): ranks with a GPU each, on one host or on several.
+"""The NCCL communicator (through CuPy): ranks with a GPU each, on one host or on several.
 
 Operations can go to `ipc` instead, where that is faster.
 """

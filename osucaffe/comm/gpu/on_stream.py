@@ -1,4 +1,4 @@
-"""Owns communicators whose operations are enqueued on a CUDA stream: the host never waits."""
+"""Communicators whose operations are enqueued on a CUDA stream: the host never waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns how ranks of one host, each with its GPU, share memory and synchronize: the memory of the
+"""How ranks of one host, each with its GPU, share memory and synchronize: the memory of the
 others' GPUs that is mapped into this process (CUDA IPC), the driver's calls for it, and what ranks
 give one another for their records.
 """

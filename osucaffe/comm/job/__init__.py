@@ -1,1 +1,1 @@
-"""Owns the job: its processes and hosts, and that they end together."""
+"""The job: its processes and hosts, and that they end together."""

@@ -1,4 +1,4 @@
-"""Owns the handshake of a job's ranks, after which each pair has a connection.
+"""The handshake of a job's ranks, after which each pair has a connection.
 
 Each rank listens on the job's interface only. Both ends of a connection prove that they know the
 job's token, which rank 0 draws and MPI distributes, without sending it.

@@ -1,4 +1,4 @@
-"""Owns the job: the processes that mpiexec or srun started together, what they tell one another
+"""The job: the processes that mpiexec or srun started together, what they tell one another
 besides arrays, and that they end together.
 """
 

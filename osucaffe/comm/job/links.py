@@ -1,4 +1,4 @@
-"""Owns which interface a job's ranks are reached by, and the monitoring of the links between hosts.
+"""The interface that a job's ranks are reached by, and the monitoring of the links between hosts.
 
 A broken link between hosts soon ends the job. MPI waits for as long as a message may still
 come, and `--comm_timeout` must be longer than any computation of another rank. So one rank of each

@@ -1,4 +1,4 @@
-"""Owns the topology: which ranks share a host or a GPU, discovered and never assumed."""
+"""The topology: which ranks share a host or a GPU, discovered and never assumed."""
 
 from __future__ import annotations
 

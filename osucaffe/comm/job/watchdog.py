@@ -1,4 +1,4 @@
-"""Owns the watchdog: it ends the job when an operation waits too long for other ranks."""
+"""The watchdog: it ends the job when an operation waits too long for other ranks."""
 
 from __future__ import annotations
 

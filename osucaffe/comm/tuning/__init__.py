@@ -1,1 +1,1 @@
-"""Owns the choice of algorithms: measured on the current ranks, or read from a table."""
+"""The choice of algorithms: measured on the current ranks, or read from a table."""

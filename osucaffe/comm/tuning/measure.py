@@ -1,4 +1,4 @@
-"""Owns the measurement of algorithms on the current ranks, and the tuning table made from it."""
+"""The measurement of algorithms on the current ranks, and the tuning table made from it."""
 
 from __future__ import annotations
 

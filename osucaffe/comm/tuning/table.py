@@ -1,4 +1,4 @@
-"""Owns which algorithm an operation uses: the requested one, or the best by a tuning table.
+"""The algorithm that an operation uses: the requested one, or the best by a tuning table.
 
 A table is JSON: {level: {operation: {ranks: [[most bytes or null, algorithm, chunk bytes], ...]}}}.
 The row for the nearest number of ranks that is not smaller (or else the largest) holds, and in it

@@ -1,2 +1,2 @@
-"""Owns prefetching: threads and processes that prepare batches ahead of the net, and their
+"""Prefetching: threads and processes that prepare batches ahead of the net, and their
 memory."""

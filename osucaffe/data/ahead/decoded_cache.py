@@ -1,4 +1,4 @@
-"""Owns the cache of decoded records in host memory: each is decoded once."""
+"""The cache of decoded records in host memory: each is decoded once."""
 
 from __future__ import annotations
 

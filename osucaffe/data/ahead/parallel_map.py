@@ -1,4 +1,4 @@
-"""Owns parallel processing of records: threads that run ahead, results in order, bad records."""
+"""Parallel processing of records: threads that run ahead, results in order, bad records."""
 
 from __future__ import annotations
 

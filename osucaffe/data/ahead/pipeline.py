@@ -1,4 +1,4 @@
-"""Owns the prefetching pipeline: workers make batches ahead, in order, in a ring of buffers."""
+"""The prefetching pipeline: workers make batches ahead, in order, in a ring of buffers."""
 
 from __future__ import annotations
 

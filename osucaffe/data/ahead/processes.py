@@ -1,4 +1,4 @@
-"""Owns the parent's side of reader processes, which make batches where threads would wait for the
+"""The parent's side of reader processes, which make batches where threads would wait for the
 GIL.
 
 A single-threaded process (`reader_process.py`) opens the data and forks the readers, so that

@@ -1,4 +1,4 @@
-"""Owns the reader processes' side, and the memory and messages that they share with the parent.
+"""The reader processes' side, and the memory and messages that they share with the parent.
 
 `main` is the entry point of the first, which forks the others; processes.py starts it. The memory
 is anonymous, and is freed with the last process. A message is short enough for an atomic write to

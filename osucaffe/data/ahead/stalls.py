@@ -1,4 +1,4 @@
-"""Owns the measurement of a net's waits for records, logged once if they are long."""
+"""The measurement of a net's waits for records, logged once if they are long."""
 
 from __future__ import annotations
 

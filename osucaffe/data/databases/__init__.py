@@ -1,1 +1,1 @@
-"""Owns databases of records: LMDB and LevelDB, and the coding of a record."""
+"""Databases of records: LMDB and LevelDB, and the coding of a record."""

@@ -1,4 +1,4 @@
-"""Owns opening a database of either kind, and writing LMDBs."""
+"""Opening a database of either kind, and writing LMDBs."""
 
 from __future__ import annotations
 

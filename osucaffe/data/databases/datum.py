@@ -1,4 +1,4 @@
-"""Owns the coding of one record: a Datum's bytes to its fields and pixels, and back.
+"""The coding of one record: a Datum's bytes to its fields and pixels, and back.
 
 A Datum is parsed by hand where possible, because the records stay in the mapped file: protobuf
 would copy the pixels twice. Unusual ones are left to protobuf.

@@ -1,4 +1,4 @@
-"""Owns LevelDB, the other database of Caffe's: read as an LMDB is, by numbers in key order."""
+"""LevelDB, the other database of Caffe's: read as an LMDB is, by numbers in key order."""
 
 from __future__ import annotations
 

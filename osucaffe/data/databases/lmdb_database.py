@@ -1,4 +1,4 @@
-"""Owns reading LMDBs: their records by number in key order, and the records' file offsets."""
+"""Reading LMDBs: their records by number in key order, and the records' file offsets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the file format of an LMDB: it is read page by page, and each page is checked.
+"""The file format of an LMDB: it is read page by page, and each page is checked.
 
 The LMDB library trusts the pages that it maps: one that is damaged, or beyond the end of a
 truncated file, ends the process with a signal. Here it is an error message. A file is a

@@ -1,4 +1,4 @@
-"""Owns bulk reads of raw records that differ only in their pixels and labels.
+"""Bulk reads of raw records that differ only in their pixels and labels.
 
 Such records have the same head, pixels at the same offset, and after these the label and the same
 remaining bytes. Others are left to `parse_datum`.

@@ -1,4 +1,4 @@
-"""Owns the interface of a database of records, LMDB or LevelDB, read by number in key order."""
+"""The interface of a database of records, LMDB or LevelDB, read by number in key order."""
 
 from __future__ import annotations
 

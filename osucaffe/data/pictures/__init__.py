@@ -1,1 +1,1 @@
-"""Owns what happens to an image between its file and a batch: decoding, resizing, augmentation."""
+"""What happens to an image between its file and a batch: decoding, resizing, augmentation."""

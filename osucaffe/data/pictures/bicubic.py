@@ -1,4 +1,4 @@
-"""Owns shrinking and enlarging images by an integer factor with imresize's bicubic kernel.
+"""Shrinking and enlarging images by an integer factor with imresize's bicubic kernel.
 
 The kernel is Keys' cubic convolution with a = -1/2 (IEEE Transactions on ASSP 29(6), 1981). Where
 it shrinks it is made `scale` times as wide, so that all pixels of the large image count: the way in

@@ -1,4 +1,4 @@
-"""Owns image files: reading one as pixels in Caffe's order, and OpenCV's bilinear resizing."""
+"""Image files: reading one as pixels in Caffe's order, and OpenCV's bilinear resizing."""
 
 from __future__ import annotations
 

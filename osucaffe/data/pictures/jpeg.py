@@ -1,4 +1,4 @@
-"""Owns the headers of JPEGs: which files all decoders, also those of GPUs, decode alike."""
+"""The headers of JPEGs: which files all decoders, also those of GPUs, decode alike."""
 
 from __future__ import annotations
 

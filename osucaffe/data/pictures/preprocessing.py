@@ -1,4 +1,4 @@
-"""Owns the preprocessing that a model was trained with: how images became the net's input.
+"""The preprocessing that a model was trained with: how images became the net's input.
 
 A model file holds the net that was trained, and with it the transform_param of its data layer; so
 does a prototxt. Training makes (crop of image - mean) * scale of pixels 0..255, blue first.

@@ -1,4 +1,4 @@
-"""Owns resizing by any of OpenCV's interpolations, with the same weights of pixels."""
+"""Resizing by any of OpenCV's interpolations, with the same weights of pixels."""
 
 from __future__ import annotations
 

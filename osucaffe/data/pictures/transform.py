@@ -1,4 +1,4 @@
-"""Owns Caffe's transform_param: mean, scale, crop, mirror and the colours of decoded images."""
+"""Caffe's transform_param: mean, scale, crop, mirror and the colours of decoded images."""
 
 from __future__ import annotations
 

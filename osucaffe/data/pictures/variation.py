@@ -1,4 +1,4 @@
-"""Owns augmentation_param: images turned, zoomed, of other colours and with an erased part, drawn
+"""Augmentation_param: images turned, zoomed, of other colours and with an erased part, drawn
 again for each in training."""
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Owns the cache of records in the backend's memory: which, where, and shared among ranks."""
+"""The cache of records in the backend's memory: which, where, and shared among ranks."""

@@ -1,4 +1,4 @@
-"""Owns batches of records that stay in the backend's memory: there a step of the net makes them, of
+"""Batches of records that stay in the backend's memory: there a step of the net makes them, of
 records whose numbers it is told for many batches ahead.
 """
 

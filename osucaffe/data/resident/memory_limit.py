@@ -1,4 +1,4 @@
-"""Owns the decision whether records are cached in memory, and the log lines that explain it."""
+"""The decision whether records are cached in memory, and the log lines that explain it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns records that are divided among the devices of a host's ranks, each of which reads all."""
+"""Records that are divided among the devices of a host's ranks, each of which reads all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the slots of records that are cached in the backend's memory, and which are filled."""
+"""The slots of records that are cached in the backend's memory, and which are filled."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Owns the data sets that databases are made from, and statistics of them."""
+"""The data sets that databases are made from, and statistics of them."""

@@ -1,4 +1,4 @@
-"""Owns CIFAR-10: reading its binary and Python files, and making its databases."""
+"""CIFAR-10: reading its binary and Python files, and making its databases."""
 
 from __future__ import annotations
 

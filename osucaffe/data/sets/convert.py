@@ -1,4 +1,4 @@
-"""Owns the conversion of image files to databases: their records, and the encoding of pixels."""
+"""The conversion of image files to databases: their records, and the encoding of pixels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the mean image of a database."""
+"""The mean image of a database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the MNIST digits: from files, from the public mirrors, or the subset that is packaged.
+"""The MNIST digits: from files, from the public mirrors, or the subset that is packaged.
 
 MNIST is by Yann LeCun and Corinna Cortes, CC BY-SA 3.0; see LICENSE-MNIST.md next to this file.
 """

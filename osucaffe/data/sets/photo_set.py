@@ -1,4 +1,4 @@
-"""Owns the settings file of `data folder`: how photographs became records."""
+"""The settings file of `data folder`: how photographs became records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns reading a pickle as data: plain values, arrays of bytes, and PyTorch's tensors. Nothing that
+"""Reading a pickle as data: plain values, arrays of bytes, and PyTorch's tensors. Nothing that
 it names is imported or called."""
 
 from __future__ import annotations

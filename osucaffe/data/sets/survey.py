@@ -1,4 +1,4 @@
-"""Owns the survey of a database: what it holds, and which records are bad."""
+"""The survey of a database: what it holds, and which records are bad."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Owns streams: which record comes when, and how it becomes part of a batch."""
+"""Streams: which record comes when, and how it becomes part of a batch."""

@@ -1,4 +1,4 @@
-"""Owns the stream of rows of HDF5 files that a list names."""
+"""The stream of rows of HDF5 files that a list names."""
 
 from __future__ import annotations
 

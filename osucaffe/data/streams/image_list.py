@@ -1,4 +1,4 @@
-"""Owns lists of image files: reading the list, and the stream of its images."""
+"""Lists of image files: reading the list, and the stream of its images."""
 
 from __future__ import annotations
 

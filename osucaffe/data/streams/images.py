@@ -1,4 +1,4 @@
-"""Owns streams of labelled images, which enter a batch transformed or unchanged."""
+"""Streams of labelled images, which enter a batch transformed or unchanged."""
 
 from __future__ import annotations
 

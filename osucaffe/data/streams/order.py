@@ -1,4 +1,4 @@
-"""Owns the order of records: the record at each position of a stream, and seeded shuffles.
+"""The order of records: the record at each position of a stream, and seeded shuffles.
 
 An order depends only on the seed and the epoch: not on ranks, threads or earlier reads.
 """

@@ -1,4 +1,4 @@
-"""Owns the stream of patches for super-resolution: one region at two resolutions."""
+"""The stream of patches for super-resolution: one region at two resolutions."""
 
 from __future__ import annotations
 

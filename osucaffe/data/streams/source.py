@@ -1,4 +1,4 @@
-"""Owns the stream of records of a Data layer: from a database into a batch."""
+"""The stream of records of a Data layer: from a database into a batch."""
 
 from __future__ import annotations
 

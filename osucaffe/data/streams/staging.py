@@ -1,4 +1,4 @@
-"""Owns batches of JPEGs that a device decodes; readers decode those that it cannot.
+"""Batches of JPEGs that a device decodes; readers decode those that it cannot.
 
 Readers stage a batch: they copy JPEGs, still encoded, to the memory of their pixels, and decode the
 others. Here each only has to be passed on.

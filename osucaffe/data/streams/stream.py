@@ -1,4 +1,4 @@
-"""Owns the base of streams of records: items repeated endlessly in a seeded order."""
+"""The base of streams of records: items repeated endlessly in a seeded order."""
 
 from __future__ import annotations
 

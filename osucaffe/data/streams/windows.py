@@ -1,4 +1,4 @@
-"""Owns window files: reading one, cutting windows out of images, and the stream of samples."""
+"""Window files: reading one, cutting windows out of images, and the stream of samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the layers that make boxes: of the maps of MS-CNN and Cascade R-CNN's proposal networks, and
+"""The layers that make boxes: of the maps of MS-CNN and Cascade R-CNN's proposal networks, and
 of codes against the regions of the stage before.
 
 They compute what zhaoweicai/mscnn's box_output_layer.cpp (a map's cell holds scores of a field

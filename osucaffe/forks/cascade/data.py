@@ -1,4 +1,4 @@
-"""Owns the data layers of MS-CNN and Cascade R-CNN: images of a list, perhaps cut about objects,
+"""The data layers of MS-CNN and Cascade R-CNN: images of a list, perhaps cut about objects,
 and maps of these objects.
 
 They bring what zhaoweicai/mscnn's image_gt_data_layer.cpp and zhaoweicai/cascade-rcnn's

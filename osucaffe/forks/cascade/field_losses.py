@@ -1,4 +1,4 @@
-"""Owns the losses of MS-CNN and Cascade R-CNN's proposal networks, which cells count in them, and
+"""The losses of MS-CNN and Cascade R-CNN's proposal networks, which cells count in them, and
 how well these networks do, cell by cell.
 
 They compute what zhaoweicai/mscnn's detection_loss_layer.cpp and detection_accuracy_layer.cpp and

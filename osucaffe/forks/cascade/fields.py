@@ -1,4 +1,4 @@
-"""Owns how MS-CNN and Cascade R-CNN code boxes on maps (against a field about each cell's middle),
+"""How MS-CNN and Cascade R-CNN code boxes on maps (against a field about each cell's middle),
 and the maps of fields and objects that their proposal networks learn from.
 
 A code is the middle's shift in proportion to the field, and the logarithms of the growth,

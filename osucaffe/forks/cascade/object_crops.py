@@ -1,4 +1,4 @@
-"""Owns mirroring, resizing, zooming and cropping of images around one of their objects.
+"""Mirroring, resizing, zooming and cropping of images around one of their objects.
 
 As zhaoweicai/mscnn's image_gt_data_layer.cpp and zhaoweicai/cascade-rcnn's
 detection_data_layer.cpp do it.

@@ -1,4 +1,4 @@
-"""Owns lists of images with objects in pixels (MS-CNN's and Cascade R-CNN's window files)."""
+"""Lists of images with objects in pixels (MS-CNN's and Cascade R-CNN's window files)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the layers that choose among regions while MS-CNN and Cascade R-CNN train.
+"""The layers that choose among regions while MS-CNN and Cascade R-CNN train.
 
 They compute what zhaoweicai/cascade-rcnn's proposal_target_layer.cpp, hard_mining_layer.cpp and
 scale_route_layer.cpp do, and the first of zhaoweicai/mscnn.

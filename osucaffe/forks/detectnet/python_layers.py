@@ -1,4 +1,4 @@
-"""Owns the Python layers of DetectNet, for nets that name NVIDIA Caffe's modules.
+"""The Python layers of DetectNet, for nets that name NVIDIA Caffe's modules.
 
 caffe.layers.detectnet.clustering and .mean_ap: from grids of coverage and boxes to lists of boxes,
 and how good these are. Lists have room for 50 boxes an image; those there are not are 0.

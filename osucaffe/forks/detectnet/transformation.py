@@ -1,4 +1,4 @@
-"""Owns DetectNetTransformation: from images and lists of objects to what DetectNet learns from."""
+"""DetectNetTransformation: from images and lists of objects to what DetectNet learns from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns DetectNet's training data: augmented images and boxes, and the coverage grid.
+"""DetectNet's training data: augmented images and boxes, and the coverage grid.
 
 As NVIDIA Caffe does it (src/caffe/layers/detectnet_transform_layer.cpp and
 src/caffe/util/detectnet_coverage_rectangular.cpp). Boxes are rows x, y, width, height in pixels.

@@ -1,4 +1,4 @@
-"""Owns distances of features to classes and between faces' landmarks, and losses of them:
+"""Distances of features to classes and between faces' landmarks, and losses of them:
 InnerDistance and GeneralContrastiveLoss (NormFace; happynear/caffe-windows), WeightEuclideanLoss.
 """
 

@@ -1,4 +1,4 @@
-"""Owns CenterLoss, ChannelScale, Flip, and GlobalLSEMargin, whose margin follows the batches."""
+"""CenterLoss, ChannelScale, Flip, and GlobalLSEMargin, whose margin follows the batches."""
 
 from __future__ import annotations
 

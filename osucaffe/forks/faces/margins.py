@@ -1,4 +1,4 @@
-"""Owns scores of faces with margins, which change from pass to pass: LabelSpecificAdd and
+"""Scores of faces with margins, which change from pass to pass: LabelSpecificAdd and
 LabelSpecificRescale (AM-Softmax, NormFace; happynear/caffe-windows), and MarginInnerProduct, whose
 margin multiplies angles (SphereFace; Liu et al. 2017; wy1iu/sphereface); and NormFace's Noise.
 """

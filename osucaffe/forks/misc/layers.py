@@ -1,4 +1,4 @@
-"""Owns the layers of forks that brought only one or two: grouped convolutions, Lstm, SeLu, Gather,
+"""The layers of forks that brought only one or two: grouped convolutions, Lstm, SeLu, Gather,
 CropCenter."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns the NumPy primitives that look at regions of images: bin after bin of each region."""
+"""The NumPy primitives that look at regions of images: bin after bin of each region."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the primitives that look at regions of images, in row-major float32."""
+"""The primitives that look at regions of images, in row-major float32."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns SmoothL1Loss (SSD's, and Fast R-CNN's with a knee and weights), and R-FCN's losses.
+"""SmoothL1Loss (SSD's, and Fast R-CNN's with a knee and weights), and R-FCN's losses.
 
 The latter also give the loss of each region, by which BoxAnnotatorOHEM chooses regions.
 """

@@ -1,4 +1,4 @@
-// Owns the choice of the regions of greatest loss, in row-major float32 tensors.
+// Online hard example mining (OHEM): the regions of greatest loss, in row-major float32 tensors.
 
 // Region number `id` is of the ohem_select where fewer than `most` of its image come before it. inner:
 // places after the axis of the five numbers.

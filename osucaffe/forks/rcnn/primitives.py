@@ -1,4 +1,4 @@
-"""Owns the declarations of the primitives that look at regions of images (rois).
+"""The declarations of the primitives that look at regions of images (rois).
 
 rois: (R, 5), or of as many elements: the image's number, then x1, y1, x2, y2 in the pixels of the
 net's input. Times `scale` they are places of the feature map x (N, C, H, W). pad: how much of its

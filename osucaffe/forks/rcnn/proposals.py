@@ -1,4 +1,4 @@
-"""Owns the layers of region proposal networks: Proposal (PVANet's), and the Python layers of Faster
+"""The layers of region proposal networks: Proposal (PVANet's), and the Python layers of Faster
 R-CNN's training, for nets that name them without bringing them.
 
 py-faster-rcnn's nets name modules rpn.*, which read its configuration. Here the settings are those

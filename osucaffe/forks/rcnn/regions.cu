@@ -1,4 +1,4 @@
-// Owns pooling of regions (rois), in row-major float32 tensors.
+// Pooling of regions (rois), in row-major float32 tensors.
 //
 // x: (images, C, H, W); y: (regions, C or D, BH, BW); rois: five numbers a region, the image first.
 // All are constants of the text but the numbers of images and regions. The backward kernels gather:

@@ -1,4 +1,4 @@
-"""Owns the layers that look at regions (rois) of feature maps: those of Fast R-CNN and R-FCN, and
+"""The layers that look at regions (rois) of feature maps: those of Fast R-CNN and R-FCN, and
 those of multi-task network cascades (Dai et al. 2016), whose masks weigh the features."""
 
 from __future__ import annotations

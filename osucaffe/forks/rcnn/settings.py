@@ -1,4 +1,4 @@
-"""Owns how settings in a param_str are read: the part of YAML that Python layers' nets use.
+"""How settings in a param_str are read: the part of YAML that Python layers' nets use.
 
 Mappings and lists, in brackets or on lines of their own, quoted and plain text, numbers, and the
 tags of plain values, such as !!python/tuple. Two of Python's forms besides: tuples in parentheses,

@@ -1,11 +1,11 @@
-"""Owns BN, the batch normalization of Caffe's forks: SegNet's, and that of TSN and PSPNet."""
+"""BN, the batch normalization of Caffe's forks: SegNet's, and that of TSN and PSPNet."""
 
 from __future__ import annotations
 
 import math
 
 from ...layers.base import Blobs, Layer, Program, Shapes, Tensor, register
-from ...layers.core.normalization import RATE, measure_batch, with_channels
+from ...layers.core.normalization import INV_STD, measure_batch, with_channels
 
 SEGNET_EPS = 1e-9
 
@@ -83,27 +83,32 @@ class BN(Layer):
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         self.saved = self.saved_input(program, bottom, top)
         self.mean: Tensor | None = None
-        self.rate: Tensor | None = None
+        self.inv_std: Tensor | None = None
         if not (self.is_segnet and self.fixed):
-            self.mean, self.rate = self.tensor((self.channels,)), self.tensor((self.channels,))
+            self.mean, self.inv_std = self.tensor((self.channels,)), self.tensor((self.channels,))
             eps = SEGNET_EPS if self.is_segnet else self.param.bn_param.eps
             if self.fixed:
                 program.copy(self.parameter(2), self.mean)
                 variance, constants = self.parameter(3), {"eps": eps}
-                program.elementwise([variance], [self.rate], formula=RATE, constants=constants)
+                program.elementwise(
+                    [variance], [self.inv_std], formula=INV_STD, constants=constants
+                )
             else:
-                self._measure(program, self.mean, self.rate, eps, top)
+                self._measure(program, self.mean, self.inv_std, eps, top)
         y, scale, shift = top[0].data, self.parameter(0), self.parameter(1)
         program.batch_norm(
-            with_channels(self.saved), self.mean, self.rate, scale, shift, None, with_channels(y),
+            with_channels(self.saved), self.mean, self.inv_std, scale, shift, None,
+            with_channels(y),
             constant=self.fixed,
         )  # fmt: skip
 
     def _measure(
-        self, program: Program, mean: Tensor, rate: Tensor, eps: float, top: Blobs
+        self, program: Program, mean: Tensor, inv_std: Tensor, eps: float, top: Blobs
     ) -> None:
-        """Mean and rate of the batch, and what remembers or shows them."""
-        means, unbiased = measure_batch(self, program, with_channels(self.saved), mean, rate, eps)
+        """Mean and inv_std of the batch, and what remembers or shows them."""
+        means, unbiased = measure_batch(
+            self, program, with_channels(self.saved), mean, inv_std, eps
+        )
         share = {"share": (self.count - 1) / self.count if self.count > 1 else 1.0}
         for blob, tensor in zip(top[1:], (means, unbiased), strict=False):
             formula = "y = a" if tensor is means else "y = a * share"

@@ -1,4 +1,4 @@
-"""Owns by NumPy what puts pixels where they were, or between others."""
+"""The NumPy primitives that put pixels where they were, or between others."""
 
 from __future__ import annotations
 

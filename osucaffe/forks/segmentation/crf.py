@@ -1,4 +1,4 @@
-"""Owns MultiStageMeanfield, a conditional random field as a recurrent network (Zheng et al. 2015;
+"""MultiStageMeanfield, a conditional random field as a recurrent network (Zheng et al. 2015;
 torrvision/caffe), and its filter: the permutohedral lattice (Adams et al. 2010).
 
 Points are splatted on the vertices of the simplex that they lie in, values are blurred along each

@@ -1,4 +1,4 @@
-"""Owns on the GPU what puts pixels where they were, or between others: resampling.cu."""
+"""The GPU primitives that put pixels where they were, or between others: resampling.cu."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns layers that read images, and a label for each of their pixels, that a list names."""
+"""Layers that read images, and a label for each of their pixels, that a list names."""
 
 from __future__ import annotations
 

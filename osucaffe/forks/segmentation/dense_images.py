@@ -1,4 +1,4 @@
-"""Owns lists of images with labels for their pixels: reading them, and their stream."""
+"""Lists of images with labels for their pixels: reading them, and their stream."""
 
 from __future__ import annotations
 

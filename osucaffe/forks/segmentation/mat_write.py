@@ -1,4 +1,4 @@
-"""Owns MatWrite, which writes blobs to files for MATLAB, one for each."""
+"""MatWrite, which writes blobs to files for MATLAB, one for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns what stands in ONNX for what puts pixels where they were, or between others."""
+"""ONNX nodes for the primitives that put pixels where they were, or between others."""
 
 from __future__ import annotations
 

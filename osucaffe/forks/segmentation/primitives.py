@@ -1,4 +1,4 @@
-"""Owns the declarations of what puts pixels where they were, or between others."""
+"""The primitives that put pixels where they were, or between others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// Owns unpooling by noted places, and resize_bilinear with corners on corners.
+// Unpooling by noted places, and resize_bilinear with corners on corners.
 //
 // Unpooling works on row-major float32: planes of `small` elements, and of `large`. ResizeBilinear
 // takes images as they lie: X_T, Y_T are the element types of the image with H x W pixels and of

@@ -1,4 +1,4 @@
-"""Owns the layers that make images larger or smaller: Upsample and Interp."""
+"""The layers that make images larger or smaller: Upsample and Interp."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns SegAccuracy: how many pixels are classified correctly (DeepLab, PSPNet)."""
+"""SegAccuracy: how many pixels are classified correctly (DeepLab, PSPNet)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the stream of an AnnotatedData layer: images with boxes, with SSD's augmentation."""
+"""The stream of an AnnotatedData layer: images with boxes, with SSD's augmentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns AnnotatedData: images with the boxes of their objects, from an LMDB (SSD)."""
+"""AnnotatedData: images with the boxes of their objects, from an LMDB (SSD)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// Owns boxes: their geometry, their codes against priors, and how a block picks some of many.
+// Boxes: their geometry, their codes against priors, and how a block picks some of many.
 //
 // CODING: 1 CORNER, 2 CENTER_SIZE, 3 CORNER_SIZE. SCALED: whether variances are in the codes.
 

@@ -1,4 +1,4 @@
-"""Owns `osucaffe convert_annoset` and `data annotated`: images and their boxes become an LMDB."""
+"""`osucaffe convert_annoset` and `data annotated`: images and their boxes become an LMDB."""
 
 from __future__ import annotations
 

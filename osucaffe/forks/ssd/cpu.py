@@ -1,4 +1,4 @@
-"""Owns what detectors need, by NumPy: boxes decoded, matched with the truth, mined, thinned,
+"""The NumPy primitives of detectors: boxes decoded, matched with the truth, mined, thinned,
 scored."""
 
 from __future__ import annotations

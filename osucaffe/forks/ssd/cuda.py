@@ -1,4 +1,4 @@
-"""Owns what detectors need, on the GPU: the kernels of detection.cu and multibox.cu."""
+"""The GPU primitives of detectors: the kernels of detection.cu and multibox.cu."""
 
 from __future__ import annotations
 

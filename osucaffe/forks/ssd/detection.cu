@@ -1,4 +1,4 @@
-// Owns what comes out of a detector: non-maximum suppression of boxes, the rows of results, and which of them are true.
+// What comes out of a detector: non-maximum suppression of boxes, the rows of results, and which of them are true.
 #include "boxes.cuh"
 
 // A block for each list of boxes: an item's of one class (`classes` lists an item), of which the

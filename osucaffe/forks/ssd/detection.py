@@ -1,4 +1,4 @@
-"""Owns SSD's DetectionOutput and DetectionEvaluate, and Cascade R-CNN's form of the latter:
+"""SSD's DetectionOutput and DetectionEvaluate, and Cascade R-CNN's form of the latter:
 boxes in pixels, in images of the sizes of a file."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns files of detections, as save_output_param of SSD's DetectionOutput layers describes them."""
+"""Files of detections, as save_output_param of SSD's DetectionOutput layers describes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns what SSD's nets do with feature maps: Permute, PriorBox, and the two layers that are called
+"""What SSD's nets do with feature maps: Permute, PriorBox, and the two layers that are called
 Normalize.
 
 SSD's Normalize, whose features of length 1 are scaled by a learned number (ParseNet), is given
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...layers.base import Blobs, Flags, Layer, Program, Shape, Shapes, register
-from ...layers.core.normalization import RATE
+from ...layers.core.normalization import INV_STD
 from ...layers.core.shape import Reordered
 
 
@@ -57,16 +57,16 @@ class Normalize(Layer):
         return [shape]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        self.x, self.rate = bottom[0].data.view(self.shape), self.tensor(self.small)
+        self.x, self.inv_std = bottom[0].data.view(self.shape), self.tensor(self.small)
         squares = self.tensor(self.small)
         self.scale = self.parameters[0].data.view(self.scale_shape)
         program.reduce([self.x], squares, formula="y = a * a", axes=self.axes)
-        program.elementwise([squares], [self.rate], formula=RATE, constants=self.constants)
+        program.elementwise([squares], [self.inv_std], formula=INV_STD, constants=self.constants)
         y = top[0].data.view(self.shape)
-        program.broadcast([self.x, self.rate, self.scale], [y], formula="y = a * b * c")
+        program.broadcast([self.x, self.inv_std, self.scale], [y], formula="y = a * b * c")
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        inputs = [top[0].diff.view(self.shape), self.x, self.rate]
+        inputs = [top[0].diff.view(self.shape), self.x, self.inv_std]
         if (dw := self.gradient(0)) is not None:
             program.reduce(inputs, dw, formula="y = a * b * c", axes=self.others)
         if propagate_down[0]:

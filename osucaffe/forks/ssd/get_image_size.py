@@ -1,4 +1,4 @@
-"""Owns `osucaffe get_image_size`: the sizes of a list's images, as SSD's nets are told them."""
+"""`osucaffe get_image_size`: the sizes of a list's images, as SSD's nets are told them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the losses of detectors: MultiBoxLoss, of boxes and their scores against the truth (Liu
+"""The losses of detectors: MultiBoxLoss, of boxes and their scores against the truth (Liu
 et al. 2016, SSD), and FocalLoss, in which what is classified well counts little."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-// Owns the matching and mining of boxes and their losses, in row-major float32 tensors.
+// The matching and mining of boxes and their losses, in row-major float32 tensors.
 //
 // Sums are made in one order and ties fall to the first, so that each run has the same bits.
 #include "boxes.cuh"

@@ -1,4 +1,4 @@
-"""Owns the options of SSD's tools that make data sets."""
+"""The options of SSD's tools that make data sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the declarations of what detectors need: boxes that are matched, mined, thinned, scored.
+"""The primitives of detectors: boxes that are matched, mined, thinned, scored.
 
 Boxes are (xmin, ymin, xmax, ymax) in shares of the image. priors (2, P, 4): boxes, then variances.
 truth (G, 8): image, label, instance, box, difficult; rows of image -1 stand for nothing. location

@@ -1,4 +1,4 @@
-"""Owns resize_param: the size of images before they enter the net, and their boxes' (SSD)."""
+"""resize_param: the size of images before they enter the net, and their boxes' (SSD)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the layer VideoData of TSN, which reads clips of videos whose frames lie in folders."""
+"""The layer VideoData of TSN, which reads clips of videos whose frames lie in folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns videos as folders of frames: a list of them, clips of their frames, and TSN's crops.
+"""Videos as folders of frames: a list of them, clips of their frames, and TSN's crops.
 
 Wang et al. 2016, Temporal Segment Networks: a video is cut into segments, and of each a clip of
 neighbouring frames is taken, at random in training and from its middle else.

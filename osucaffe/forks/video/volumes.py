@@ -1,4 +1,4 @@
-"""Owns C3D's layers of clips (N x C x frames x H x W): Convolution3D and Pooling3D.
+"""C3D's layers of clips (N x C x frames x H x W): Convolution3D and Pooling3D.
 
 facebookarchive/C3D: version 1.1 has messages of their own for them, 1.0 further fields of
 convolution_param and pooling_param. What is said once holds for height and width.

@@ -1,4 +1,4 @@
-"""Owns what the layers of YOLO share: boxes that the cells of a grid predict, and their overlaps.
+"""What the layers of YOLO share: boxes that the cells of a grid predict, and their overlaps.
 
 A cell's numbers, of each of its anchors: x, y, width, height, whether there is an object, and
 classes. Boxes are centre x, centre y, width, height, in parts of the image.

@@ -1,4 +1,4 @@
-"""Owns Reorg and the losses of YOLO's second and third version (Redmon & Farhadi 2017, 2018).
+"""Reorg and the losses of YOLO's second and third version (Redmon & Farhadi 2017, 2018).
 
 Reorg and RegionLoss are those of intel/caffe and eric612/MobileNet-YOLO, and the labels tell which
 RegionLoss is meant; Yolov3 is the latter's.

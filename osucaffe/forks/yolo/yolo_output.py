@@ -1,4 +1,4 @@
-"""Owns what comes out of YOLO: EvalDetection, which judges it, and the DetectionOutputs."""
+"""What comes out of YOLO: EvalDetection, which judges it, and the DetectionOutputs."""
 
 from __future__ import annotations
 

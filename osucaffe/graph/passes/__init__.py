@@ -1,1 +1,1 @@
-"""Owns the passes over programs of recorded calls."""
+"""The passes over programs of recorded calls."""

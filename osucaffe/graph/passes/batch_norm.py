@@ -1,4 +1,4 @@
-"""Owns the fusion of batch normalization with its neighbours: the copies of in-place layers, Scale,
+"""The fusion of batch normalization with its neighbours: the copies of in-place layers, Scale,
 a residual sum and ReLU forward, of which its gradient follows; maximum pooling; and gradients."""
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ def join_scale(calls: list[Primitive]) -> None:
                 ops.BatchNorm(
                     mean=Tensor(), scale=None, bias=None, addend=None, relu=False, y=between
                 ),
-                ops.BatchNorm(mean=None, rate=None, x=x),
+                ops.BatchNorm(mean=None, inv_std=None, x=x),
             ) if x is between and users.only(between, norm, scale) and follows(scale, norm):
                 scale.constant = norm.constant
-                join(calls, scale, norm, x="x", mean="mean", rate="rate")
+                join(calls, scale, norm, x="x", mean="mean", inv_std="inv_std")
 
 
 def join_sum(calls: list[Primitive]) -> None:
@@ -114,7 +114,7 @@ def sum_outputs(programs: Programs) -> None:
             ):
                 sums = Tensor(y.shape[1:2], name=f"{y.name}.sums", flexible=True)
                 convolution.sums = statistics.sums = sums
-                convolution.trade(statistics)
+                convolution.share_work(statistics)
 
 
 # -- backward --------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def _is_read(calls: Sequence[Primitive], tensor: Tensor) -> bool:
 
 # -- pooling ---------------------------------------------------------------------------------------
 
-MOST_NOTED = 254
+MAX_WINDOW = 254
 """Elements of a window whose numbers fit into a byte, with one for none."""
 
 
@@ -188,10 +188,10 @@ def join_pooling(calls: list[Primitive]) -> None:
                 # Else it stops the gradient for a ReLU.
                 and not any(isinstance(user, ops.Relu) for user in users.of(pooling.y))
             ):  # fmt: skip
-                made, channels = pooling.y, (norm.mean, norm.rate, norm.scale, norm.bias)
-                peaks = Tensor(made.shape, name=f"{made.name}.peaks", like=made)
+                made, channels = pooling.y, (norm.mean, norm.inv_std, norm.scale, norm.bias)
+                max_input = Tensor(made.shape, name=f"{made.name}.max_input", like=made)
                 joint = ops.BatchNormPooling(
-                    norm.x, *channels, made, index, peaks, norm.relu, norm.constant,
+                    norm.x, *channels, made, index, max_input, norm.relu, norm.constant,
                     **pooling.window,
                 )  # fmt: skip
                 joint.diffs = norm.diffs | {"y": pooling.diffs["y"]}
@@ -205,7 +205,7 @@ def _may_pool(norm: ops.BatchNorm, pooling: ops.MaxPooling) -> bool:
         pooling.x is norm.y
         and pooling.index is not None
         and pooling.index.layout_undecided  # it is not a mask, which others read
-        and math.prod(pooling.kernel) <= MOST_NOTED
+        and math.prod(pooling.kernel) <= MAX_WINDOW
         and len(norm.y.shape) == 4
         and not is_exposed(norm.y)
         and norm.y not in norm.read_tensors()

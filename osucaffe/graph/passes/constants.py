@@ -1,4 +1,4 @@
-"""Owns what is computed from a net's parameters alone: once, and again after they have changed."""
+"""What is computed from a net's parameters alone: once, and again after they have changed."""
 
 from __future__ import annotations
 

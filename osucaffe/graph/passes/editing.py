@@ -1,4 +1,4 @@
-"""Owns the editing of programs of calls: who uses a tensor, what a call computes, and the changes
+"""The editing of programs of calls: who uses a tensor, what a call computes, and the changes
 that all passes are made of. Programs are changed in place."""
 
 from __future__ import annotations

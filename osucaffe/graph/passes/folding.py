@@ -1,4 +1,4 @@
-"""Owns the pass that folds normalization into the weights before it, in nets that only run forward.
+"""The pass that folds normalization into the weights before it, in nets that only run forward.
 
 Statistics, and what Scale layers learn, are parameters there: so is all that a normalization makes
 of them. What computes it goes from the program to the `Constants`.
@@ -33,7 +33,7 @@ def fold_batch_norm(calls: list[Primitive], constants: Constants) -> None:
         if maker is not None:
             _fold(maker, norm, makers, constants)
             if norm.addend is not None:
-                maker.trade(norm)  # it still adds, and may be a ReLU
+                maker.share_work(norm)  # it still adds, and may be a ReLU
             else:
                 maker.relu = 0.0 if norm.relu else None
                 maker.y = norm.y
@@ -47,10 +47,10 @@ def fold_batch_norm(calls: list[Primitive], constants: Constants) -> None:
 def _constant_makers(
     norm: ops.BatchNorm, users: Users, constants: Constants
 ) -> list[Primitive] | None:
-    """The calls that make its mean and rate, of parameters alone and for nobody else. None: it is
-    not constant."""
+    """The calls that make its mean and inv_std, of parameters alone and for nobody else. None: it
+    is not constant."""
     makers: dict[Primitive, None] = {}
-    for tensor in norm.small.values():
+    for tensor in norm.channel_params.values():
         if tensor is None or constants.is_parameter(tensor):
             continue
         maker = users.other(tensor, norm)
@@ -100,25 +100,25 @@ def _parameters(norm: ops.BatchNorm, makers: Sequence[Primitive]) -> list[Tensor
 
 def _make_affine(norm: ops.BatchNorm, makers: Sequence[Primitive], constants: Constants) -> None:
     """Let a normalization multiply by one constant and add another."""
-    given, channels = norm.small, norm.x.shape[1]
+    given, channels = norm.channel_params, norm.x.shape[1]
 
     def record(program: Program) -> tuple[Tensor, ...]:
         return _affine(program, channels, given)
 
     name = (norm.position, *_parameters(norm, makers), "affine")
     norm.scale, norm.bias = constants.get(name, record, *makers)
-    norm.mean = norm.rate = None
-    norm.trade(*makers)
+    norm.mean = norm.inv_std = None
+    norm.share_work(*makers)
 
 
 def _affine(
     program: Program, channels: int, given: Mapping[str, Tensor | None]
 ) -> tuple[Tensor, Tensor]:
-    """Record factor and offset (channels,): those of (x + before - mean) * rate * scale + bias."""
+    """Record factor and offset (channels,) of (x + before - mean) * inv_std * scale + bias."""
     factor, offset = Tensor((channels,), name="factor"), Tensor((channels,), name="offset")
     inputs = {name: t.view((channels,)) for name, t in given.items() if t is not None}
     letters = dict(zip(inputs, "abcde", strict=False))
-    factors = [letters[name] for name in ("rate", "scale") if name in letters]
+    factors = [letters[name] for name in ("inv_std", "scale") if name in letters]
     product = " * ".join(factors) or "1"
     shift = letters.get("before", "0")
     shift += f" - {letters['mean']}" if "mean" in letters else ""
@@ -133,7 +133,7 @@ def _fold(
 ) -> None:
     """Let what makes the normalization's input have weights into which it is folded. The
     normalization keeps its addend and its ReLU."""
-    w, given = maker.w, norm.small | {"before": maker.b}
+    w, given = maker.w, norm.channel_params | {"before": maker.b}
     channels = -1 if isinstance(maker, ops.InnerProduct) and maker.transpose else 0
 
     def record(program: Program) -> tuple[Tensor, ...]:

@@ -1,4 +1,4 @@
-"""Owns the fusion of adjacent calls that the libraries can compute as one: activations with what
+"""The fusion of adjacent calls that the libraries can compute as one: activations with what
 makes their input, and backward ReLUs with what makes the gradient."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def relu_before_pooling(programs: Programs) -> None:
             ):
                 relu.x = relu.y = x
                 relu.position = pooling.position
-                relu.trade(pooling)
+                relu.share_work(pooling)
                 forward[index - 1 : index + 1] = [relu, pooling]
 
 
@@ -125,7 +125,7 @@ def _relu_before_split(
     calls.insert(calls.index(split), relu)
     relu.x, relu.dy, relu.dx = y, dy, dy
     relu.position = split.position
-    relu.trade(split, concat)
+    relu.share_work(split, concat)
 
 
 def fuse_relu_backward(programs: Programs, fuses: Kinds) -> None:
@@ -172,7 +172,7 @@ def _stops_nothing_more(
         case ops.ReluBackward(slope=0, dy=dy, dx=dx), ops.MaxPooling(y=y) as maker if (
             relu.x is y and dy is dx is pooling.dy
         ):
-            maker.behind_relu = True
+            maker.after_relu = True
             return True
     return False
 
@@ -186,7 +186,7 @@ def _fuse_mask(call: Any, x: Tensor, dx: Tensor, pooled: dict[Tensor, ops.MaxPoo
             maker = pooled.get(call.index)
             if maker is None or maker.x is not x:
                 return False
-            maker.behind_relu = True
+            maker.after_relu = True
         case ops.LrnBackward() if call.x is not x:
             return False
         case ops.Split():

@@ -1,4 +1,4 @@
-"""Owns the passes for nets that only run forward: they keep what the outputs need, and compute
+"""The passes for nets that only run forward: they keep what the outputs need, and compute
 constants of the parameters once."""
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _is_plain(call: Primitive) -> bool:
         case (
             ops.Copy()
             | ops.Relu(slope=0)
-            | ops.BatchNorm(mean=None, rate=None, bias=None, addend=None)
+            | ops.BatchNorm(mean=None, inv_std=None, bias=None, addend=None)
         ):
             return True
     return False
@@ -128,7 +128,7 @@ def _become_prelu(
     replace_call(calls, total, prelu)
     outer.x, outer.scale, outer.y = y, factor, y
     outer.position = total.position
-    prelu.trade(outer)
+    prelu.share_work(outer)
     calls.remove(outer)
     calls.insert(calls.index(prelu) + 1, outer)
     return prelu
@@ -150,13 +150,13 @@ def drop_copies(calls: list[Primitive]) -> None:
         calls.remove(call)
 
 
-def drop_notes(calls: list[Primitive]) -> None:
+def drop_workspaces(calls: list[Primitive]) -> None:
     """Leave out what is noted for a backward pass alone."""
     users = Users([calls])
     for call in calls:
         match call:
-            case ops.Lrn(note=Tensor() as note) if users.only(note, call):
-                call.note = None
+            case ops.Lrn(workspace=Tensor() as workspace) if users.only(workspace, call):
+                call.workspace = None
             case ops.MaxPooling(index=Tensor() as index) if users.only(index, call):
                 call.index = None
 
@@ -229,7 +229,7 @@ def sum_of_two(call: Primitive) -> list[tuple[Tensor, Tensor]]:
         case ops.Sum() if is_plain_sum(call, 2):
             first, second = call.xs
         case ops.BatchNorm(
-            x=first, mean=None, rate=None, scale=None, bias=None, addend=Tensor() as second
+            x=first, mean=None, inv_std=None, scale=None, bias=None, addend=Tensor() as second
         ):
             pass
         case _:

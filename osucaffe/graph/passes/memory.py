@@ -1,4 +1,4 @@
-"""Owns the memory plan: tensors whose live ranges do not overlap share memory.
+"""The memory plan: tensors whose live ranges do not overlap share memory.
 
 A tensor is live from the first call that uses it to the last. Offsets are chosen greedily, large
 tensors first, each the lowest that is free during its live range (Pisarchyk & Lee 2020,

@@ -1,4 +1,4 @@
-"""Owns the choice of calls that may run concurrently with those after them."""
+"""The choice of calls that may run concurrently with those after them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ engines decode 600 images per second during GoogLeNet with a fork for each of it
 GoogLeNet 1 % slower in batches of 32."""
 _FEW = 3 * FORKS
 """That begin each by itself: VGG-16, with 17, is 1 % faster so, and engines keep up with it."""
-MOST = 2
+MAX_TOGETHER = 2
 """Groups that overlap the others at a time: their operands must stay in memory meanwhile."""
 SPARE = 32 << 20
 """Bytes for each call of a group that this may cost beyond what is needed at some time anyway."""
@@ -34,7 +34,7 @@ def overlap_calls(calls: list[Primitive], kinds: Kinds, size_of: Callable[[Tenso
     """
     overlapping = [index for index, call in enumerate(calls) if isinstance(call, kinds)]
     group = math.ceil(len(overlapping) / FORKS) if len(overlapping) > _FEW else 1
-    most = MOST * group
+    most = MAX_TOGETHER * group
     ends = [*overlapping[most:], *[len(calls)] * most]
     _shorten(calls, dict(zip(overlapping, ends, strict=False)))
     overlapping = [index for index in overlapping if calls[index].overlap]
@@ -93,6 +93,6 @@ def _hold(calls: list[Primitive], overlapping: list[int], group: int) -> None:
     ends: list[int] = []
     for index, following in pairwise([*overlapping, len(calls)]):
         ends.append(index + calls[index].overlap)
-        calls[index].held = len(ends) < group and following < min(ends)
-        if not calls[index].held:
+        calls[index].launch_with_next = len(ends) < group and following < min(ends)
+        if not calls[index].launch_with_next:
             ends.clear()

@@ -1,4 +1,4 @@
-"""Owns the passes that make a net's layers what runs: a visible list, in their order; and what they
+"""The passes that make a net's layers what runs: a visible list, in their order; and what they
 build of a net for one set of shapes: its blobs, programs, steps and memory.
 
 Each is a function that changes a `Build`: most of them its programs (forward and backward).
@@ -261,7 +261,7 @@ COMPILE = (
     _gaining("sum outputs", sum_outputs),
     _inferring("drop copies", lambda calls, *_: inference.drop_copies(calls)),
     _inferring("fold batch norm", lambda calls, _, constants: fold_batch_norm(calls, constants)),
-    _inferring("drop notes", lambda calls, *_: inference.drop_notes(calls)),
+    _inferring("drop workspaces", lambda calls, *_: inference.drop_workspaces(calls)),
     _inferring("move strides", lambda calls, *_: move_strides(calls)),
     _inferring(
         "add in place", lambda calls, build, _: inference.add_in_place(calls, build.backend.adds)

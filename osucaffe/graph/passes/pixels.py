@@ -1,4 +1,4 @@
-"""Owns the passes that leave out pixels that nobody reads.
+"""The passes that leave out pixels that nobody reads.
 
 A convolution of 1 x 1 filters with a stride, as at the head of each stage of a ResNet, reads one
 pixel of four. Where all that read a blob are such, what makes it makes these alone, and they read
@@ -46,8 +46,8 @@ def skip_pixels(calls: list[Primitive], nodes: Sequence[Node]) -> None:
             or {reader.diffs.get("x") for reader in readers} != {*terms}
         ):
             continue
-        norm.every = _stride(readers)
-        made = norm.y = _every_pixel(norm.y, norm.every)
+        norm.subsample = _stride(readers)
+        made = norm.y = _every_pixel(norm.y, norm.subsample)
         diffs = {each: Tensor(made.shape, name=each.name, like=made) for each in (dy, *terms)}
         norm.diffs["y"] = diffs[dy]
         for reader in readers:
@@ -91,9 +91,9 @@ def _stride(readers: list[_Reader]) -> Shape:
     return tuple(map(int, readers[0].stride))
 
 
-def _every_pixel(y: Tensor, every: Shape) -> Tensor:
+def _every_pixel(y: Tensor, subsample: Shape) -> Tensor:
     """Images of the pixels alone that these steps reach."""
-    extents = zip(y.shape[2:], every, strict=True)
+    extents = zip(y.shape[2:], subsample, strict=True)
     shape = (*y.shape[:2], *(-(-extent // step) for extent, step in extents))
     return Tensor(shape, name=y.name, flexible=True)
 
@@ -116,16 +116,18 @@ def move_strides(calls: list[Primitive]) -> None:
         readers = _readers(y, [each for each in users.of(y) if each not in (call, *relus)])
         if not readers:
             continue
-        every = _stride(readers)
-        made = _every_pixel(y, every)
+        subsample = _stride(readers)
+        made = _every_pixel(y, subsample)
         for each in (call, *relus):
             replace_written(each, y, made)
             replace_read(each, y, made)
         if isinstance(call, ops.Convolution):
-            call.stride = [int(own) * step for own, step in zip(call.stride, every, strict=True)]
+            call.stride = [
+                int(own) * step for own, step in zip(call.stride, subsample, strict=True)
+            ]
         for term in terms:
-            picked = _every_pixel(term, every)
-            pick = ops.MaxPooling(term, picked, None, kernel=_ALL, stride=every, pad=(0, 0))
+            picked = _every_pixel(term, subsample)
+            pick = ops.MaxPooling(term, picked, None, kernel=_ALL, stride=subsample, pad=(0, 0))
             insert(calls, calls.index(call), pick, call)
             replace_read(call, term, picked)
         for reader in readers:

@@ -1,4 +1,4 @@
-"""Owns the pass that lets convolutions of one window that read the same blob run as one call, as
+"""The pass that lets convolutions of one window that read the same blob run as one call, as
 those of 1 x 1 in Inception modules can, where gradients are computed.
 
 The blob is read once for all outputs, and once for the gradients of all filters; its gradient is
@@ -194,7 +194,7 @@ def copy_parts_once(programs: Programs) -> None:
                 if isinstance(split, ops.Split) and _may_cut(split, concat, x, calls):
                     _cut(split, concat, number)
                     for user in users.of(concat.y):
-                        user.trade(split)
+                        user.share_work(split)
 
 
 def _may_cut(split: ops.Split, concat: ops.Concat, x: Tensor, calls: list[Primitive]) -> bool:
@@ -221,8 +221,8 @@ def _may_cut(split: ops.Split, concat: ops.Concat, x: Tensor, calls: list[Primit
 def _cut(split: ops.Split, concat: ops.Concat, number: int) -> None:
     at = split.ys.index(concat.xs[number])
     extents = [y.shape[split.axis] for y in split.ys]
-    concat.cuts = concat.cuts or [None] * len(concat.xs)
-    concat.cuts[number] = sum(extents[:at]), extents[at]
+    concat.slices = concat.slices or [None] * len(concat.xs)
+    concat.slices[number] = sum(extents[:at]), extents[at]
     concat.xs[number] = split.x
     split.ys[at] = None  # type: ignore[call-overload]
 
@@ -238,7 +238,7 @@ def _shorten(
     dropped = [tensor for call in gone for tensor in call.written_tensors()]
     total.xs = [term for term in total.xs if term not in dropped]
     total.coefficients = None
-    images.trade(total)
+    images.share_work(total)
     target = total.y
     between = calls[calls.index(images) + 1 : calls.index(total)]
     used = any(reads(call, target) or writes(call, target) for call in between)

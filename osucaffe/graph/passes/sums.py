@@ -1,4 +1,4 @@
-"""Owns the pass that lets calls add other gradients of a shared blob to the one that they compute,
+"""The pass that lets calls add other gradients of a shared blob to the one that they compute,
 in place of the call after them that would read both: a sum, or a batch normalization."""
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ def _add(maker: Maker, total: Total, calls: list[Primitive]) -> None:
     if isinstance(total, ops.BatchNormBackward):
         if rest:
             total.dys = [gradient, *rest]
-            maker.trade(total)
+            maker.share_work(total)
         else:
             _take_over(maker, total)
     elif rest:
         total.xs = [gradient, *rest]
         total.coefficients = None
-        maker.trade(total)
+        maker.share_work(total)
     else:
         _replace(maker, total, calls)
 
@@ -96,7 +96,7 @@ def _take_over(maker: Maker, norm: ops.BatchNormBackward) -> None:
     if norm.relu_output is not None:
         maker.relu_output, norm.relu_output = norm.relu_output, None
         norm.relu = False
-    if norm.dy is not None and not norm.relu and not norm.every:
+    if norm.dy is not None and not norm.relu and not norm.subsample:
         maker.dx, norm.dy = norm.dy, None
     norm.dys = [maker.dx]
-    maker.trade(norm)
+    maker.share_work(norm)

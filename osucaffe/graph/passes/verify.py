@@ -1,4 +1,4 @@
-"""Owns the verifier of programs: after each pass, what runs must still compute what was recorded.
+"""The verifier of programs: after each pass, what runs must still compute what was recorded.
 
 A compiler checks its intermediate code after each pass (LLVM's verifier). Here the recorded
 programs are the meaning: for each read of each call, which call made the value. A pass may let a
@@ -213,11 +213,11 @@ class Verifier:
             known |= {call for call in programmed if not known.isdisjoint(call.fused)}
         now = [*constants, *programmed]
         for call in now:
-            for other in (*call.fused, *call.trades):
+            for other in (*call.fused, *call.shares_work_with):
                 group = self._root(call)
                 self._parent[group] = self._root(other)
         self._alive = {self._root(call) for call in now if call in self._calls}
-        self._several = {self._root(call) for call in now if call.fused or call.trades}
+        self._several = {self._root(call) for call in now if call.fused or call.shares_work_with}
         for call in programmed:
             if call not in self._calls and not _is_move(call):
                 self._fail(call, "was recorded by no layer")

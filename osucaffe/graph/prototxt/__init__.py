@@ -1,1 +1,1 @@
-"""Owns passes from NetParameter to NetParameter."""
+"""Passes from NetParameter to NetParameter."""

@@ -1,4 +1,4 @@
-"""Owns the filter of layers: those that a net has in a phase, at a level, in given stages."""
+"""The filter of layers: those that a net has in a phase, at a level, in given stages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns what nets of Caffe's forks mean where they do not say it: where Crop layers cut, and which
+"""What nets of Caffe's forks mean where they do not say it: where Crop layers cut, and which
 settings another Caffe reads otherwise. What is taken for granted is told."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns how the coordinates of one blob map to another's, by the layers between them.
+"""How the coordinates of one blob map to another's, by the layers between them.
 
 A map from one blob to another is (axis, scale, shift): along the spatial axes, from `axis` on,
 what is at x in the one is at scale * x + shift in the other. Axis None: all axes, as they are.

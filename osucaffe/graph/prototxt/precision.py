@@ -1,4 +1,4 @@
-"""Owns NVIDIA Caffe's precision fields: they are read, and the log says where a run differs."""
+"""NVIDIA Caffe's precision fields: they are read, and the log says where a run differs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the insertion of Split layers: where a blob is used several times, each use gets its own
+"""The insertion of Split layers: where a blob is used several times, each use gets its own
 gradient, and the Split adds them up."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns the layers that use one learned number for each channel: Scale, Bias, PReLU."""
+"""The layers that use one learned number for each channel: Scale, Bias, PReLU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the layers that combine elements: of several blobs, or of one along its axes."""
+"""The layers that combine elements: of several blobs, or of one along its axes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns convolution, its transpose and Im2col, and how sliding windows are read: kernel, stride, pad
+"""Convolution, its transpose and Im2col, and how sliding windows are read: kernel, stride, pad
 and dilation by axis."""
 
 from __future__ import annotations

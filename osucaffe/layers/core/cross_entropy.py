@@ -1,4 +1,4 @@
-"""Owns Softmax, the losses by cross-entropy, and Accuracy."""
+"""Softmax, the losses by cross-entropy, and Accuracy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the layers that treat every element alike: the activation functions, and Dropout."""
+"""The layers that treat every element alike: the activation functions, and Dropout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns InnerProduct, every output of which is a weighted sum of all inputs, and the layers that
+"""InnerProduct, every output of which is a weighted sum of all inputs, and the layers that
 show learned numbers as they are: Embed looks rows up, Parameter shows all."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns the losses of distances and margins, put together from general primitives."""
+"""The losses of distances and margins, put together from general primitives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the layers that normalize activations by figures of their neighbours."""
+"""The layers that normalize activations by figures of their neighbours."""
 
 from __future__ import annotations
 
@@ -34,38 +34,38 @@ class LRN(Layer):
         return bottom
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        self.note = self.tensor(bottom[0].shape, flexible=True)
-        program.lrn(bottom[0].data, top[0].data, self.note, **self.settings)
+        self.workspace = self.tensor(bottom[0].shape, flexible=True)
+        program.lrn(bottom[0].data, top[0].data, self.workspace, **self.settings)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         x, y, dy, dx = bottom[0].data, top[0].data, top[0].diff, bottom[0].diff
-        program.lrn_backward(x, y, dy, self.note, dx, **self.settings)
+        program.lrn_backward(x, y, dy, self.workspace, dx, **self.settings)
 
 
-RATE = "y = 1 / sqrt(a + eps)"
+INV_STD = "y = 1 / sqrt(a + eps)"
 """From a = variance."""
 
 RECALL = (
     "share = where(c == 0, 0, 1 / where(c == 0, 1, c)); "
     "y = a * share; z = 1 / sqrt(b * share + eps)"
 )
-"""Mean and rate from the sums of past means and variances and the sum of their weights."""
+"""Mean and inv_std from the sums of past means and variances and the sum of their weights."""
 
 RECALL_AVERAGES = "y = a; z = 1 / sqrt(b + eps)"
-"""Mean and rate from moving averages of means and variances."""
+"""Mean and inv_std from moving averages of means and variances."""
 
 NVIDIA_LEAST_EPS = 1e-5
 """CUDNN_BN_MIN_EPSILON."""
 
 
 class Standardize(Layer):
-    """y = (x - mean) * rate for each row of x seen as rows, then perhaps scaled and shifted.
+    """y = (x - mean) * inv_std for each row of x seen as rows, then perhaps scaled and shifted.
 
-    rate_formula: of y = rate from a = variance; None: only the mean is subtracted. With parameters,
-    these are scale and bias of each column.
+    inv_std_formula: of y = inv_std from a = variance; None: only the mean is subtracted. With
+    parameters, these are scale and bias of each column.
     """
 
-    rate_formula: str | None = RATE
+    inv_std_formula: str | None = INV_STD
 
     def lay_out(self, rows: int, count: int, eps: float) -> None:
         """Work on that many rows of x."""
@@ -77,13 +77,13 @@ class Standardize(Layer):
         self.mean = self.tensor(self.small)
         self._mean(program, [self.saved], self.mean, "y = a * share")
         inputs, formula = [self.saved, self.mean], "y = a - b"
-        if self.rate_formula:
-            variance, self.rate = self.tensor(self.small), self.tensor(self.small)
+        if self.inv_std_formula:
+            variance, self.inv_std = self.tensor(self.small), self.tensor(self.small)
             self._mean(program, inputs, variance, "y = (a - b) * (a - b) * share")
             program.elementwise(
-                [variance], [self.rate], formula=self.rate_formula, constants=self.constants
+                [variance], [self.inv_std], formula=self.inv_std_formula, constants=self.constants
             )
-            inputs, formula = [*inputs, self.rate], "y = (a - b) * c"
+            inputs, formula = [*inputs, self.inv_std], "y = (a - b) * c"
         if self.parameters:
             inputs += [self._row(blob.data) for blob in self.parameters]
             formula = f"{formula} * d + e"
@@ -107,7 +107,7 @@ class Standardize(Layer):
     def _backward_affine(self, program: Program, dy: Tensor) -> Tensor:
         """The gradients of scale and bias; the gradient of the normalized x."""
         if (dw := self.gradient(0)) is not None:
-            inputs, formula = [dy, self.saved, self.mean, self.rate], "y = a * (b - c) * d"
+            inputs, formula = [dy, self.saved, self.mean, self.inv_std], "y = a * (b - c) * d"
             program.reduce(inputs, dw, formula=formula, axes=(0,))
         if (db := self.gradient(1)) is not None:
             program.reduce([dy], db, formula="y = a", axes=(0,))
@@ -116,17 +116,17 @@ class Standardize(Layer):
         return scaled
 
     def _backward_rows(self, program: Program, dy: Tensor, dx: Tensor) -> None:
-        """dx = rate * (dy - mean(dy) - y * mean(dy * y)), y standing for the normalized x.
+        """dx = inv_std * (dy - mean(dy) - y * mean(dy * y)), y standing for the normalized x.
 
         This is Caffe's gradient of MVN too, where it holds for an eps far below the deviation.
         """
         mean = self.tensor(self.small)
         self._mean(program, [dy], mean, "y = a * share")
-        if not self.rate_formula:
+        if not self.inv_std_formula:
             program.broadcast([dy, mean], [dx], formula="y = a - b")
             return
         product = self.tensor(self.small)
-        inputs = [dy, self.saved, self.mean, self.rate]
+        inputs = [dy, self.saved, self.mean, self.inv_std]
         self._mean(program, inputs, product, "y = a * (b - c) * d * share")
         formula = "y = d * (a - e - (b - c) * d * f)"
         program.broadcast([*inputs, mean, product], [dx], formula=formula)
@@ -141,7 +141,7 @@ class MVN(Standardize):
         self.check_axes(shape, "N x C ...")
         groups = shape[0] if param.across_channels else shape[0] * shape[1]
         self.lay_out(groups, math.prod(shape), param.eps)
-        self.rate_formula = "y = 1 / (sqrt(a) + eps)" if param.normalize_variance else None
+        self.inv_std_formula = "y = 1 / (sqrt(a) + eps)" if param.normalize_variance else None
         return bottom
 
 
@@ -231,16 +231,16 @@ class BatchNorm(Layer):
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, y = with_channels(self.saved_input(program, bottom, top)), with_channels(top[0].data)
-        self.mean, self.rate = self.tensor((self.channels,)), self.tensor((self.channels,))
+        self.mean, self.inv_std = self.tensor((self.channels,)), self.tensor((self.channels,))
         means, variances, weight = (blob.data for blob in self.parameters[:3])
         exact = [tensor.view(tensor.shape) for tensor in (means, variances, weight)]
         if self.past:
             program.broadcast(
-                exact[: 2 if self.is_nvidia else 3], [self.mean, self.rate],
+                exact[: 2 if self.is_nvidia else 3], [self.mean, self.inv_std],
                 formula=RECALL_AVERAGES if self.is_nvidia else RECALL, constants={"eps": self.eps},
             )  # fmt: skip
         elif self.is_nvidia:
-            batch = measure_batch(self, program, x, self.mean, self.rate, self.eps)
+            batch = measure_batch(self, program, x, self.mean, self.inv_std, self.eps)
             for past, new in zip(exact, batch, strict=False):
                 program.broadcast(
                     [past, new, exact[2]], [past],
@@ -250,10 +250,10 @@ class BatchNorm(Layer):
             program.fill(exact[2], value=1.0)
         else:
             program.batch_norm_statistics(
-                x, self.mean, self.rate, means, variances, weight,
-                eps=self.eps, fraction=self.fraction,
+                x, self.mean, self.inv_std, means, variances, weight,
+                eps=self.eps, momentum=self.fraction,
             )  # fmt: skip
-        program.batch_norm(x, self.mean, self.rate, *self.affine(), None, y, constant=self.past)
+        program.batch_norm(x, self.mean, self.inv_std, *self.affine(), None, y, constant=self.past)
 
     def affine(self) -> tuple[Tensor | None, Tensor | None]:
         """Scale and bias, if it has them itself."""
@@ -268,14 +268,14 @@ def is_nvidia_batch_norm(layer: LayerParameter) -> bool:
 
 
 def measure_batch(
-    layer: Layer, program: Program, x: Tensor, mean: Tensor, rate: Tensor, eps: float
+    layer: Layer, program: Program, x: Tensor, mean: Tensor, inv_std: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """Find mean and rate (C,) of a batch x (N, C, ..). Returns its means and unbiased variances."""
+    """Find mean and inv_std (C,) of a batch x (N, C, ..). Returns means and unbiased variances."""
     # Sums of past statistics that forget all of the past: those of this batch.
     extents = (mean.count, mean.count, 1)
     means, unbiased, weight = (layer.tensor((extent,), persistent=True) for extent in extents)
     layer.initial = [(tensor, np.zeros(tensor.shape)) for tensor in (means, unbiased, weight)]
-    program.batch_norm_statistics(x, mean, rate, means, unbiased, weight, eps=eps, fraction=0.0)
+    program.batch_norm_statistics(x, mean, inv_std, means, unbiased, weight, eps=eps, momentum=0.0)
     return means, unbiased
 
 

@@ -1,4 +1,4 @@
-"""Owns HDF5Output, which writes blobs to a file."""
+"""HDF5Output, which writes blobs to a file."""
 
 from __future__ import annotations
 

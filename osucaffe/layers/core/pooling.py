@@ -1,4 +1,4 @@
-"""Owns Pooling, one number for each window of each channel, and SPP, a pyramid of poolings."""
+"""Pooling, one number for each window of each channel, and SPP, a pyramid of poolings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the layer type Python: layers that a user writes as classes with NumPy."""
+"""The layer type Python: layers that a user writes as classes with NumPy."""
 
 from __future__ import annotations
 

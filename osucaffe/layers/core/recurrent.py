@@ -1,4 +1,4 @@
-"""Owns the layers that run over time: LSTM, RNN, and LSTMUnit, a single step of the former."""
+"""The layers that run over time: LSTM, RNN, and LSTMUnit, a single step of the former."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the layers that give blobs another shape, a part of them or their elements another order, or
+"""The layers that give blobs another shape, a part of them or their elements another order, or
 that put whole blobs together, cut them apart or repeat them."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns what keeps the data layers of a net in step: where records are shuffled or left out, all
+"""Alignment of the data layers of a net: where records are shuffled or left out, all
 layers bring the same ones together, or the net is refused."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns the layers that read data sets: Data, ImageData, ImageFloatData, WindowData, PatchData,
+"""The layers that read data sets: Data, ImageData, ImageFloatData, WindowData, PatchData,
 HDF5Data."""
 
 from __future__ import annotations

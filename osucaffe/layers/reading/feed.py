@@ -1,4 +1,4 @@
-"""Owns what all layers that bring data share: host memory that becomes tops, streams of records,
+"""What all layers that bring data share: host memory that becomes tops, streams of records,
 those whose items have any size."""
 
 from __future__ import annotations

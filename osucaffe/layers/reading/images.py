@@ -1,4 +1,4 @@
-"""Owns layers that stream images: the reading threads transform them, or the backend does."""
+"""Layers that stream images: the reading threads transform them, or the backend does."""
 
 from __future__ import annotations
 

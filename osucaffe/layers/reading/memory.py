@@ -1,4 +1,4 @@
-"""Owns the layers that bring what is in memory: Input, MemoryData, and DummyData's fillers."""
+"""The layers that bring what is in memory: Input, MemoryData, and DummyData's fillers."""
 
 from __future__ import annotations
 

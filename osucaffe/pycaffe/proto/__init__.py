@@ -1,4 +1,4 @@
-"""Owns the name `caffe.proto`, in which scripts find the messages of Caffe's format."""
+"""The name `caffe.proto`, in which scripts find the messages of Caffe's format."""
 
 from ...proto import caffe_pb2
 

@@ -1,1 +1,1 @@
-"""Owns snapshots: their files, what a resumed run needs, and which of them stay."""
+"""Snapshots: their files, what a resumed run needs, and which of them stay."""

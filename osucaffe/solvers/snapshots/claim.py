@@ -1,4 +1,4 @@
-"""Owns that one training at a time writes snapshots with a prefix."""
+"""The lock that lets one training at a time write snapshots with a prefix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the position from which a run resumes: the records that its data layers have read, random
+"""The position from which a run resumes: the records that its data layers have read, random
 numbers, recent losses. (Weights and history are stored elsewhere in a snapshot.)"""
 
 from __future__ import annotations

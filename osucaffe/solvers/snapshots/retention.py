@@ -1,4 +1,4 @@
-"""Owns which files of a training run are kept: its best model by a test output, and its newest
+"""The files of a training run that are kept: its best model by a test output, and its newest
 snapshots; and early stopping.
 
 The best model is PREFIX_best.caffemodel; PREFIX_best.json records its value and iteration, so that

@@ -1,4 +1,4 @@
-"""Owns snapshots: their names and contents, and how they are found, read and written, also in the
+"""Snapshots: their names and contents, and how they are found, read and written, also in the
 background."""
 
 from __future__ import annotations

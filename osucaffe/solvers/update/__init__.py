@@ -1,1 +1,1 @@
-"""Owns the update of the parameters: rules, learning rates, loss scaling."""
+"""The update of the parameters: rules, learning rates, loss scaling."""

@@ -1,4 +1,4 @@
-"""Owns loss scaling: a factor of the loss that keeps gradients in fp16 from vanishing.
+"""Loss scaling: a factor of the loss that keeps gradients in fp16 from vanishing.
 
 Micikevicius et al. 2018, arXiv 1710.03740, section 3.2. Backward begins with the factor, the update
 divides by it. Where a gradient has become infinite or NaN, nothing is updated; a dynamic factor is

@@ -1,4 +1,4 @@
-"""Owns the update of a net's parameters: the history buffers, the run-time scalars, the steps.
+"""The update of a net's parameters: the history buffers, the run-time scalars, the steps.
 
 The update applies to the master weights: the arena's, in fp32 whatever the precision of the run. A
 backend that computes in bf16 or fp16 has copies, and refreshes these with each update.

@@ -1,4 +1,4 @@
-"""Owns the learning-rate policies: the rate of an iteration from the solver's settings."""
+"""The learning-rate policies: the rate of an iteration from the solver's settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the update rules: each solver type as one formula over weights, gradients and history.
+"""The update rules: each solver type as one formula over weights, gradients and history.
 
 The language is that of `backends/formula.py`. w and g are the weights and their gradients, h and h2
 the history; `rate` and `decay` are the parameter's own multipliers (lr_mult, decay_mult);

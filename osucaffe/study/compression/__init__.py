@@ -1,1 +1,1 @@
-"""Owns compressed gradients: what a rank sends of a bucket, and what it keeps for later."""
+"""Compressed gradients: what a rank sends of a bucket, and what it keeps for later."""

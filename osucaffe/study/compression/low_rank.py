@@ -1,4 +1,4 @@
-"""Owns gradients of low rank: PowerSGD."""
+"""Gradients of low rank: PowerSGD."""
 
 from __future__ import annotations
 

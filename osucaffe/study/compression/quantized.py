@@ -1,4 +1,4 @@
-"""Owns quantized gradients: blocks of numbers of 8 bits, or of signs, with a scale each."""
+"""Quantized gradients: blocks of numbers of 8 bits, or of signs, with a scale each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns sparse gradients: of each bucket the largest, or random ones."""
+"""Sparse gradients: of each bucket the largest, or random ones."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Owns designs of training that options name: local steps, reproducible sums, split layers."""
+"""Designs of training that options name: local steps, reproducible sums, split layers."""

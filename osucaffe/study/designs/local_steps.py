@@ -1,4 +1,4 @@
-"""Owns local steps: each rank trains alone, and only now and then the ranks' weights are averaged.
+"""Local steps: each rank trains alone, and only now and then the ranks' weights are averaged.
 
 Local SGD (Stich, ICLR 2019), post-local SGD (Lin et al., ICLR 2020), and the outer step of DiLoCo
 (Douillard et al., 2023). From the last weights w that all ranks had, each comes to its own, w_r.

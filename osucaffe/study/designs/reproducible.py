@@ -1,4 +1,4 @@
-"""Owns sums of gradients that have the same bits, however the addends are grouped and ordered.
+"""Sums of gradients that have the same bits, however the addends are grouped and ordered.
 
 Demmel & Nguyen, IEEE Transactions on Computers 64 (2015), doi 10.1109/TC.2014.2345391; Ahrens,
 Demmel & Nguyen, ACM TOMS 46 (2020): numbers are cut into digits at places that are the same for

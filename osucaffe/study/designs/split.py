@@ -1,4 +1,4 @@
-"""Owns which inner products are divided among ranks: split, they send activations, not gradients.
+"""Inner products that are divided among ranks: split, they send activations, not gradients.
 
 "One weird trick for parallelizing convolutional neural networks" (Krizhevsky, 2014, arXiv
 1404.5997): each rank owns a part of a layer's outputs, and its weights. The layer

@@ -1,1 +1,1 @@
-"""Owns the profile of what travels: `train --comm_profile`, and `osucaffe profile`."""
+"""The profile of what travels: `train --comm_profile`, and `osucaffe profile`."""

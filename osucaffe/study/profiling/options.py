@@ -1,4 +1,4 @@
-"""Owns the options of `osucaffe profile`."""
+"""The options of `osucaffe profile`."""
 
 from __future__ import annotations
 

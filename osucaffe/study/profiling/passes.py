@@ -1,4 +1,4 @@
-"""Owns the time profile of data-parallel training, `train --comm_profile`: what each rank records,
+"""The time profile of data-parallel training, `train --comm_profile`: what each rank records,
 and the summary of all ranks' records.
 
 Each pass is divided completely: reading data, forward, backward, update, their waits for other
@@ -28,7 +28,7 @@ from .recorder import Mark, Message, Posted, Profile, Recorder, address
 
 WARM_UP = 3
 """Iterations that are skipped, if there are more."""
-MOST = 200
+MAX_ITERATIONS = 200
 """Iterations that are recorded at most."""
 _ROUNDS = 21
 
@@ -97,7 +97,7 @@ class Profiled(DataParallel):
         return Profile(self.comm)
 
     def _pass_begins(self, *, accumulate: bool, update: bool) -> None:
-        self._profile.recording = self._iterations < MOST + WARM_UP
+        self._profile.recording = self._iterations < MAX_ITERATIONS + WARM_UP
         self._passes.append(Pass(update, self._mark()))
 
     def _pass_ends(self, *, update: bool) -> None:

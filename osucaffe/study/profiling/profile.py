@@ -1,4 +1,4 @@
-"""Owns `osucaffe profile`: recorded profiles of communication as tables and a picture, one alone or
+"""`osucaffe profile`: recorded profiles of communication as tables and a picture, one alone or
 two side by side."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns the profile of a communicator: its operations, when they ran, and how long callers waited.
+"""The profile of a communicator: its operations, when they ran, and how long callers waited.
 
 A profile is the recorder of the communicators that it is given. Times are seconds of
 `time.perf_counter`, those of a GPU's streams, too.

@@ -1,4 +1,4 @@
-"""Owns the profile of training with parameter servers: what a worker pushes is an operation of a
+"""The profile of training with parameter servers: what a worker pushes is an operation of a
 bucket, whose messages are its pieces' gradients (push) and weights (pull)."""
 
 from __future__ import annotations

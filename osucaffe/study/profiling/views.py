@@ -1,4 +1,4 @@
-"""Owns `train --comm_profile FILE`: the option, and the table, JSON, picture and Chrome trace made
+"""`train --comm_profile FILE`: the option, and the table, JSON, picture and Chrome trace made
 of what all ranks recorded."""
 
 from __future__ import annotations

@@ -1,2 +1,2 @@
-"""Owns training with parameter servers: the servers, their workers, and what is divided among
+"""Training with parameter servers: the servers, their workers, and what is divided among
 them."""

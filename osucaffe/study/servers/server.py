@@ -1,4 +1,4 @@
-"""Owns a parameter server: a rank that holds a part of the weights and updates it.
+"""A parameter server: a rank that holds a part of the weights and updates it.
 
 Workers push their gradients piece by piece and get the piece's weights in return (the design of
 Li et al., OSDI 2014; Dean et al., NIPS 2012): at once (async), when no other worker lacks more than

@@ -1,4 +1,4 @@
-"""Owns how parameters are divided among servers, the description of a server's part, and how far
+"""How parameters are divided among servers, the description of a server's part, and how far
 workers may drift apart.
 
 Small buckets go undivided to the server that has least so far; others are divided among all of

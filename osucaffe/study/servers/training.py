@@ -1,4 +1,4 @@
-"""Owns training with parameter servers: the roles of ranks, and the ranks that train.
+"""Training with parameter servers: the roles of ranks, and the ranks that train.
 
 Gradients are pushed bucket by bucket during backward; the next forward waits for the new weights
 layer by layer.

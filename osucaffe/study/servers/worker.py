@@ -1,4 +1,4 @@
-"""Owns a worker's side of the parameter servers: a thread that pushes gradients and pulls weights.
+"""A worker's side of the parameter servers: a thread that pushes gradients and pulls weights.
 
 Nothing waits for a push; each bucket's weights can be waited for separately.
 """

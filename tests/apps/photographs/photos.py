@@ -1,4 +1,4 @@
-"""Owns pictures in class folders, made for tests: each class has its colour."""
+"""Pictures in class folders, made for tests: each class has its colour."""
 
 from __future__ import annotations
 

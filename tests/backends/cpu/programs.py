@@ -1,4 +1,4 @@
-"""Owns the running of small programs on oneDNN and, to compare, on NumPy in float64."""
+"""The running of small programs on oneDNN and, to compare, on NumPy in float64."""
 
 from __future__ import annotations
 

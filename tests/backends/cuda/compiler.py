@@ -1,4 +1,4 @@
-"""Owns the compilation of kernels by NVRTC in this process, which spares the start of another; and
+"""The compilation of kernels by NVRTC in this process, which spares the start of another; and
 that any text is compiled once, also where several workers run the tests, and in later runs
 (conftest.py makes the folder)."""
 

@@ -1,4 +1,4 @@
-"""Owns what is read from a kernel's machine code: what it takes of a GPU."""
+"""What is read from a kernel's machine code: what it takes of a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns descriptions of GPUs that are not here, from NVIDIA's documents: one of each architecture.
+"""Descriptions of GPUs that are not here, from NVIDIA's documents: one of each architecture.
 
 Limits are those of the CUDA programming guide's table of compute capabilities; multiprocessors,
 clocks and memory those of the data sheets and architecture white papers (T4, A100 80GB, RTX 3090,

@@ -1,4 +1,4 @@
-"""Owns a stand-in for a GPU that computes whole nets: its own kernels run as C++, all threads in
+"""A stand-in for a GPU that computes whole nets: its own kernels run as C++, all threads in
 lockstep (executed.py), what libraries compute is NumPy's."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns kernels that run on the CPU, as C++, on the memory that a stand-in GPU has: those of plain
+"""Kernels that run on the CPU, as C++, on the memory that a stand-in GPU has: those of plain
 loops, and of what threads of a warp and a block tell one another."""
 
 from __future__ import annotations

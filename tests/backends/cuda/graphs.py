@@ -1,4 +1,4 @@
-"""Owns a stand-in for CUDA graphs on the emulated GPU (emulated.py): what launches while one is
+"""A stand-in for CUDA graphs on the emulated GPU (emulated.py): what launches while one is
 captured is noted with the addresses of that time, and launched with these at each replay."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns how kernels run on the CPU: as C++, with stand-ins for a GPU's instructions (lockstep.h)."""
+"""How kernels run on the CPU: as C++, with stand-ins for a GPU's instructions (lockstep.h)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns a stand-in for a GPU: kernels are compiled by NVRTC and their launches checked, not run."""
+"""A stand-in for a GPU: kernels are compiled by NVRTC and their launches checked, not run."""
 
 from __future__ import annotations
 

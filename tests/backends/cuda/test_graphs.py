@@ -50,7 +50,7 @@ class Backend:
         prepared = []
         for name, overlap, held in calls:
             call = Mark()
-            call.overlap, call.held = sys.maxsize if name == "mark" else overlap, held
+            call.overlap, call.launch_with_next = sys.maxsize if name == "mark" else overlap, held
             step = lambda name=name: self.done.append(f"{self.current.name}: {name}")  # noqa: E731
             prepared.append((call, step))
         for step in schedule(self, prepared):  # type: ignore[arg-type]

@@ -90,7 +90,7 @@ def train_and_test(backend: Any) -> None:
     both = Training(backend)
     both.solver.step(3)
     small = both.test_net(SIZE)
-    test = small.whole(backward=False)
+    test = small.as_step(backward=False)
     for _ in range(3):
         test()
     loss = small.loss()
@@ -116,7 +116,7 @@ def train_and_test(backend: Any) -> None:
         fresh.net.load(weights)
         wanted = fresh.test_net(size)
         wanted.forward()
-        step = test if net is small else other.whole(backward=False)
+        step = test if net is small else other.as_step(backward=False)
         for _ in range(3):
             both.give(net)
             step()

@@ -1,1 +1,1 @@
-"""Owns the random nets."""
+"""The random nets."""

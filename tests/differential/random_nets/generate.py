@@ -1,4 +1,4 @@
-"""Owns the random nets: number N of a seed is always the same NetParameter, and so are its values.
+"""The random nets: number N of a seed is always the same NetParameter, and so are its values.
 
 What an Input holds stands in its name (`values_of`): a prototxt says all there is to say about a
 net.

@@ -1,4 +1,4 @@
-"""Owns a random net while layers are added, and the tables of what adds them.
+"""A random net while layers are added, and the tables of what adds them.
 
 It grows layer by layer from Input layers; every blob may be read again by any later layer.
 """

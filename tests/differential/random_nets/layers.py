@@ -1,4 +1,4 @@
-"""Owns the random layers, those that make blobs of blobs and those that end a branch: their
+"""The random layers, those that make blobs of blobs and those that end a branch: their
 settings, bottoms and tops."""
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Owns the independent reference of nets, in float64."""
+"""The independent reference of nets, in float64."""

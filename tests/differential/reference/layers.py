@@ -1,4 +1,4 @@
-"""Owns the reference of layers that make blobs of blobs, each from Caffe's definition (or its
+"""The reference of layers that make blobs of blobs, each from Caffe's definition (or its
 fork's), in a few lines of torch; and what the layers of a run share: rounding noise and states."""
 
 from __future__ import annotations

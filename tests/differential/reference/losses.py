@@ -1,4 +1,4 @@
-"""Owns the reference of losses, each from Caffe's definition (or its fork's)."""
+"""The reference of losses, each from Caffe's definition (or its fork's)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the independent reference: a NetParameter in float64, with PyTorch's autograd.
+"""The independent reference: a NetParameter in float64, with PyTorch's autograd.
 
 For the conditioning of a net all is computed again with noise, relative to each value:
 `Context.round` stands where float32 would round, in both directions.

@@ -1,4 +1,4 @@
-"""Owns the random settings of data layers, the files that they read, and what may come of each
+"""The random settings of data layers, the files that they read, and what may come of each
 record, by NumPy alone.
 
 The files that its comments name are C++ Caffe's, from which the definitions are.

@@ -1,4 +1,4 @@
-"""Owns the random settings of solvers and of the small nets that they train: their prototxt, data.
+"""The random settings of solvers and of the small nets that they train: their prototxt, data.
 
 Of a case's settings, those with a dot tell of the net and of the run, the others are the solver's.
 """

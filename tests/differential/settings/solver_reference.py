@@ -1,4 +1,4 @@
-"""Owns the reference of solvers: Caffe's training in NumPy in float64, and how near one must come.
+"""The reference of solvers: Caffe's training in NumPy in float64, and how near one must come.
 
 The files that its comments name are C++ Caffe's, from which the definitions are.
 """

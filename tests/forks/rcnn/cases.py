@@ -1,4 +1,4 @@
-"""Owns the cases of the primitives that look at regions of images, and plain versions of these."""
+"""The cases of the primitives that look at regions of images, and plain versions of these."""
 
 from __future__ import annotations
 

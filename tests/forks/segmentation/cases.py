@@ -1,4 +1,4 @@
-"""Owns the cases of primitives that put pixels where they were, or between others."""
+"""The cases of primitives that put pixels where they were, or between others."""
 
 from __future__ import annotations
 

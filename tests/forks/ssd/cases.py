@@ -1,4 +1,4 @@
-"""Owns the cases of the primitives of boxes: matching, mining, losses, detections."""
+"""The cases of the primitives of boxes: matching, mining, losses, detections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns plain float64 versions of the primitives of boxes, one box after another."""
+"""Plain float64 versions of the primitives of boxes, one box after another."""
 
 from __future__ import annotations
 

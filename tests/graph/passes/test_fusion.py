@@ -141,7 +141,7 @@ def test_pooling_notes_positive_maxima_only_where_nothing_else_reads_them(masked
     backward.relu_backward(x, dx, dx, slope=0.0)
     first, second = fuse([forward.calls, backward.calls], FUSES)
     assert names(second) == ["max_pooling_backward", "relu_backward"][: 1 + masked]
-    assert first[0].behind_relu is not masked
+    assert first[0].after_relu is not masked
 
 
 def test_normalization_joins_only_the_relu_that_made_its_input() -> None:
@@ -189,7 +189,7 @@ def test_a_relu_behind_max_pooling_moves_to_the_convolution() -> None:
     # Where the backend folds ReLUs, the pooling notes the maxima whose gradient stops.
     fused = fuse([forward(), backward.calls], FUSES)
     assert names(fused[1]) == ["max_pooling_backward"]
-    assert fused[0][1].behind_relu
+    assert fused[0][1].after_relu
 
     for other in (y, y.view((y.count,))):
         looking = Program()

@@ -78,10 +78,10 @@ def test_only_a_few_run_at_a_time() -> None:
 def test_many_begin_in_groups_as_forks_hold_up_other_streams(filters: int, forks: int) -> None:
     calls = backward(filters)
     overlap_calls(calls, KINDS, lambda tensor: 4)
-    assert sum(not each.held for each in calls if isinstance(each, Filter)) == forks
-    assert not any(each.held for each in calls if not isinstance(each, Filter))
+    assert sum(not each.launch_with_next for each in calls if isinstance(each, Filter)) == forks
+    assert not any(each.launch_with_next for each in calls if not isinstance(each, Filter))
     group = -(-filters // forks)
-    held = [each.held for each in calls if isinstance(each, Filter)]
+    held = [each.launch_with_next for each in calls if isinstance(each, Filter)]
     assert held[:group] == [True] * (group - 1) + [False]
 
 
@@ -96,11 +96,11 @@ def test_none_is_held_beyond_its_end() -> None:
     for index, each in enumerate(calls):
         if each.overlap:
             held.append((index, index + each.overlap))
-            if not each.held:
+            if not each.launch_with_next:
                 assert all(index <= end for _, end in held)
                 held.clear()
     assert not held
-    assert last.held
+    assert last.launch_with_next
 
 
 def test_their_operands_stay_in_memory() -> None:

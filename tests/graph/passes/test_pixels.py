@@ -53,7 +53,7 @@ def run(text: str, backend: Any = None, **options: bool) -> tuple[Net, list[np.n
 
 
 def is_skipping(net: Net) -> bool:
-    return any(getattr(call, "every", None) for calls in net.programs for call in calls)
+    return any(getattr(call, "subsample", None) for calls in net.programs for call in calls)
 
 
 @pytest.mark.parametrize("gpu", [False, pytest.param(True, marks=pytest.mark.gpu)])
@@ -75,7 +75,7 @@ def test_a_net_learns_the_same(middle: str, heads: str, gpu: bool) -> None:
     for wanted, got in zip(expected, found, strict=True):
         np.testing.assert_allclose(got, wanted, rtol=0, atol=2e-5 * np.abs(wanted).max() + 1e-9)
     for calls in net.programs:
-        assert sum(getattr(call, "every", None) is not None for call in calls) == 1
+        assert sum(getattr(call, "subsample", None) is not None for call in calls) == 1
         windows = [call.stride for call in calls if "conv" in call.name]
         assert {*map(tuple, windows)} == {(1, 1)}
     with pytest.raises(UserError, match='blob "y" is not computed'):

@@ -104,4 +104,4 @@ def test_kernels_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     net = build(behind, backend, phase="TRAIN")
     assert joined(net) == [0, 0]
-    assert [c for c in net.programs[0] if getattr(c, "behind_relu", False)]
+    assert [c for c in net.programs[0] if getattr(c, "after_relu", False)]

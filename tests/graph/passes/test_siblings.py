@@ -130,7 +130,9 @@ def test_gradients_are_the_same(
     if make is Cutting:  # no ReLU looks at what is cut off
         text = re.sub(r'layer { name: "\w+_relu"[^}]*}', "", text)
     plain, net = both(text, make(dtype), monkeypatch)
-    cut = [sum(getattr(call, "cuts", None) is not None for call in calls) for calls in net.programs]
+    cut = [
+        sum(getattr(call, "slices", None) is not None for call in calls) for calls in net.programs
+    ]
     assert cut == ([1, 1] if make is Cutting else [0, 0])
     assert [sorted(layers) for layers in joined(net)] == [["reduce0", "reduce1", "reduce2"]]
     for name in "", "_backward_data", "_backward_filter":

@@ -1,4 +1,4 @@
-"""Owns the nets in which fields are changed: those of other tests, and what these lack.
+"""The nets in which fields are changed: those of other tests, and what these lack.
 
 A row is a layer over inputs, in a phase. `FOLDER` stands for the folder of `files.make_files`.
 """

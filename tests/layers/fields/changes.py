@@ -1,4 +1,4 @@
-"""Owns how a field is changed, and what is then seen of a net: all that it computes and says."""
+"""How a field is changed, and what is then seen of a net: all that it computes and says."""
 
 from __future__ import annotations
 

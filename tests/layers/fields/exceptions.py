@@ -1,4 +1,4 @@
-"""Owns the fields that may change nothing without a message, each with the reason."""
+"""The fields that may change nothing without a message, each with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the files that the nets of these tests read: a few of each kind, in one folder."""
+"""The files that the nets of these tests read: a few of each kind, in one folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the oneDNN side of the CPU backend: finds the library and prepares calls that it serves."""
+"""The oneDNN side of the CPU backend: finds the library and prepares calls that it serves."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class OneDNN:
         """The step that copies source into target, of the same shape, whatever their layouts.
         ValueError for what a primitive has noted: it has as many bytes as oneDNN wants."""
         for tensor in source, target:
-            if isinstance(tensor.layout, pooling.Note):
+            if isinstance(tensor.layout, pooling.Workspace):
                 raise ValueError(
                     f"{tensor.name or 'a tensor'} holds what oneDNN noted for backward: it "
                     "has no values of the tensor's shape"

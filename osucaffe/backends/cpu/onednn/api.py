@@ -1,4 +1,4 @@
-"""Owns oneDNN's C API (3.x) as Python sees it: constants, signatures, handles that free themselves.
+"""oneDNN's C API (3.x) as Python sees it: constants, signatures, handles that free themselves.
 
 Names are those of the C header without `dnnl_`; see https://oneapi-src.github.io/oneDNN/.
 """

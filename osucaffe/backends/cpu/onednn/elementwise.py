@@ -1,4 +1,4 @@
-"""Owns ReLU, ELU, PReLU, products and sums, copy, concat and split on oneDNN."""
+"""ReLU, ELU, PReLU, products and sums, copy, concat and split on oneDNN."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def copy(p: Preparation, a: movement.Copy) -> Step:
 
 def concat(p: Preparation, a: movement.Concat) -> Step | None:
     """Of whole tensors; else it is left to NumPy."""
-    if a.cuts:
+    if a.slices:
         return None
     operands, target = [p.operand(x) for x in a.xs], p.operand(a.y)
     forms = [operand.chosen_form for operand in operands]

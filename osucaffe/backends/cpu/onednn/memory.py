@@ -1,4 +1,4 @@
-"""Owns layouts, and the steps that execute a primitive of oneDNN on tensors placed late."""
+"""Layouts, and the steps that execute a primitive of oneDNN on tensors placed late."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns local response normalization and softmax on oneDNN, forward and backward, and Scale."""
+"""Local response normalization and softmax on oneDNN, forward and backward, and Scale."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ...tensor import Step
 from . import api
 from .api import Descriptor, PrimitiveDescriptor
 from .elementwise import binary
-from .pooling import Note, note_in
+from .pooling import Workspace, workspace_in
 from .preparation import Preparation
 
 FEW_CLASSES, MANY_LINES = 8, 1000
@@ -33,21 +33,21 @@ def lrn(p: Preparation, a: ops.Lrn) -> Step | None:
         return None
     region, numbers = _lrn_settings(a)
     below, above = p.operand(a.x), p.operand(a.y)
-    kind = api.FORWARD_INFERENCE if a.note is None else api.FORWARD_TRAINING
+    kind = api.FORWARD_INFERENCE if a.workspace is None else api.FORWARD_TRAINING
 
     def describe(x: Descriptor, y: Descriptor) -> PrimitiveDescriptor:
         return p.library.describe("lrn_forward", kind, region, x, y, *numbers)
 
     chosen = p.choose(describe, below.form, above.form)
-    return p.step(chosen, {api.SRC: below}, {api.DST: above}, note_in(p, a.note, chosen))
+    return p.step(chosen, {api.SRC: below}, {api.DST: above}, workspace_in(p, a.workspace, chosen))
 
 
 def lrn_backward(p: Preparation, a: ops.LrnBackward) -> Step | None:
     """What NumPy noted is left to NumPy."""
-    noted = a.note.layout
+    noted = a.workspace.layout
     if noted is None:
         return None
-    assert isinstance(noted, Note)
+    assert isinstance(noted, Workspace)
     region, numbers = _lrn_settings(a)
     form = noted.below
     hint = p.library.describe(
@@ -58,13 +58,13 @@ def lrn_backward(p: Preparation, a: ops.LrnBackward) -> Step | None:
         chosen,
         {api.SRC: p.operand(a.x), api.DIFF_DST: p.operand(a.dy)},
         {api.DIFF_SRC: p.operand(a.dx)},
-        {api.WORKSPACE: a.note} if chosen.has(api.WORKSPACE) else {},
+        {api.WORKSPACE: a.workspace} if chosen.has(api.WORKSPACE) else {},
     )
 
 
 def batch_norm(p: Preparation, a: ops.BatchNorm) -> Step | None:
     """Without statistics; else it is left to NumPy."""
-    if a.scale is None or a.mean is not None or a.rate is not None or a.every:
+    if a.scale is None or a.mean is not None or a.inv_std is not None or a.subsample:
         return None
     each = p.library.plain((1, a.x.shape[1], *[1] * (len(a.x.shape) - 2)))
     operands, kinds = [p.operand(a.x), p.operand(a.scale, each)], [api.BINARY_MULTIPLY]

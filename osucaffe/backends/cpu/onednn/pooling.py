@@ -1,4 +1,4 @@
-"""Owns pooling on oneDNN, forward and backward."""
+"""Pooling on oneDNN, forward and backward."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .preparation import Preparation, padding_behind
 
 
 @dataclass
-class Note(Layout):
+class Workspace(Layout):
     """The layout of what oneDNN notes in a tensor of four-byte elements for its backward.
 
     below, above: the formats of input and output. Backward has to work in them: no other note
@@ -26,7 +26,7 @@ class Note(Layout):
     above: Descriptor
 
 
-def note_in(
+def workspace_in(
     p: Preparation, tensor: Tensor | None, forward: PrimitiveDescriptor
 ) -> dict[int, Tensor]:
     """Let an open tensor hold what the chosen forward notes; the argument for it, if it does."""
@@ -36,7 +36,7 @@ def note_in(
         raise Unsupported("the note must be row-major")
     notes = forward.has(api.WORKSPACE)
     form = forward.wants(api.WORKSPACE) if notes else p.library.plain((1,))
-    choose_layout(tensor, Note(form, form, forward.wants(api.SRC), forward.wants(api.DST)))
+    choose_layout(tensor, Workspace(form, form, forward.wants(api.SRC), forward.wants(api.DST)))
     return {api.WORKSPACE: tensor} if notes else {}
 
 
@@ -68,7 +68,7 @@ def _forward(
     chosen = p.choose(describe, below.form, above.form, try_nhwc=index is None)
     if index is None and chosen.is_reference:
         raise Unsupported(chosen.implementation)
-    return p.step(chosen, {api.SRC: below}, {api.DST: above}, note_in(p, index, chosen))
+    return p.step(chosen, {api.SRC: below}, {api.DST: above}, workspace_in(p, index, chosen))
 
 
 def _backward(
@@ -86,7 +86,7 @@ def _backward(
         chosen = p.choose(describe, below.form, above.form)
         return p.step(chosen, {api.DIFF_DST: above}, {api.DIFF_SRC: below})
     noted = index.layout
-    assert isinstance(noted, Note)
+    assert isinstance(noted, Workspace)
     chosen = describe(noted.below, noted.above)
     return p.step(chosen, {api.DIFF_DST: above}, {api.DIFF_SRC: below}, {api.WORKSPACE: index})
 

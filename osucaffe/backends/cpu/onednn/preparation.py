@@ -1,4 +1,4 @@
-"""Owns how a call becomes a step: operands in the formats that a primitive wants, or reordered.
+"""How a call becomes a step: operands in the formats that a primitive wants, or reordered.
 
 A primitive's function names its operands, lets `choose` find an implementation for the formats in
 which they lie, and ends with `step`.

@@ -1,4 +1,4 @@
-"""Owns convolution and inner product on oneDNN, forward and backward."""
+"""Convolution and inner product on oneDNN, forward and backward."""
 
 from __future__ import annotations
 

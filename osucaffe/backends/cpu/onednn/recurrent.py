@@ -1,4 +1,4 @@
-"""Owns the products of the recurrence over time on oneDNN: one primitive, run for every step.
+"""The products of the recurrence over time on oneDNN: one primitive, run for every step.
 
 NumPy's products have threads of their own, which spin for a while when they have finished: taking
 turns with oneDNN's they would keep these from the cores.

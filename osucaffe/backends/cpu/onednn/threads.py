@@ -1,5 +1,5 @@
-"""Owns on how many threads calls run: what takes less time than threads need to meet runs on one,
-and a forward pass runs on all or on one, as it has been faster of late."""
+"""The number of threads that calls run on: what takes less time than threads need to meet runs on
+one, and a forward pass runs on all or on one, as it has been faster of late."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns update rules on oneDNN: those in which every new value is a sum of scaled buffers.
+"""Update rules on oneDNN: those in which every new value is a sum of scaled buffers.
 
 Such a rule (plain SGD with momentum and weight decay, for one) becomes a list of
 `target = keep * target + coefficient * source`, run over pieces that stay in the cores' caches.

@@ -1,1 +1,1 @@
-"""Owns the primitives by NumPy, one file per family, as backends/primitives declares them."""
+"""The primitives by NumPy, one file per family, as backends/primitives declares them."""

@@ -1,4 +1,4 @@
-"""Owns formulas by NumPy, in chunks and on several threads: over elements, over tensors that repeat
+"""Formulas by NumPy, in chunks and on several threads: over elements, over tensors that repeat
 each other along axes of extent 1, and sums of them."""
 
 from __future__ import annotations

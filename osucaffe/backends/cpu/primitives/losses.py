@@ -1,4 +1,4 @@
-"""Owns the softmax loss, the accuracy, and the sums that make a net's loss, by NumPy."""
+"""The softmax loss, the accuracy, and the sums that make a net's loss, by NumPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the NumPy primitives that move data, or pick elements by their place."""
+"""The NumPy primitives that move data, or pick elements by their place."""
 
 from __future__ import annotations
 

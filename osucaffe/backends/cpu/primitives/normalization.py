@@ -1,4 +1,4 @@
-"""Owns local response normalization, softmax and batch normalization by NumPy: the last by formulas
+"""Local response normalization, softmax and batch normalization by NumPy: the last by formulas
 over a blob and one number for each channel."""
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Neighbours(Windows):
 def lrn(ctx: Context, a: ops.Lrn) -> Run:
     neighbours = _Neighbours(ctx, a.x, a)
     offset = 1.0 if a.within_channel else a.k
-    sums = ctx.temporary(a.x.shape) if a.note is None else a.note
+    sums = ctx.temporary(a.x.shape) if a.workspace is None else a.workspace
 
     def step() -> None:
         neighbours.clear()
@@ -79,7 +79,7 @@ def lrn_backward(ctx: Context, a: ops.LrnBackward) -> Run:
 
     def step() -> None:
         neighbours.clear()
-        arrays = (a.x.array, a.y.array, a.dy.array, a.note.array, a.dx.array)
+        arrays = (a.x.array, a.y.array, a.dy.array, a.workspace.array, a.dx.array)
         for image, out, gradient, s, result in zip(*arrays, strict=True):
             np.multiply(gradient, out, out=part.array)
             np.divide(part.array, s, out=neighbours.source)
@@ -170,7 +170,7 @@ class _Formulas:
 def _normalized(small: Mapping[str, Tensor | None]) -> str:
     """The formula of x before the scale."""
     centred = "x" if small["mean"] is None else "(x - mean)"
-    return centred if small["rate"] is None else f"{centred} * rate"
+    return centred if small["inv_std"] is None else f"{centred} * inv_std"
 
 
 def _output(small: Mapping[str, Tensor | None]) -> str:
@@ -187,14 +187,16 @@ def batch_norm_statistics(ctx: Context, a: ops.BatchNormStatistics) -> Run:
     share = repr(1 / of.count)
 
     def remember() -> None:
-        a.past_means.array[:] = a.fraction * a.past_means.array + a.mean.array
-        a.past_variances.array[:] = a.fraction * a.past_variances.array + unbiased * variance.array
-        a.past_weight.array[:] = a.fraction * a.past_weight.array + 1
+        a.running_mean.array[:] = a.momentum * a.running_mean.array + a.mean.array
+        a.running_variance.array[:] = (
+            a.momentum * a.running_variance.array + unbiased * variance.array
+        )
+        a.running_weight.array[:] = a.momentum * a.running_weight.array + 1
 
     return sequence([
         of.sum(f"x * {share}", a.mean, x=a.x),
         of.sum(f"(x - mean) * (x - mean) * {share}", variance, x=a.x, mean=a.mean),
-        of.over(f"1 / sqrt(variance + {a.eps!r})", of.spread(a.rate), variance=variance),
+        of.over(f"1 / sqrt(variance + {a.eps!r})", of.spread(a.inv_std), variance=variance),
         remember,
     ])  # fmt: skip
 
@@ -202,14 +204,14 @@ def batch_norm_statistics(ctx: Context, a: ops.BatchNormStatistics) -> Run:
 class _Pixels:
     """Takes the pixels of images that `every` reaches, or puts them between zeros, by steps."""
 
-    def __init__(self, ctx: Context, every: Shape | None) -> None:
-        self.ctx, self.every, self.steps = ctx, every, list[Run]()
+    def __init__(self, ctx: Context, subsample: Shape | None) -> None:
+        self.ctx, self.subsample, self.steps = ctx, subsample, list[Run]()
 
     def of(self, tensor: Tensor | None, shape: Shape) -> Tensor | None:
         """Those of the tensor, or the images of this shape of which it has them."""
-        if tensor is None or self.every is None:
+        if tensor is None or self.subsample is None:
             return tensor
-        there = (..., *(slice(None, None, step) for step in self.every))
+        there = (..., *(slice(None, None, step) for step in self.subsample))
         made, puts = self.ctx.temporary(shape), math.prod(shape) > tensor.count
 
         def step() -> None:
@@ -225,19 +227,19 @@ class _Pixels:
 
 @primitive()
 def batch_norm(ctx: Context, a: ops.BatchNorm) -> Run:
-    result = _output(a.small) + (" + addend" if a.addend is not None else "")
+    result = _output(a.channel_params) + (" + addend" if a.addend is not None else "")
     if a.relu:
         result = f"max({result}, 0)"
-    taken = _Pixels(ctx, a.every)
+    taken = _Pixels(ctx, a.subsample)
     x, addend = (taken.of(each, a.y.shape) for each in (a.x, a.addend))
-    formula = _Formulas(ctx, a.x).over(result, a.y, x=x, addend=addend, **a.small)
+    formula = _Formulas(ctx, a.x).over(result, a.y, x=x, addend=addend, **a.channel_params)
     return sequence([*taken.steps, formula])
 
 
 @primitive()
 def batch_norm_backward(ctx: Context, a: ops.BatchNormBackward) -> Run:
-    of, small = _Formulas(ctx, a.x), a.small
-    dscale, dbias, put = a.dscale, a.dbias, _Pixels(ctx, a.every)
+    of, small = _Formulas(ctx, a.x), a.channel_params
+    dscale, dbias, put = a.dscale, a.dbias, _Pixels(ctx, a.subsample)
     relu_output, dy, *dys = (put.of(each, a.x.shape) for each in (a.relu_output, *a.dys))
     steps = put.steps
     if a.relu or dys or a.dy is not None:
@@ -258,14 +260,16 @@ def batch_norm_backward(ctx: Context, a: ops.BatchNormBackward) -> Run:
         steps.append(of.sum("dy", dbias, dy=dy))
     if dscale is not None or average:
         dscale = dscale or ctx.temporary((a.x.shape[1],))
-        steps.append(of.sum(f"dy * {normalized}", dscale, dy=dy, x=a.x, mean=a.mean, rate=a.rate))
+        steps.append(
+            of.sum(f"dy * {normalized}", dscale, dy=dy, x=a.x, mean=a.mean, inv_std=a.inv_std)
+        )
     if a.dx is not None:
-        formula, parts = "dy", {"dy": dy, "rate": a.rate, "scale": a.scale}
+        formula, parts = "dy", {"dy": dy, "inv_std": a.inv_std, "scale": a.scale}
         if average:
             share = repr(1 / of.count)
             formula = f"(dy - {share} * dbias - {normalized} * {share} * dscale)"
             parts |= {"x": a.x, "mean": a.mean, "dbias": dbias, "dscale": dscale}
-        factors = [name for name in ("rate", "scale") if parts[name] is not None]
+        factors = [name for name in ("inv_std", "scale") if parts[name] is not None]
         steps.append(of.over(" * ".join([*factors, formula]), a.dx, **parts))
     return sequence(steps)
 
@@ -273,7 +277,7 @@ def batch_norm_backward(ctx: Context, a: ops.BatchNormBackward) -> Run:
 @primitive()
 def batch_norm_pooling(ctx: Context, a: ops.BatchNormPooling) -> Run:
     y = ctx.temporary(a.x.shape)
-    normalize = batch_norm(ctx, ops.BatchNorm(a.x, a.mean, a.rate, a.scale, a.bias, None, y))
+    normalize = batch_norm(ctx, ops.BatchNorm(a.x, a.mean, a.inv_std, a.scale, a.bias, None, y))
     pool = max_pooling(
         ctx, pooling.MaxPooling(y, a.y, a.index, kernel=a.kernel, stride=a.stride, pad=a.pad)
     )
@@ -283,7 +287,7 @@ def batch_norm_pooling(ctx: Context, a: ops.BatchNormPooling) -> Run:
             np.maximum(a.y.array, 0, out=a.y.array)
         channels = (*a.y.shape[:2], -1)
         x, index = a.x.array.reshape(channels), a.index.array.reshape(channels)
-        a.peaks.array[...] = np.take_along_axis(x, index, 2).reshape(a.y.shape)
+        a.max_input.array[...] = np.take_along_axis(x, index, 2).reshape(a.y.shape)
 
     return sequence([normalize, pool, finish])
 
@@ -295,7 +299,7 @@ def batch_norm_pooling_backward(ctx: Context, a: ops.BatchNormPoolingBackward) -
         a.dy, a.index, dy, kernel=a.kernel, stride=a.stride, pad=a.pad
     )
     norm = ops.BatchNormBackward(
-        a.x, [dy], a.mean, a.rate, a.scale, a.bias, None, None, a.dx, a.dscale, a.dbias,
+        a.x, [dy], a.mean, a.inv_std, a.scale, a.bias, None, None, a.dx, a.dscale, a.dbias,
         a.constant, a.relu,
     )  # fmt: skip
     return sequence([max_pooling_backward(ctx, window), batch_norm_backward(ctx, norm)])

@@ -1,4 +1,4 @@
-"""Owns pooling by NumPy, one tap of the window after another; unpooling and interpolation."""
+"""Pooling by NumPy, one tap of the window after another; unpooling and interpolation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns convolution and the inner product by NumPy: matrix products, for a convolution one image at
+"""Convolution and the inner product by NumPy: matrix products, for a convolution one image at
 a time, unfolded into columns."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns the NumPy primitives that turn raw records into input, and find them in what is kept."""
+"""The NumPy primitives that turn raw records into input, and find them in what is kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the recurrence over time on the CPU: one matrix product and one formula for each step."""
+"""The recurrence over time on the CPU: one matrix product and one formula for each step."""
 
 from __future__ import annotations
 

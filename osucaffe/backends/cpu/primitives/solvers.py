@@ -1,4 +1,4 @@
-"""Owns the NumPy primitives of the solvers: update rules over flat buffers, sums of squares."""
+"""The NumPy primitives of the solvers: update rules over flat buffers, sums of squares."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Owns the choice among candidates that compute the same: by timing, remembered on disk."""
+"""The choice among candidates that compute the same: by timing, remembered on disk."""

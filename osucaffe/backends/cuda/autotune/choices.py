@@ -1,4 +1,4 @@
-"""Owns the file that remembers which candidate was chosen, for each kind of call."""
+"""The file that remembers which candidate was chosen, for each kind of call."""
 
 from __future__ import annotations
 

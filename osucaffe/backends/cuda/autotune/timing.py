@@ -1,4 +1,4 @@
-"""Owns the timing of steps on the device: short ones as graphs, as they run in training."""
+"""The timing of steps on the device: short ones as graphs, as they run in training."""
 
 from __future__ import annotations
 

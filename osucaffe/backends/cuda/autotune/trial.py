@@ -1,4 +1,4 @@
-"""Owns calls on stand-ins: tensors that lie as a call's own do, with random numbers in them."""
+"""Calls on stand-ins: tensors that lie as a call's own do, with random numbers in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the tuner: it builds the candidates for a net's calls side by side, times them on the device
+"""The tuner: it builds the candidates for a net's calls side by side, times them on the device
 in turn, drops those that fail or disagree, and remembers the fastest."""
 
 from __future__ import annotations

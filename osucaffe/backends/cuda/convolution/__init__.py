@@ -1,1 +1,1 @@
-"""Owns convolutions: the description of one, and its providers, one per file."""
+"""Convolutions: the description of one, and its providers, one per file."""

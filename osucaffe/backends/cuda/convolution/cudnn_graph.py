@@ -1,4 +1,4 @@
-"""Owns what cuDNN is asked for: convolutions, with what is fused into them, and their graphs."""
+"""What cuDNN is asked for: convolutions, with what is fused into them, and their graphs."""
 
 from __future__ import annotations
 

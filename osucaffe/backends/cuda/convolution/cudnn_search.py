@@ -1,4 +1,4 @@
-"""Owns the search for plans of cuDNN: which of those that it proposes for a convolution are worth
+"""The search for plans of cuDNN: which of those that it proposes for a convolution are worth
 timing; they are built in the background, each once."""
 
 from __future__ import annotations

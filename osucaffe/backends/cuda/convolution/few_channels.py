@@ -1,4 +1,4 @@
-"""Owns the convolution of images with few channels by small filters, such as a net's first.
+"""The convolution of images with few channels by small filters, such as a net's first.
 
 The output takes the time: it is many times as large as the image. The kernel, in
 kernels/convolution/few_channels.cu, writes it once: VGG-16's first layer on 64 images takes 0.145

@@ -1,4 +1,4 @@
-"""Owns matrix products by cuBLASLt as candidates: of inner products, and of convolutions that
+"""Matrix products by cuBLASLt as candidates: of inner products, and of convolutions that
 visit every pixel with a 1 x 1 kernel."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns convolutions in tf32 and in 16 bits by instructions of Hopper GPUs, as implicit matrix
+"""Convolutions in tf32 and in 16 bits by instructions of Hopper GPUs, as implicit matrix
 products.
 
 cuDNN is slow on groups of channels and on few channels. The kernel is

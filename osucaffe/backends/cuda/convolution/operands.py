@@ -1,4 +1,4 @@
-"""Owns the operands of convolutions: their layouts, and the passes that follow a convolution."""
+"""The operands of convolutions: their layouts, and the passes that follow a convolution."""
 
 from __future__ import annotations
 

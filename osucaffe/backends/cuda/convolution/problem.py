@@ -1,4 +1,4 @@
-"""Owns what a convolution is: its shapes and its window, whatever computes it."""
+"""What a convolution is: its shapes and its window, whatever computes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns which providers are asked for a convolution, and in what order: libraries first, unless our
+"""The providers that are asked for a convolution, in order: libraries first, unless our
 own kernels are so much faster that libraries need not be searched."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns convolutions so small that libraries are slow at them: LeNet's, or on three channels; and
+"""Convolutions so small that libraries are slow at them: LeNet's, or on three channels; and
 inner products, which are such on one image.
 
 Shared memory holds what a block of threads needs; tensor cores multiply, at best in tf32 (so not in

@@ -1,4 +1,4 @@
-"""Owns the convolution of images with few channels, such as a net's input, by space to depth.
+"""The convolution of images with few channels, such as a net's input, by space to depth.
 
 cuDNN is ten times slower than it could be where there are three channels. Blocks of pixels that
 become channels make of an 11 x 11 kernel with stride 4 on 3 channels a 3 x 3 kernel with stride 1

@@ -1,4 +1,4 @@
-"""Owns the instructions of tensor cores that kernels multiply by, as macros of their texts: those
+"""The instructions of tensor cores that kernels multiply by, as macros of their texts: those
 of a warp (mma.sync, see kernels/headers/mma.cuh) and those of four on Hopper GPUs (wgmma)."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns decoding JPEGs on the GPU, by nvJPEG, into batches that lie there."""
+"""Decoding JPEGs on the GPU, by nvJPEG, into batches that lie there."""
 
 from __future__ import annotations
 

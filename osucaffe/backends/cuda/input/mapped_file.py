@@ -1,4 +1,4 @@
-"""Owns copies from files to the GPU that no core of the host makes: straight from the page cache.
+"""Copies from files to the GPU that no core of the host makes: straight from the page cache.
 
 The file is mapped, and what is read of it is registered with CUDA, piece by piece as it is first
 used: from then on the copy engine fetches records from there. What is registered stays in memory,

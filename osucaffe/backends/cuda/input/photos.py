@@ -1,4 +1,4 @@
-"""Owns photos that are scaled on the GPU: uploaded as bytes, beside the computation, they become
+"""Photos that are scaled on the GPU: uploaded as bytes, beside the computation, they become
 input there."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns uploads of batches and tables that overlap the computation; and batches of bytes on the GPU
+"""Uploads of batches and tables that overlap the computation; and batches of bytes on the GPU
 that threads fill."""
 
 from __future__ import annotations

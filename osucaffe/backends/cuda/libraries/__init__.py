@@ -1,1 +1,1 @@
-"""Owns the bindings of NVIDIA's libraries, by ctypes. They know nothing of nets."""
+"""The bindings of NVIDIA's libraries, by ctypes. Independent of nets."""

@@ -1,4 +1,4 @@
-"""Owns cuBLASLt, by ctypes: matrix products with what is fused after them, and the algorithms
+"""cuBLASLt, by ctypes: matrix products with what is fused after them, and the algorithms
 that it proposes for each."""
 
 from __future__ import annotations

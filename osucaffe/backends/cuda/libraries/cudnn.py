@@ -1,4 +1,4 @@
-"""Owns cuDNN's backend interface, which is C: its library, descriptors, engines, plans.
+"""cuDNN's backend interface, which is C: its library, descriptors, engines, plans.
 
 ctypes frees the interpreter's lock while cuDNN works, so plans can be built by many threads at
 once. Calls that take no time keep it: to hand it over takes longer than they do. What is to be

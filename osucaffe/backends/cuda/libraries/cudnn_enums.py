@@ -1,4 +1,4 @@
-"""Owns the numbers of cuDNN's backend interface, those of cudnn_graph.h that are used here.
+"""The numbers of cuDNN's backend interface, those of cudnn_graph.h that are used here.
 
 Names are cuDNN's, without what they begin with: Attribute's TENSOR_STRIDES is
 CUDNN_ATTR_TENSOR_STRIDES, and so on. They are the same in all versions from 9.13 on.

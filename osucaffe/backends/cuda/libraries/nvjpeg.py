@@ -1,4 +1,4 @@
-"""Owns nvJPEG's C interface (nvjpeg.h): what decodes a batch of JPEGs in one call."""
+"""nvJPEG's C interface (nvjpeg.h): what decodes a batch of JPEGs in one call."""
 
 from __future__ import annotations
 

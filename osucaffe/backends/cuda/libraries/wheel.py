@@ -1,4 +1,4 @@
-"""Owns where NVIDIA's libraries are found: in their wheels, or where the system's loader looks."""
+"""Finds NVIDIA's libraries: in their wheels, or where the system's loader looks."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Owns passes over tensors, as steps: what primitives are put together from, and conversions."""
+"""Passes over tensors, as steps: what primitives are put together from, and conversions."""

@@ -1,4 +1,4 @@
-"""Owns passes that copy: between layouts and element types, and columns of a matrix."""
+"""Passes that copy: between layouts and element types, and columns of a matrix."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ __device__ __forceinline__ void store_masked(T* y, P* mask, int64_t to, float (&
     if (mask) {{
         float shown[VEC];
         load<P, VEC>(mask + to, shown);
-        for (int j = 0; j < VEC; ++j) values[j] = behind_relu(values[j], shown[j]);
+        for (int j = 0; j < VEC; ++j) values[j] = relu_backward(values[j], shown[j]);
     }}
     store<T, VEC>(y + to, values);
 }}

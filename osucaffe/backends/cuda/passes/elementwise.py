@@ -1,4 +1,4 @@
-"""Owns element-wise passes: kernels generated from formulas, or from C."""
+"""Element-wise passes: kernels generated from formulas, or from C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns sums over the rows of a matrix: the gradients of biases."""
+"""Sums over the rows of a matrix: the gradients of biases."""
 
 from __future__ import annotations
 

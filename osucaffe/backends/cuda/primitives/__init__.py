@@ -1,1 +1,1 @@
-"""Owns the primitives on the GPU, one file per family, as backends/primitives declares them."""
+"""The primitives on the GPU, one file per family, as backends/primitives declares them."""

@@ -1,4 +1,4 @@
-"""Owns the element-wise primitives."""
+"""The element-wise primitives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the softmax loss, the accuracy, and the sums that make a net's loss."""
+"""The softmax loss, the accuracy, and the sums that make a net's loss."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _mean(note: Tensor, y: Tensor, *, label: Tensor | None = None, fixed: float 
     fixed: what to divide by instead of how many there are."""
     arguments = [note, label, y, note.count, fixed]
     block = block_for(note.count)
-    return launch(kernel("loss", "mean_notes"), max(1, y.count), arguments, block=block)
+    return launch(kernel("loss", "mean_of_rows"), max(1, y.count), arguments, block=block)
 
 
 @primitive("own")

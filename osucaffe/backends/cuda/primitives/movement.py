@@ -1,4 +1,4 @@
-"""Owns the primitives that move data or pick elements by their place, and the upload of batches."""
+"""The primitives that move data or pick elements by their place, and the upload of batches."""
 
 from __future__ import annotations
 

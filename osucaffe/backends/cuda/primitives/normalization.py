@@ -1,4 +1,4 @@
-"""Owns local response normalization, softmax and batch normalization on the GPU: the last with the
+"""Local response normalization, softmax and batch normalization on the GPU: the last with the
 channels last, in as few passes as can be."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _lrn(a: ops.Lrn | ops.LrnBackward, *tensors: Tensor, relu: bool = False) -> 
 
 @primitive("own")
 def lrn(ctx: Context, a: ops.Lrn) -> Run:
-    note = a.note
+    note = a.workspace
     ctx.choose_layouts(a.x, a.y)
     if note is not None:
         if not a.within_channel and note.flexible:
@@ -61,7 +61,7 @@ def lrn_backward(ctx: Context, a: ops.LrnBackward) -> Run:
     x, dy = (ctx.in_layout(each, nhwc=True, dtype=dtype_of(dx)) for each in (a.x, a.dy))
     if not a.within_channel:
         return _lrn(a, x, dy, dx, relu=relu)
-    return _lrn(a, x, dy, ctx.in_layout(a.note, nhwc=True), dx, relu=relu)
+    return _lrn(a, x, dy, ctx.in_layout(a.workspace, nhwc=True), dx, relu=relu)
 
 
 class Rows:
@@ -112,12 +112,12 @@ AT_ONCE = 4
 class _Matrix:
     """Blobs of one shape as matrices of pixels by channels, and the launches over them.
 
-    Blobs are held in the type of x with the channels last. every: of their pixels the kernels
+    Blobs are held in the type of x with the channels last. subsample: of their pixels the kernels
     treat those that such steps in rows and columns reach.
     """
 
     def __init__(
-        self, ctx: Context, x: Tensor, *others: Tensor | None, every: Shape | None = None
+        self, ctx: Context, x: Tensor, *others: Tensor | None, subsample: Shape | None = None
     ) -> None:
         for tensor in (x, *others):
             if tensor is not None:
@@ -128,9 +128,9 @@ class _Matrix:
         self.channels = x.shape[1]
         self.rows = x.count // self.channels
         places: dict[str, Any] = {}
-        if every:
-            places = dict(zip(("DOWN", "RIGHT", "H", "W"), (*every, *x.shape[2:]), strict=True))
-            extents = zip(x.shape[2:], every, strict=True)
+        if subsample:
+            places = dict(zip(("DOWN", "RIGHT", "H", "W"), (*subsample, *x.shape[2:]), strict=True))
+            extents = zip(x.shape[2:], subsample, strict=True)
             self.rows = x.shape[0] * math.prod(-(-extent // step) for extent, step in extents)
         vector = math.gcd(self.channels, 16 // ITEM_BYTES[self.dtype])
         vectors = self.channels // vector
@@ -164,7 +164,9 @@ class _Matrix:
         """A step over the gradients after the ReLU: their sums, or what becomes of them."""
         parts = [dys[0], dys[1] if len(dys) > 1 else None, mask]
         flags |= {"PARTS": len(dys), "RELU": relu, "POSITIVE": relu and mask is not None}
-        return self.over("gradients", [self.x, *parts, *a.small.values(), *others], **flags)
+        return self.over(
+            "gradients", [self.x, *parts, *a.channel_params.values(), *others], **flags
+        )
 
     def finish_gradients(
         self,
@@ -175,7 +177,7 @@ class _Matrix:
         """A step that makes the gradients of scale and bias, and averages, of sums over it."""
         added = [name in a.accumulates for name in ("dscale", "dbias")]
         share = a.x.shape[1] / a.x.count
-        arguments = [partial, a.rate, a.dscale, a.dbias, averages, self.grid[1], share, *added]
+        arguments = [partial, a.inv_std, a.dscale, a.dbias, averages, self.grid[1], share, *added]
         return self.finish("finish_gradients", arguments)
 
     def finish(self, name: str, arguments: list[Any]) -> Run:
@@ -204,25 +206,25 @@ def sum_outputs(ctx: Context) -> Run:
 
 @primitive("own")
 def batch_norm_statistics(ctx: Context, a: ops.BatchNormStatistics) -> Run:
-    for tensor in a.mean, a.rate, a.past_means, a.past_variances, a.past_weight:
+    for tensor in a.mean, a.inv_std, a.running_mean, a.running_variance, a.running_weight:
         choose_row_major(tensor)
     matrix, sums, steps = _Matrix(ctx, a.x), a.sums, []
     rows, parts = matrix.rows, matrix.grid[1]
     if sums is None:
         sums = ctx.temporary((SUMS, parts, matrix.channels))
         steps = [matrix.over("sum_squares", [matrix.x, sums])]
-    past = [a.past_means, a.past_variances, a.past_weight]
-    numbers = [parts, 1 / rows, rows / max(rows - 1, 1), a.eps, a.fraction]
-    finish = matrix.finish("finish_statistics", [sums, a.mean, a.rate, *past, *numbers])
+    past = [a.running_mean, a.running_variance, a.running_weight]
+    numbers = [parts, 1 / rows, rows / max(rows - 1, 1), a.eps, a.momentum]
+    finish = matrix.finish("finish_statistics", [sums, a.mean, a.inv_std, *past, *numbers])
     return sequence([*steps, finish])
 
 
 @primitive("own")
 def batch_norm(ctx: Context, a: ops.BatchNorm) -> Run:
-    small = [a.mean, a.rate, a.scale, a.bias]
+    small = [a.mean, a.inv_std, a.scale, a.bias]
     for tensor in small:
         choose_row_major(tensor)
-    matrix = _Matrix(ctx, a.x, a.addend, a.y, every=a.every)
+    matrix = _Matrix(ctx, a.x, a.addend, a.y, subsample=a.subsample)
     added = None if a.addend is None else matrix.in_layout(a.addend)
     arguments = [matrix.x, *small, added, matrix.in_layout(a.y)]
     return matrix.over("normalize", arguments, ADDEND=a.addend is not None, RELU=a.relu)
@@ -230,16 +232,18 @@ def batch_norm(ctx: Context, a: ops.BatchNorm) -> Run:
 
 @primitive("own")
 def batch_norm_backward(ctx: Context, a: ops.BatchNormBackward) -> Run:
-    for tensor in a.mean, a.rate, a.scale, a.bias, a.dscale, a.dbias:
+    for tensor in a.mean, a.inv_std, a.scale, a.bias, a.dscale, a.dbias:
         choose_row_major(tensor)
     blobs = *a.dys, a.relu_output, a.dy, a.dx
-    matrix, read = (_Matrix(ctx, a.x, *blobs, every=every) for every in (None, a.every))
+    matrix, read = (
+        _Matrix(ctx, a.x, *blobs, subsample=subsample) for subsample in (None, a.subsample)
+    )
     first, *others = [matrix.in_layout(part) for part in a.dys]
     mask = matrix.in_layout(a.relu_output) if a.relu and a.relu_output is not None else None
-    whole = a.dx if a.every and a.dy is None else a.dy
+    whole = a.dx if a.subsample and a.dy is None else a.dy
     dy = None if whole is None else matrix.in_layout(whole)
     averages = ctx.temporary((2, matrix.channels))
-    steps: list[Run] = [fill_step(dy, 0)] if a.every and dy is not None else []
+    steps: list[Run] = [fill_step(dy, 0)] if a.subsample and dy is not None else []
 
     def gradients(
         matrix: _Matrix, target: Tensor | None, partial: Tensor | None, **flags: Any
@@ -263,24 +267,24 @@ def batch_norm_backward(ctx: Context, a: ops.BatchNormBackward) -> Run:
 
 @primitive("own")
 def batch_norm_pooling(ctx: Context, a: ops.BatchNormPooling) -> Run:
-    for tensor in a.small.values():
+    for tensor in a.channel_params.values():
         choose_row_major(tensor)
-    ctx.choose_layouts(a.x, a.y, a.peaks)
+    ctx.choose_layouts(a.x, a.y, a.max_input)
     if a.index.layout_undecided:
         a.index.layout = Layout(a.index.shape, "uint8", True)
-    normalized = [a.peaks, a.mean, a.rate, a.scale, a.bias]
+    normalized = [a.max_input, a.mean, a.inv_std, a.scale, a.bias]
     return over_images(ctx, a, a.x, a.y, a.index, relu=a.relu, normalized=normalized)
 
 
 @primitive("own")
 def batch_norm_pooling_backward(ctx: Context, a: ops.BatchNormPoolingBackward) -> Run:
-    for tensor in *a.small.values(), a.dscale, a.dbias:
+    for tensor in *a.channel_params.values(), a.dscale, a.dbias:
         choose_row_major(tensor)
     ctx.choose_layouts(a.dx, a.dy)
     averages, steps = ctx.temporary((2, a.x.shape[1])), list[Run]()
     average = a.dx is not None and not a.constant
     if average or a.dscale is not None or a.dbias is not None:
-        matrix = _Matrix(ctx, a.peaks, a.dy)  # elsewhere the gradient is 0
+        matrix = _Matrix(ctx, a.max_input, a.dy)  # elsewhere the gradient is 0
         dys, partial = [matrix.in_layout(a.dy)], matrix.partial()
         flags = {"SUMS": 1, "WHOLE": 0, "AVERAGES": 0}
         others = [averages, None, partial]
@@ -289,7 +293,7 @@ def batch_norm_pooling_backward(ctx: Context, a: ops.BatchNormPoolingBackward) -
             matrix.finish_gradients(a, partial, averages),
         ]
     if a.dx is not None:
-        normalized = [a.x, a.mean, a.rate, a.scale, averages if average else None]
+        normalized = [a.x, a.mean, a.inv_std, a.scale, averages if average else None]
         tensors = a.dx, a.dy, a.index, None, None
         steps.append(over_images(ctx, a, *tensors, normalized=normalized))
     return sequence(steps)

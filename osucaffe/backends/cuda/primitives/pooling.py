@@ -1,4 +1,4 @@
-"""Owns pooling: fast kernels for images with the channels last, general ones (and im2col) for all
+"""Pooling: fast kernels for images with the channels last, general ones (and im2col) for all
 else, over any number of axes in row-major float32; unpooling and interpolation."""
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def max_pooling(ctx: Context, a: ops.MaxPooling) -> Run:
         a.index.layout = Layout(a.index.shape, "uint8" if small else "int32", images)
     fast = images and (a.index is None or dtype_of(a.index) == "uint8")
     make = over_images if fast else _over_windows
-    return make(ctx, a, a.x, a.y, a.index, relu=a.behind_relu)
+    return make(ctx, a, a.x, a.y, a.index, relu=a.after_relu)
 
 
 @primitive("own")

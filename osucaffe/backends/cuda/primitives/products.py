@@ -1,4 +1,4 @@
-"""Owns convolution and the inner product on the GPU: how their operands lie, and what may compute
+"""Convolution and the inner product on the GPU: how their operands lie, and what may compute
 them, which is chosen by timing (convolutions: see convolution/providers.py)."""
 
 from __future__ import annotations

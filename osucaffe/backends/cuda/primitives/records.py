@@ -1,4 +1,4 @@
-"""Owns the primitives that turn raw records into input, in the memory order of what reads it."""
+"""The primitives that turn raw records into input, in the memory order of what reads it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the recurrence over time: a product and a cell for each step, in one kernel or two."""
+"""The recurrence over time: a product and a cell for each step, in one kernel or two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the update of the parameters, one generated kernel over the whole arena; sums of squares."""
+"""The update of the parameters, one generated kernel over the whole arena; sums of squares."""
 
 from __future__ import annotations
 

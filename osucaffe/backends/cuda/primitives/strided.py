@@ -1,4 +1,4 @@
-"""Owns the primitives that read tensors in another order, part by part or again and again.
+"""The primitives that read tensors in another order, part by part or again and again.
 
 One generated kernel serves them: for each point of a box, every operand has a distance along each
 axis of the box (0: it is repeated), whatever the layouts. Extents are constants in the text, so

@@ -1,1 +1,1 @@
-"""Owns what any CUDA program needs: the device, compiled kernels, launches, streams, graphs."""
+"""What any CUDA program needs: the device, compiled kernels, launches, streams, graphs."""

@@ -1,4 +1,4 @@
-"""Owns the threads that compile kernels and build plans while the device times what is ready."""
+"""The threads that compile kernels and build plans while the device times what is ready."""
 
 from __future__ import annotations
 

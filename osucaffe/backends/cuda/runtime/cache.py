@@ -1,4 +1,4 @@
-"""Owns the cache folder: kernels compiled and candidates chosen on this machine.
+"""The cache folder: kernels compiled and candidates chosen on this machine.
 
 What is loaded from there runs with this user's rights: so only what this user or root has written,
 and nobody else can change.

@@ -1,4 +1,4 @@
-"""Owns the compilation of CUDA kernels by NVRTC: for the current device, kept from run to run."""
+"""The compilation of CUDA kernels by NVRTC: for the current device, kept from run to run."""
 
 from __future__ import annotations
 

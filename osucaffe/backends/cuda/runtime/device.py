@@ -1,4 +1,4 @@
-"""Owns what a GPU is and can do: its limits and rates, as CUDA tells them."""
+"""What a GPU is and can do: its limits and rates, as CUDA tells them."""
 
 from __future__ import annotations
 

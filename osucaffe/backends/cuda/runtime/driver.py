@@ -1,4 +1,4 @@
-"""Owns calls of the CUDA driver that CuPy does not offer: descriptions of arrays by which Hopper
+"""Calls of the CUDA driver that CuPy does not offer: descriptions of arrays by which Hopper
 GPUs copy boxes of them to shared memory, and programmatic dependent launch (PDL).
 
 By PDL, in a CUDA graph a kernel is launched while the one before it still runs, and waits for its

@@ -1,4 +1,4 @@
-"""Owns launches of kernels, as steps, and their capture as CUDA graphs."""
+"""Launches of kernels, as steps, and their capture as CUDA graphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns one compilation by NVRTC, as a program of its own: NVRTC does most of its work under a lock,
+"""One compilation by NVRTC, as a program of its own: NVRTC does most of its work under a lock,
 so that threads of one process wait for each other, and processes do not.
 
 Run as `python nvrtc.py LIBRARY OPTION…`, without any package: the text comes on standard input,

@@ -1,4 +1,4 @@
-"""Owns the message of a GPU that is out of memory, whichever library finds it out."""
+"""The message of a GPU that is out of memory, whichever library finds it out."""
 
 from __future__ import annotations
 

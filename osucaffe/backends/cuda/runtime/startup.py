@@ -1,4 +1,4 @@
-"""Owns how a program comes to use a GPU: the import of CuPy, the start of the device, and what is
+"""How a program comes to use a GPU: the import of CuPy, the start of the device, and what is
 said where something is missing."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns layers that convolutions on GPUs are tested on, and runs of them: outputs and gradients."""
+"""Layers that convolutions on GPUs are tested on, and runs of them: outputs and gradients."""
 
 from __future__ import annotations
 

@@ -32,20 +32,20 @@ def run(backend: Any, layer: Layer) -> tuple[np.ndarray, list[np.ndarray]]:
     b[::3] += 200  # far from 0, beside what their numbers differ by
     channels = layer.y[1:2]
     past = [np.zeros(size, np.float32) for size in (channels, channels, (1,))]
-    y, mean, rate = Output(layer.y), Output(channels), Output(channels)
+    y, mean, inv_std = Output(layer.y), Output(channels), Output(channels)
     runner = Runner(backend)
     given: dict[str, Spec] = {"x": x, "w": w, "b": b, "y": y}
     runner.record("convolution", given, layer.window)
-    names = ("past_means", "past_variances", "past_weight")
-    statistics: dict[str, Spec] = {"x": y, "mean": mean, "rate": rate}
+    names = ("running_mean", "running_variance", "running_weight")
+    statistics: dict[str, Spec] = {"x": y, "mean": mean, "inv_std": inv_std}
     statistics |= dict(zip(names, past, strict=True))
-    runner.record("batch_norm_statistics", statistics, {"eps": 1e-3, "fraction": 0.5})
+    runner.record("batch_norm_statistics", statistics, {"eps": 1e-3, "momentum": 0.5})
     sums = Tensor(channels, flexible=True)
     spec = Output(channels)
     runner.tensors[id(spec)] = spec, sums
     runner.calls[0].sums = runner.calls[1].sums = sums
     runner.prepare()()
-    return runner.read(y), [runner.read(each) for each in (mean, rate, *past)]
+    return runner.read(y), [runner.read(each) for each in (mean, inv_std, *past)]
 
 
 @pytest.mark.gpu
@@ -66,7 +66,7 @@ def test_statistics_are_of_what_is_stored(
         rounding = 4 * np.finfo(np.float32).eps * np.sqrt(variance.max())  # of means near 0
         wanted = [mean, 1 / np.sqrt(variance + 1e-3), mean, variance * count / (count - 1), [1]]
         for label, got, expected in zip(
-            ("mean", "rate", "past mean", "past variance", "weight"), found, wanted, strict=True
+            ("mean", "inv_std", "past mean", "past variance", "weight"), found, wanted, strict=True
         ):
             atol = max(2e-6, rounding) if "mean" in label else 2e-6
             try:

@@ -1,4 +1,4 @@
-// Owns a stand-in for the instructions of hopper.cuh, as documented, for kernels as plain C++.
+// A stand-in for the instructions of hopper.cuh, as documented, for kernels as plain C++.
 //
 // What is asynchronous is done as late as it may be: copies to shared memory when LATE_COPIES,
 // otherwise products and copies from there; the others are done at once.

@@ -1,4 +1,4 @@
-// Owns a stand-in for a GPU's threads, for kernels as plain C++.
+// A stand-in for a GPU's threads, for kernels as plain C++.
 //
 // Each thread of a block is a fiber; all run in turn, from one place where they wait to the next: for
 // their warp, for the block, or for others to go on. Headers are C's: to read <cmath> alone takes

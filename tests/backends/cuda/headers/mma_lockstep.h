@@ -1,4 +1,4 @@
-// Owns a stand-in for mma.cuh, for kernels as plain C++ (lockstep.h): words are floats, or pairs of bfloat16.
+// A stand-in for mma.cuh, for kernels as plain C++ (lockstep.h): words are floats, or pairs of bfloat16.
 struct float2 { float x, y; };
 struct uint2 { uint32_t x, y; };
 struct int2 { int x, y; };

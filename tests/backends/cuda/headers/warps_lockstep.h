@@ -1,4 +1,4 @@
-// Owns what threads of a warp tell one another, for kernels as plain C++ (lockstep.h): they meet,
+// What threads of a warp tell one another, for kernels as plain C++ (lockstep.h): they meet,
 // and read what the others have left. And the rest of CUDA that common.cuh and kernels in float use.
 
 struct uint4 { uint32_t x, y, z, w; };

@@ -1,4 +1,4 @@
-"""Owns what tests of decoding on GPUs share: nvJPEG or a stand-in, databases of images."""
+"""What tests of decoding on GPUs share: nvJPEG or a stand-in, databases of images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns a stand-in for nvJPEG, and pictures to decode."""
+"""A stand-in for nvJPEG, and pictures to decode."""
 
 from __future__ import annotations
 

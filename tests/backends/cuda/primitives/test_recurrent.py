@@ -94,7 +94,7 @@ def iterate(backend: Any) -> dict[str, Any]:
     for name in ("x", "target"):
         net.write(name, generator.standard_normal(net.blobs[name].shape, np.float32))
     net.write("cont", generator.random((6, 19)) > 0.2)
-    step, losses = net.whole(), []
+    step, losses = net.as_step(), []
     for _ in range(3):
         step()
         losses.append(net.loss())

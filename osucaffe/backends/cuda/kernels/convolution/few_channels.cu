@@ -1,4 +1,4 @@
-// Owns convolutions of images with few channels, such as a net's input, by tensor cores.
+// Convolutions of images with few channels, such as a net's input, by tensor cores.
 // What it is worth: see the tables of make bench-kernels, benchmarks/results/kernels-*.md.
 //
 // The output takes the time: it is many times as large as the image. A block holds filters in

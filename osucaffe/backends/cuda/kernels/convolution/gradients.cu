@@ -1,4 +1,4 @@
-// Owns sums over the rows of a matrix, and what finishes the gradients of a layer's parameters.
+// Sums over the rows of a matrix, and what finishes the gradients of a layer's parameters.
 
 #ifdef COLUMNS
 // partial[part][column] = the sum of x[rows of part][column], for `share` rows a part.

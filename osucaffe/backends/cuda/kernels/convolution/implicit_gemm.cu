@@ -1,4 +1,4 @@
-// Owns large convolutions with stride 1 in tf32 and in 16 bits on Hopper GPUs, on images with the
+// Large convolutions with stride 1 in tf32 and in 16 bits on Hopper GPUs, on images with the
 // channels last. Where it sums for batch normalization, adds gradients or has groups, it also takes
 // 1 x 1 filters.
 // What it is worth: see the tables of make bench-kernels, benchmarks/results/kernels-*.md.
@@ -318,8 +318,8 @@ convolve(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap 
 #if MASKED
                 float mask[2];
                 load(positive + j * 8, mask);
-                pair[0] = behind_relu(pair[0], mask[0]);
-                pair[1] = behind_relu(pair[1], mask[1]);
+                pair[0] = relu_backward(pair[0], mask[0]);
+                pair[1] = relu_backward(pair[1], mask[1]);
 #endif
                 *reinterpret_cast<Vector<T, 2>*>(to + j * 8) = pack<T>(pair);
             }

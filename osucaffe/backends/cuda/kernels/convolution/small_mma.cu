@@ -1,4 +1,4 @@
-// Owns small convolutions with stride 1, on images with the channels last, by tensor cores.
+// Small convolutions with stride 1, on images with the channels last, by tensor cores.
 // What it is worth: see the tables of make bench-kernels, benchmarks/results/kernels-*.md.
 //
 // A block keeps the part of the image that it needs, its border of zeros included, and the filters in
@@ -294,7 +294,7 @@ correlate(const S* x, const T* w, const float* b, const T* relu_output, T* y, fl
         float mask[VECTOR];
         load<T, VECTOR>(relu_output + first + pixel * O + o, mask);
 #pragma unroll
-        for (int j = 0; j < VECTOR; ++j) v[j] = behind_relu(v[j], mask[j]);
+        for (int j = 0; j < VECTOR; ++j) v[j] = relu_backward(v[j], mask[j]);
 #endif
         store<T, VECTOR>(y + first + pixel * O + o, v);
     });

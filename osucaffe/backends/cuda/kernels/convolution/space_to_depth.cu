@@ -1,4 +1,4 @@
-// Owns space to depth: strided images with few channels become smaller ones with many.
+// Space to depth: strided images with few channels become smaller ones with many.
 // What it is worth: see the tables of make bench-kernels, benchmarks/results/kernels-*.md.
 //
 // C, SH, SW, PH, PW, KH, KW: channels, stride, padding and kernel of the convolution, whose blocks are

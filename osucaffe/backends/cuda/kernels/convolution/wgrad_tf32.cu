@@ -1,4 +1,4 @@
-// Owns the gradients of the filters of large convolutions with stride 1 in tf32, by what Hopper GPUs
+// The gradients of the filters of large convolutions with stride 1 in tf32, by what Hopper GPUs
 // have for four warps together.
 // Floats are rounded on their way to shared memory (runtime/driver.py).
 // What it is worth: see the tables of make bench-kernels, benchmarks/results/kernels-*.md.

@@ -1,4 +1,4 @@
-// Owns what all kernels share: element types, vectors of 16 bytes, sums over a block, random bits.
+// What all kernels share: element types, vectors of 16 bytes, sums over a block, random bits.
 //
 // The 16-bit types are our own, a few lines, because CUDA's headers for them take NVRTC ten times
 // as long to read as one of our kernels takes to compile.

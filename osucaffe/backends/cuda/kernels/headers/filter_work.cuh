@@ -1,4 +1,4 @@
-// Owns how the gradients of filters are divided among blocks: (tiles of outputs, parts of the channels,
+// How the gradients of filters are divided among blocks: (tiles of outputs, parts of the channels,
 // parts of the kernel, groups) x shares of the stages, for wgrad_16bit.cu and wgrad_tf32.cu.
 
 #define MAX(a, b) ((a) > (b) ? (a) : (b))

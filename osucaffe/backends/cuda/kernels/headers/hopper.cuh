@@ -1,4 +1,4 @@
-// Owns the instructions of Hopper GPUs, each once: products of tiles by four warps together, copies
+// The instructions of Hopper GPUs, each once: products of tiles by four warps together, copies
 // that barriers in shared memory count, registers that some warps leave to others.
 //
 // Barriers and matrices are told of by where they lie in shared memory, in 32 bits.

@@ -1,4 +1,4 @@
-// Owns products of tiles by a warp's tensor cores, for kernels with MMA among their macros.
+// Products of tiles by a warp's tensor cores, for kernels with MMA among their macros.
 //
 // MMA: the instruction. A word is a float (rounded to tf32, in which 16-bit numbers are exact), or
 // PAIR = 2 neighbours of 16 bits of type T along the axis that is summed over.

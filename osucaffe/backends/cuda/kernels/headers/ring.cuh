@@ -1,4 +1,4 @@
-// Owns places in shared memory that some threads fill and others empty, in turn.
+// Places in shared memory that some threads fill and others empty, in turn.
 
 // One barrier of each place says that it is full, one that it is empty.
 template <int PLACES> struct Ring {

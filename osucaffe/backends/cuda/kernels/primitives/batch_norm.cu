@@ -1,4 +1,4 @@
-// Owns batch normalization of a matrix of pixels (rows) by channels (columns).
+// Batch normalization of a matrix of pixels (rows) by channels (columns).
 //
 // T: element type of the blobs; VEC: elements that a thread loads at once; C: channels, a multiple
 // of VEC; GROUPS: vectors of a row that a block treats; LANES: rows that it treats at once. The grid
@@ -142,11 +142,11 @@ __device__ __forceinline__ bool sum_over_rows(float& first, float& second) {
     return true;
 }
 
-// Mean and rate from sums, and what the past gets of them.
-extern "C" __global__ void finish_statistics(const float* sums, float* mean, float* rate,
-                                             float* past_means, float* past_variances,
-                                             float* past_weight, int parts, float share,
-                                             float unbiased, float eps, float fraction) {
+// Mean and inv_std from sums, and what the past gets of them.
+extern "C" __global__ void finish_statistics(const float* sums, float* mean, float* inv_std,
+                                             float* running_mean, float* running_variance,
+                                             float* running_weight, int parts, float share,
+                                             float unbiased, float eps, float momentum) {
     PDL_BEGIN;
     int column = blockIdx.x * 32 + threadIdx.x;
     int64_t step = parts * (int64_t)C;
@@ -166,15 +166,15 @@ extern "C" __global__ void finish_statistics(const float* sums, float* mean, flo
     float centre = sum * share, variance = fmaxf(square * share - centre * centre, 0.0f);
     float value = shift + centre;
     mean[column] = value;
-    rate[column] = 1 / sqrtf(variance + eps);
-    past_means[column] = fraction * past_means[column] + value;
-    past_variances[column] = fraction * past_variances[column] + unbiased * variance;
-    if (column == 0) *past_weight = fraction * *past_weight + 1;
+    inv_std[column] = 1 / sqrtf(variance + eps);
+    running_mean[column] = momentum * running_mean[column] + value;
+    running_variance[column] = momentum * running_variance[column] + unbiased * variance;
+    if (column == 0) *running_weight = momentum * *running_weight + 1;
 }
 
 #ifdef ADDEND
-// y = (x - mean) * rate * scale + bias + addend, and its ReLU if RELU.
-extern "C" __global__ void normalize(const T* x, const float* mean, const float* rate,
+// y = (x - mean) * inv_std * scale + bias + addend, and its ReLU if RELU.
+extern "C" __global__ void normalize(const T* x, const float* mean, const float* inv_std,
                                      const float* scale, const float* bias, const T* addend, T* y,
                                      int64_t rows) {
     PDL_BEGIN;
@@ -182,7 +182,7 @@ extern "C" __global__ void normalize(const T* x, const float* mean, const float*
     if (column >= C) return;
     float centre[VEC], factor[VEC], shift[VEC], scales[VEC];
     channels(mean, column, 0, centre);
-    channels(rate, column, 1, factor);
+    channels(inv_std, column, 1, factor);
     channels(scale, column, 1, scales);
     channels(bias, column, 0, shift);
 #pragma unroll
@@ -218,7 +218,7 @@ extern "C" __global__ void normalize(const T* x, const float* mean, const float*
 // POSITIVE) or what was computed from x is not. Where SUMS: sums of it and of it times x - mean,
 // and `whole` (if there is one) gets it. Else dx = factor * (it - less - (x - mean) * slope).
 extern "C" __global__ void gradients(const T* x, const T* dy, const T* other, const T* relu_output,
-                                     const float* mean, const float* rate, const float* scale,
+                                     const float* mean, const float* inv_std, const float* scale,
                                      const float* bias, const float* averages, T* to,
                                      float* partial, int64_t rows) {
     PDL_BEGIN;
@@ -228,7 +228,7 @@ extern "C" __global__ void gradients(const T* x, const T* dy, const T* other, co
     if (column < C) {
         float centre[VEC], factor[VEC], scales[VEC], shift[VEC], less[VEC], slope[VEC];
         channels(mean, column, 0, centre);
-        channels(rate, column, 1, factor);
+        channels(inv_std, column, 1, factor);
         channels(scale, column, 1, scales);
         channels(FROM_X ? bias : 0, column, 0, shift);
         channels(AVERAGES ? averages : 0, column, 0, less);
@@ -258,8 +258,8 @@ extern "C" __global__ void gradients(const T* x, const T* dy, const T* other, co
                     float value = values[j];
                     if (PARTS > 1) value += more[j];
                     float apart = READ_X ? from_x[j] - centre[j] : 0.0f;
-                    if (POSITIVE) value = behind_relu(value, mask[j]);
-                    if (FROM_X) value = behind_relu(value, fmaf(apart, factor[j], shift[j]));
+                    if (POSITIVE) value = relu_backward(value, mask[j]);
+                    if (FROM_X) value = relu_backward(value, fmaf(apart, factor[j], shift[j]));
                     if (SUMS) {
                         sum[j] += value;
                         product[j] = fmaf(value, apart, product[j]);
@@ -277,7 +277,7 @@ extern "C" __global__ void gradients(const T* x, const T* dy, const T* other, co
 #endif
 
 // The gradients of scale and bias, and the averages that `gradients` takes off, from its sums.
-extern "C" __global__ void finish_gradients(const float* partial, const float* rate, float* dscale,
+extern "C" __global__ void finish_gradients(const float* partial, const float* inv_std, float* dscale,
                                             float* dbias, float* averages, int parts, float share,
                                             int add_scale, int add_bias) {
     PDL_BEGIN;
@@ -289,7 +289,7 @@ extern "C" __global__ void finish_gradients(const float* partial, const float* r
         product += partial[(parts + part) * (int64_t)C + column];
     }
     if (!sum_over_rows(sum, product) || column >= C) return;
-    float factor = rate ? rate[column] : 1.0f;
+    float factor = inv_std ? inv_std[column] : 1.0f;
     if (dscale) dscale[column] = product * factor + (add_scale ? dscale[column] : 0.0f);
     if (dbias) dbias[column] = sum + (add_bias ? dbias[column] : 0.0f);
     averages[column] = sum * share;

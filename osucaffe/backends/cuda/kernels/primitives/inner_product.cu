@@ -1,4 +1,4 @@
-// Owns inner products so small that a library's kernels are mostly waiting.
+// Inner products so small that a library's kernels are mostly waiting.
 // What it is worth: see the tables of make bench-kernels, benchmarks/results/kernels-*.md.
 
 #ifdef VEC

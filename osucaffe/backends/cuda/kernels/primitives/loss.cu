@@ -1,4 +1,4 @@
-// Owns softmax, its loss and accuracy. A row is one position: its C scores stand `stride` apart.
+// Softmax, its loss and accuracy. A row is one position: its C scores stand `stride` apart.
 //
 // One warp works on a row; labels are floats, one a row. X_T, Y_T, ...: element types, by argument
 // (P: probability). WEIGHTS: of the classes, by which losses are multiplied, if there are any.
@@ -101,7 +101,7 @@ __device__ __forceinline__ void put_mean(float sum, float count, float* mean, fl
 
 // A block for each element of y: the mean of the notes that are not -1, of all rows (label is null) or
 // of one class.
-extern "C" __global__ void mean_notes(const float* note, const float* label, float* y, int64_t rows,
+extern "C" __global__ void mean_of_rows(const float* note, const float* label, float* y, int64_t rows,
                                       float fixed) {
     PDL_BEGIN;
     float sum = 0, count = 0;

@@ -1,4 +1,4 @@
-// Owns local response normalization of NHWC tensors, across channels and within a channel.
+// Local response normalization of NHWC tensors, across channels and within a channel.
 //
 // T: element type; SIZE: neighbours; RELU: 1 where the backward of the ReLU that made x is fused
 // (dx is zero where x <= 0).
@@ -83,7 +83,7 @@ extern "C" __global__ void lrn_across_backward(const T* x, const T* dy, T* dx, i
 #pragma unroll
             for (int j = 0; j < SIZE; ++j) sum += ratio[i + j];
             out[i] = direct[i] - 2 * alpha * beta / SIZE * value * sum;
-            if (RELU) out[i] = behind_relu(out[i], value);
+            if (RELU) out[i] = relu_backward(out[i], value);
         }
         store<T, VEC>(dx + id * VEC, out);
     }
@@ -122,6 +122,6 @@ extern "C" __global__ void lrn_within_backward(const T* x, const T* dy, const fl
         WINDOW(sum += to_float(dy[at]) * to_float(x[at]) * power(note[at], beta) / note[at])
         float result = to_float(dy[id]) * power(note[id], beta)
                      - 2 * alpha * beta / (SIZE * SIZE) * value * sum;
-        dx[id] = from_float<T>(RELU ? behind_relu(result, value) : result);
+        dx[id] = from_float<T>(RELU ? relu_backward(result, value) : result);
     }
 }

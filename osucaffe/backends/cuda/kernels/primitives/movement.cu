@@ -1,4 +1,4 @@
-// Owns copies between memory orders, and between parts of tensors.
+// Copies between memory orders, and between parts of tensors.
 //
 // S, T: element types of the source and the target. accumulate: add to the target.
 

@@ -1,4 +1,4 @@
-// Owns the scaling of photos: each axis by a matrix of few taps a row, which the record brings along.
+// The scaling of photos: each axis by a matrix of few taps a row, which the record brings along.
 //
 // CHANNELS: of the input. A record, after each other: int32 height, width, row taps, column taps; of
 // the scaled rows int32 the first row of the photo that makes it, and float32 the weights of it and of

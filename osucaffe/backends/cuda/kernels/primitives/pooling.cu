@@ -1,4 +1,4 @@
-// Owns pooling over two spatial axes of NHWC tensors, VEC channels a thread.
+// Pooling over two spatial axes of NHWC tensors, VEC channels a thread.
 //
 // T: element type; VEC: channels a thread (a divisor of C); C H W OH OW: extents of the large image
 // and the small; KH KW SH SW PH PW: window, stride, padding; TILE_H TILE_W: pixels that a thread
@@ -14,7 +14,7 @@
 // backward a tile begins where a window does, the compiler knows at which tap each pixel is. Taps outside
 // the image are not a special case, and places are told in 32 bits. On an H200, 3 x 3 windows over 128
 // images, forward: in fp32 two apart over 64 channels of 112 x 112 130 us (209 before the last two; 128
-// at a copy's rate), one apart over 192 of 28 x 28 52 (106; 41), over 512 of 14 x 14 37 (70; 27).
+// at a copy's inv_std), one apart over 192 of 28 x 28 52 (106; 41), over 512 of 14 x 14 37 (70; 27).
 
 #define GROUPS (C / VEC)
 
@@ -181,11 +181,11 @@ template <int N> struct Greatest<float16, N> : GreatestPairs<float16, N> {
 // comes before others as that tap would. note: the position of the maximum inside its window; 255 where
 // RELU says that its gradient stops (the maximum is not positive: x came out of a ReLU, fused away).
 //
-// NORMALIZED: of y = (x - mean) * rate * scale + bias, and its ReLU if RELU. The order of y's values is
+// NORMALIZED: of y = (x - mean) * inv_std * scale + bias, and its ReLU if RELU. The order of y's values is
 // that of x's, or, where the scale is negative, the other way round: so the maximum is sought in x.
-// Where the scale is 0, all are equal, and the first is taken, unless there is a NaN. peaks: x at the maximum.
-extern "C" __global__ void max_pooling(const T* x, T* y, NOTE* note, T* peaks,
-                                       const float* mean, const float* rate, const float* scale,
+// Where the scale is 0, all are equal, and the first is taken, unless there is a NaN. max_input: x at the maximum.
+extern "C" __global__ void max_pooling(const T* x, T* y, NOTE* note, T* max_input,
+                                       const float* mean, const float* inv_std, const float* scale,
                                        const float* bias, int64_t count) {
     PDL_BEGIN;
     FOR_EACH(count) {
@@ -226,7 +226,7 @@ extern "C" __global__ void max_pooling(const T* x, T* y, NOTE* note, T* peaks,
         float centre[VEC], factor[VEC], scales[VEC], shift[VEC];
         if (NORMALIZED) {
             channels(mean, g * VEC, 0, centre);
-            channels(rate, g * VEC, 1, factor);
+            channels(inv_std, g * VEC, 1, factor);
             channels(scale, g * VEC, 1, scales);
             channels(bias, g * VEC, 0, shift);
         }
@@ -252,7 +252,7 @@ extern "C" __global__ void max_pooling(const T* x, T* y, NOTE* note, T* peaks,
                         values[k] = to_float(x[large + in_large(row, column) + k]);
                     }
                 }
-                store<T, VEC>(peaks + to, values);
+                store<T, VEC>(max_input + to, values);
 #pragma unroll
                 for (int k = 0; k < VEC; ++k) {
                     float value = fmaf(values[k] - centre[k], factor[k] * scales[k], shift[k]);
@@ -323,7 +323,7 @@ __device__ __forceinline__ void load_notes(const NOTE* from, bool there, int (&t
 // normalization, as `gradients` of batch_norm.cu makes it.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     pooling_backward(T* dx, const T* dy, const NOTE* note, const T* addend, const T* relu_output,
-                     const T* x, const float* mean, const float* rate, const float* scale,
+                     const T* x, const float* mean, const float* inv_std, const float* scale,
                      const float* averages, int64_t count) {
     PDL_BEGIN;
     FOR_EACH(count) {
@@ -380,7 +380,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         if (NORMALIZED) {
             float centre[VEC], scales[VEC];
             channels(mean, g * VEC, 0, centre);
-            channels(rate, g * VEC, 1, factor);
+            channels(inv_std, g * VEC, 1, factor);
             channels(scale, g * VEC, 1, scales);
             channels(averages, g * VEC, 0, less);
             channels(averages ? averages + C : nullptr, g * VEC, 0, slope);
@@ -403,7 +403,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                     float v[VEC];
                     unpack(outputs[i][j], v);
 #pragma unroll
-                    for (int k = 0; k < VEC; ++k) sum[i][j][k] = behind_relu(sum[i][j][k], v[k]);
+                    for (int k = 0; k < VEC; ++k) sum[i][j][k] = relu_backward(sum[i][j][k], v[k]);
                 }
                 store<T, VEC>(dx + large + in_large(h + i, w + j), sum[i][j]);
             }

@@ -1,4 +1,4 @@
-// Owns the transformation of raw records, as `transform_record` of records.py defines it.
+// The transformation of raw records, as `transform_record` of records.py defines it.
 //
 // T: element type of y. FROM_LAST, LAST: x, y have the channels last. MEAN_IMAGE: the mean is an image.
 // CACHED: x has more records than the batch; a row of the table begins with the number of one, and

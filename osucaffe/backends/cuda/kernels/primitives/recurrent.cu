@@ -1,4 +1,4 @@
-// Owns the recurrence over time: one step of a cell, with the matrix product that it waits for in
+// The recurrence over time: one step of a cell, with the matrix product that it waits for in
 // front of it on tensor cores (UNITS is defined), or after a library has computed that (it is not).
 //
 // T: element type of gates, states and weights; c and what flows back are float. N items of D units

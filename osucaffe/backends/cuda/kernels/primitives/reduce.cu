@@ -1,4 +1,4 @@
-// Owns sums of squares and of products, in two steps. T: element type of x; G: of g.
+// Sums of squares and of products, in two steps. T: element type of x; G: of g.
 
 #ifdef T
 extern "C" __global__ void square_parts(const T* x, float* partial, int64_t count) {

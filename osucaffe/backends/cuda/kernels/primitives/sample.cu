@@ -1,4 +1,4 @@
-// Owns a look at some elements of a tensor, by which candidates for computing it are compared.
+// Samples of a tensor, by which candidates for computing it are compared.
 //
 // Compiled for T, the type of an element.
 

@@ -1,4 +1,4 @@
-// Owns the picking of elements, in row-major float32 tensors.
+// The picking of elements, in row-major float32 tensors.
 
 #ifdef INDEX
 // y (picks, inner) = rows of x (rows, inner); NaN where the index is out of range. INDEX: its type.

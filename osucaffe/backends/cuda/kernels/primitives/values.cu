@@ -1,4 +1,4 @@
-// Owns the numbers that the host gives between iterations: they travel as arguments of a launch, so
+// The numbers that the host gives between iterations: they travel as arguments of a launch, so
 // that the host never waits for the device and no memory can change under it; or they lie in tables
 // of what is for many iterations.
 

@@ -1,4 +1,4 @@
-// Owns windows over any number of spatial axes, in row-major float32 tensors: the general forms of
+// Windows over any number of spatial axes, in row-major float32 tensors: the general forms of
 // pooling, and im2col.
 //
 // AXES; IN, OUT, KERNEL, STRIDE, PAD, DILATION: lists of as many numbers; INS, OUTS, TAPS: the
@@ -79,7 +79,7 @@ extern "C" __global__ void max_pooling(const float* x, float* y, int* index) {
 // addend, relu_output (may be null): what is added; no gradient where it is not positive.
 #define FINISH(sum) \
     float total = addend ? (sum) + addend[id] : (sum); \
-    dx[id] = relu_output ? behind_relu(total, relu_output[id]) : total
+    dx[id] = relu_output ? relu_backward(total, relu_output[id]) : total
 
 extern "C" __global__ void max_pooling_backward(float* dx, const float* dy, const int* index,
                                                 const float* addend, const float* relu_output) {
