@@ -141,7 +141,7 @@ def test_photographs_become_a_model(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     make_photos(tmp_path / "photos", 24, noise=110, exif=True)
-    model = oc.fit("photos", "run", epochs=6)
+    model = oc.fit("photos", "run", weights="none", epochs=6)
     paths = sorted(map(str, (tmp_path / "photos").rglob("*.*")))[:7]
     files = ["--model", "run/deploy.prototxt", "--weights", oc.Run("run/solver.prototxt").best]
     capsys.readouterr()
