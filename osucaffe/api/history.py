@@ -137,12 +137,13 @@ def html_rows(rows: Sequence[Row], caption: str, most: int = 10) -> str:
 
 class ProgressLine(Observer):
     """One line about the iterations so far, written again at each display and test. shown: whether
-    it is (None: in a terminal and in a notebook)."""
+    it is (None: in a terminal and in a notebook, of what takes longer than a second)."""
 
     def __init__(self, history: History, shown: bool | None) -> None:
         self._history, self.total = history, 0
         there = sys.stderr.isatty() or "ipykernel" in sys.modules
         self._shown, self._width = there if shown is None else shown, 0
+        self._patience = 0.0 if shown else 1.0
 
     def begin(self, iteration: int, total: int) -> None:
         """Training goes on, up to this iteration."""
@@ -160,13 +161,14 @@ class ProgressLine(Observer):
     def end(self, iteration: int) -> None:
         """Training has stopped there."""
         self._write(iteration)
-        if self._shown:
+        if self._width:
             print(file=sys.stderr)
+            self._width = 0
 
     def _write(self, iteration: int) -> None:
-        if not self._shown:
-            return
         done, took = iteration - self._first, time.monotonic() - self._since
+        if not self._shown or took < self._patience:
+            return
         left = f", {took / done * (self.total - iteration):.0f} s left" if done else ""
         filled = 20 * iteration // max(self.total, 1)
         bar = "█" * filled + "░" * (20 - filled)

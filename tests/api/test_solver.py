@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,13 +73,21 @@ def test_it_trains_on_batches_and_tells(solver_text: str, capsys: pytest.Capture
 
 
 def test_curves_and_a_line_of_progress(
-    solver_text: str, tmp_path: Path, capsys: pytest.CaptureFixture
+    solver_text: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     solver = make(solver_text, progress=True)
     solver.solve()
     lines = capsys.readouterr().err.splitlines()
     assert lines[-1].startswith("████████████████████ 12/12, 0 s left, ")
     assert "test accuracy 1" in lines[-1]
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    short = make(solver_text)
+    for _ in range(3):
+        short.step()
+    assert not capsys.readouterr().err  # no line each for what takes no time
     html = solver.plot()._repr_html_()
     assert html.count("<polyline") == 3
     assert "test accuracy" in html
