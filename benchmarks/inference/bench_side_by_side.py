@@ -76,7 +76,7 @@ import numpy as np
 from PIL import Image
 from fastai.vision.all import *
 data = ImageDataLoaders.from_folder("photos", valid_pct=0.2, item_tfms=Resize(224), bs=8)
-vision_learner(data, resnet50, metrics=accuracy).export("export.pkl")
+vision_learner(data, resnet50, metrics=accuracy).export(Path("export.pkl").resolve())
 digits = np.load("mnist.npz")
 for part, name in (("train", "training"), ("test", "testing")):
     for at, (image, label) in enumerate(zip(digits[f"x_{part}"], digits[f"y_{part}"])):
