@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +32,7 @@ PREPARE = {
     "osucaffe": """
 import shutil
 from pathlib import Path
+from typing import Any
 import osucaffe as oc
 net = oc.Net("models/resnet50/deploy.prototxt")
 net.save("trained.caffemodel")
@@ -44,6 +46,7 @@ Path("runs/fit1/labels.txt").write_text("\\n".join(f"class {at}" for at in range
     "PyTorch": """
 import numpy as np
 from pathlib import Path
+from typing import Any
 from PIL import Image
 from skimage import data
 images = {"astronaut": data.astronaut(), "cat": data.chelsea()}
@@ -171,7 +174,7 @@ def prepare(work: Path, mnist: Path, pythons: dict[str, str]) -> None:
         (raw / path.name).write_bytes(path.read_bytes())
     for name in ("lenet", "resnet50"):
         shutil.copytree(ROOT / "models" / name, work / "models" / name)
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for part, name in (("train", "train"), ("test", "t10k")):
         images = read_idx(raw / f"{name}-images-idx3-ubyte.gz", 16)
         arrays[f"x_{part}"] = images.reshape(-1, 28, 28)
