@@ -32,7 +32,6 @@ PREPARE = {
     "osucaffe": """
 import shutil
 from pathlib import Path
-from typing import Any
 import osucaffe as oc
 net = oc.Net("models/resnet50/deploy.prototxt")
 net.save("trained.caffemodel")
@@ -46,7 +45,6 @@ Path("runs/fit1/labels.txt").write_text("\\n".join(f"class {at}" for at in range
     "PyTorch": """
 import numpy as np
 from pathlib import Path
-from typing import Any
 from PIL import Image
 from skimage import data
 images = {"astronaut": data.astronaut(), "cat": data.chelsea()}
