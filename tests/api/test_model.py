@@ -122,9 +122,9 @@ def test_what_is_wrong_is_a_user_error(folder: Path, tmp_path: Path) -> None:
     model = oc.load(folder, threads=1)
     for call, words in (
         (lambda: model.predict("none.png"), "none.png"),
-        (lambda: model.predict(np.zeros((4, 4, 3))), "ndarray of float64 .4, 4, 3.: no image"),
-        (lambda: model.predict(3), "no image"),
-        (lambda: model.predict(np.zeros((3, 28, 28), np.uint8)), r".3, 28, 28.: no image"),
+        (lambda: model.predict(np.zeros((4, 4, 3))), "ndarray of float64 .4, 4, 3.: not an image"),
+        (lambda: model.predict(3), "not an image"),
+        (lambda: model.predict(np.zeros((3, 28, 28), np.uint8)), r".3, 28, 28.: not an image"),
         (lambda: oc.load(tmp_path), "has no deploy.prototxt"),
         (lambda: oc.load(folder / "deploy.prototxt", "none.caffemodel"), "none.caffemodel"),
     ):

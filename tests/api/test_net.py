@@ -224,7 +224,7 @@ def test_what_is_wrong_is_a_user_error(net: oc.Net, tmp_path: Path) -> None:
     for call, words in (
         (lambda: oc.Net(tmp_path / "none.prototxt"), "none.prototxt"),
         (lambda: oc.Net("layer { nam: 1 }"), "the net's text"),
-        (lambda: oc.Net(3), "no net"),
+        (lambda: oc.Net(3), "not a net"),
         (lambda: oc.Net(TEXT, precision="bf16"), "gpu=0"),
         (lambda: oc.Net(TEXT, phase="test"), '"TEST" or "TRAIN"'),
         (lambda: oc.Net(TEXT, tmp_path / "none.caffemodel"), "none.caffemodel"),
