@@ -7,6 +7,7 @@ weights is the mean of all ranks' gradients. So N ranks with batch B train as on
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -296,6 +297,9 @@ class DataParallel(ProcessGroup):
             buffers[name].write(values[name] if first else [0 * array for array in values[name]])
 
     def close(self) -> None:
+        """Captured graphs go first, as NCCL waits for those that hold its operations."""
+        self._made.clear()
+        gc.collect()
         self.comm.close()
 
     # -- agreement -------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import time
 from collections.abc import Iterable
@@ -143,13 +142,9 @@ class Solver:
         self.group.attach(self)
 
     def close(self) -> None:
-        """Close the group: the solver makes no more iterations.
-
-        Captured graphs go first, as NCCL waits for those that hold its operations.
-        """
+        """Close the group: the solver makes no more iterations."""
         self._steps.clear()
         self._testers.clear()
-        gc.collect()
         self.group.close()
 
     # -- training --------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def test_every_provider_is_asked(
     monkeypatch.setattr(Trial, "step", lambda self, candidate: candidate.make(self._like))
     providers = [
         Offered("good", fast=0.5, slow=3.0),
-        Offered("only if nothing is good", unless=0.6, plan=0.7),
+        Offered("only if nothing is good", needed_above_ms=0.6, plan=0.7),
         *fallbacks([Offered("spare", far=9.0)]),
         Offered("hopeless", eager=False, estimates={"own": 1.0}, own=1.5),
         Offered("broken", broken=RuntimeError("too many registers")),

@@ -171,9 +171,9 @@ def test_nothing_changes_behind_two_dashes_alone() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["trian"], "osucaffe: there is no command 'trian' (did you mean train?)"),
-        (["frobnicate"], "osucaffe: there is no command 'frobnicate'; see osucaffe --help"),
-        (["data", "mnits"], "osucaffe data: there is no command 'mnits' (did you mean mnist?)"),
+        (["trian"], "osucaffe: no command 'trian' (did you mean train?)"),
+        (["frobnicate"], "osucaffe: no command 'frobnicate'; see osucaffe --help"),
+        (["data", "mnits"], "osucaffe data: no command 'mnits' (did you mean mnist?)"),
         (["train", "--sovler", "x"], "unrecognized arguments: --sovler (did you mean --solver?)"),
         (["--vesion"], "osucaffe: unrecognized arguments: --vesion (did you mean --version?)"),
         (["train", "--solver", "x", "--bogus"], "unrecognized arguments: --bogus; see"),

@@ -29,7 +29,7 @@ def main() -> None:
         import cupy
 
         gpu = job.rank % cupy.cuda.runtime.getDeviceCount()
-        DeviceUploads.room = lambda self: 270_000  # type: ignore[method-assign]
+        DeviceUploads.free_bytes = lambda self: 270_000  # type: ignore[method-assign]
         neighbours = HostRanks(job)
 
         def make(source: Path, transform: str, config: DataConfig) -> Net:

@@ -69,7 +69,7 @@ def test_what_differs_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     )
     told = refusal(describe(source, cache="auto"), describe(source, cache="none"))
     assert "a different --cache from rank 0 (none and not auto)" in told
-    assert "another kind of device (--gpu)" in refusal(own, describe(source, gpu="0"))
+    assert "a different kind of device (--gpu)" in refusal(own, describe(source, gpu="0"))
     told = refusal(own, describe(source, SOLVER.replace("0.1", "0.2")))
     assert "a different base_lr of the solver from rank 0 (0.2 and not 0.1)" in told
     told = refusal(own, describe(source, SOLVER.replace("num_output: 2", "num_output: 3")))

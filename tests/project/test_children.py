@@ -42,6 +42,9 @@ STARTED = {
         "subprocess.run: sys.executable '-P' '-m' 'osucaffe' 'train' '--quiet'"
     ],
     "apps/photographs/fit.py": ["subprocess.Popen: sys.executable '-P' '-m' 'osucaffe' *words"],
+    "apps/photographs/pretrained.py": [
+        "subprocess.run: sys.executable '-P' '-m' 'pip' 'download' *options"
+    ],
     "data/ahead/processes.py": [
         "subprocess.Popen: sys.executable '-P' '-c' _START json.dumps(path) *what"
     ],

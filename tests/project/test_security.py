@@ -73,12 +73,18 @@ PROMISES: dict[str, list[str]] = {
         HERE + "test_a_run_listens_nowhere_and_unpickles_nothing",
     ],
     "- A run of": [HERE + "test_a_run_listens_nowhere_and_unpickles_nothing"],
+    "- `data mnist`": [
+        HERE + "test_what_reaches_the_network_is_listed",
+        "apps/photographs/test_pretrained.py::test_wrong_content_is_removed",
+        "apps/photographs/test_pretrained.py::test_a_wheel_of_an_index",
+        "apps/photographs/test_pretrained.py::test_pytorchs_tensors_are_read_as_data",
+    ],
     "- `--ranks N`": ["cli/launch/test_ranks.py::test_ranks_of_one_machine_listen_on_the_loopback"],
     "- Between hosts": [
         "comm/job/test_links.py::test_one_rank_of_each_host_watches_the_others",
         "comm/job/test_handshake.py::test_a_stranger_gets_no_connection",
     ],
-    "- Who calls": [
+    "- A client that": [
         "comm/job/test_handshake.py::test_silent_callers_hold_up_nobody",
         "comm/job/test_handshake.py::test_all_have_one_deadline",
         "comm/job/test_handshake.py::test_another_user_is_not_listened_to",
@@ -100,6 +106,7 @@ NETWORK = {
     "comm/job/handshake.py": {"asyncio", "socket"},
     "comm/job/links.py": {"socket"},
     "data/sets/mnist.py": {"http", "urllib"},  # `data mnist`, which downloads it
+    "apps/photographs/pretrained.py": {"http", "urllib"},  # `models get`, and what begins with it
 }
 """What the package's files import that reaches the network, besides MPI, NCCL and UCX."""
 

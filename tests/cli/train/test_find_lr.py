@@ -73,8 +73,8 @@ def test_it_begins_from_weights_and_names_the_command(ready: Cli) -> None:
     [
         (["--find_lr=solver.prototxt"], "give a page.html to write"),
         (["--find_lr", "--max_iter=3"], "needs 25 iterations"),
-        (["--find_lr", "--best=loss"], "leave out --best"),
-        (["--find_lr", "--snapshot=auto"], "leave out --snapshot"),
+        (["--find_lr", "--best=loss"], "remove --best"),
+        (["--find_lr", "--snapshot=auto"], "remove --snapshot"),
         (["--find_lr=no/such/folder.html"], "in a folder that is there"),
     ],
 )

@@ -254,7 +254,7 @@ def test_small_arrays_are_left_to_ipc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copy_engine, "SMALL", 64)
     comm = Ranks(gpus(2)).comms[0]
     seen: list[tuple[Any, ...]] = []
-    comm._small = SimpleNamespace(enqueue=lambda *given: seen.append(given))
+    comm._small = SimpleNamespace(launch=lambda *given: seen.append(given))
     few = array(np.zeros(16, np.float32))
     comm.enqueue("all_gather", few, 1, comm.stream)
     assert seen == [("all_gather", few, 1, comm.stream)]

@@ -30,14 +30,14 @@ class Offered(Provider):
         self,
         name: str = "offered",
         *,
-        unless: float = 0.0,
+        needed_above_ms: float = 0.0,
         eager: bool = True,
         estimates: dict[str, float] | None = None,
         **milliseconds: float | Exception,
     ) -> None:
         self.name, self.eager = name, eager
         self.milliseconds = milliseconds
-        self.unless, self.estimates = unless, estimates or {}
+        self.needed_above_ms, self.estimates = needed_above_ms, estimates or {}
         self.built: list[str] = []
         self.made: list[str] = []
 
@@ -154,7 +154,7 @@ def test_out_of_memory_in_all_trials_is_told(ctx: Context, last: str) -> None:
 
 def test_what_need_not_be_asked_is_not(ctx: Context) -> None:
     good = Offered("good", fast=0.5)
-    spared = Offered("spared", unless=0.6, faster=0.1)
+    spared = Offered("spared", needed_above_ms=0.6, faster=0.1)
     assert chosen(ctx, good, spared, *fallbacks([Offered("spare", fastest=0.01)])) == "fast"
     assert spared.made == []
     again = new_call(ctx.backend, 9)
