@@ -170,6 +170,7 @@ def prepare(work: Path, mnist: Path, pythons: dict[str, str]) -> None:
     raw.mkdir(parents=True)
     for path in mnist.glob("*.gz"):
         (raw / path.name).write_bytes(path.read_bytes())
+        (raw / path.stem).write_bytes(gzip.decompress(path.read_bytes()))  # torchvision wants both
     for name in ("lenet", "resnet50"):
         shutil.copytree(ROOT / "models" / name, work / "models" / name)
     arrays: dict[str, Any] = {}
