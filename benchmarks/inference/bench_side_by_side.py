@@ -109,8 +109,8 @@ if TASK == 2:
     images = np.random.default_rng(0).normal(size=(8, 224, 224, 3))
 import keras
 from keras.src.utils import file_utils
-def local(name, *_, **__):
-    return name if name.endswith((".json", ".npz")) else f"top{'notop' not in name}.weights.h5"
+def local(fname, *_, **__):
+    return fname if fname.endswith((".json", ".npz")) else f"top{'notop' not in fname}.weights.h5"
 file_utils.get_file = local
 import keras.src.datasets.mnist as mnist
 mnist.get_file = local
