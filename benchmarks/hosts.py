@@ -103,7 +103,7 @@ class Hosts:
     def command(
         self, mpiexec: str, ranks: Sequence[int], program: Sequence[str]
     ) -> tuple[list[str], dict[str, str]]:
-        """What starts a program as so many ranks on each host in turn, and around again, and its
+        """What starts a program as that many ranks on each host in turn, and around again, and its
         environment."""
         environment = os.environ | {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}
         if sum(ranks) > usable_cores():  # which no host sees
@@ -118,7 +118,7 @@ class Hosts:
     def mpiexec(
         self, ranks: int, *arguments: str, times: int = 1, timeout: float = 300
     ) -> subprocess.CompletedProcess[str]:
-        """Run `python ARGUMENTS` as so many ranks on each host, and so many times around."""
+        """Run `python ARGUMENTS` as that many ranks on each host, and that many times around."""
         assert MPIEXEC is not None
         program = [sys.executable, *arguments]
         line, environment = self.command(MPIEXEC, [ranks] * len(self.names) * times, program)

@@ -15,7 +15,7 @@ MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shut
 def command(
     ranks: int, *arguments: str, python: str = sys.executable
 ) -> tuple[list[str], dict[str, str]]:
-    """What starts `python ARGUMENTS` as so many ranks, and its environment."""
+    """What starts `python ARGUMENTS` as that many ranks, and its environment."""
     assert MPIEXEC is not None
     environment = os.environ | {
         "OMP_NUM_THREADS": "1",
@@ -36,7 +36,7 @@ def mpiexec(
     cwd: Path = ROOT,
     python: str = sys.executable,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `python ARGUMENTS` as so many ranks; what they print comes back."""
+    """Run `python ARGUMENTS` as that many ranks; what they print comes back."""
     line, environment = command(ranks, *arguments, python=python)
     return subprocess.run(
         line, env=environment, cwd=cwd, capture_output=True, text=True, timeout=timeout, check=False

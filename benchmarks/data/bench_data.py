@@ -1,4 +1,4 @@
-"""`make bench-data`: images per second from an LMDB, osucaffe's readers beside DataLoader's.
+"""`make bench-data`: images per second from an LMDB, by osucaffe's readers and by DataLoader's.
 
 The limits are measured in the same run: threads that only decode, threads that only copy memory.
 With a GPU also: training from an LMDB beside training on data that lie on the device.

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from heapq import heappop, heappush
 
 import numpy as np
@@ -18,14 +17,11 @@ import numpy as np
 from ..parallel.buckets import ITEM
 from ..parallel.plan import Pull, Push
 from .cluster import Cluster
-from .messages import RankStep, Waves, waves
+from .messages import Pieces, Waves, with_servers
 from .network import Network
 from .script import Compute, Script
 from .servers.shards import Consistency
 from .times import Seconds
-
-Pieces = tuple[tuple[int, int], ...]
-"""Of a bucket, (server from 0, elements) pairs."""
 
 
 @dataclass
@@ -102,7 +98,7 @@ class Drift:
                 if ready is None:
                     return False
                 begin = np.append(np.zeros(len(self._workers)), np.full(len(self._free), ready))
-                _, back = _plans(len(self._workers), len(self._free), rank, self._pieces[bucket])
+                _, back = self._messages(rank, bucket)
                 came = max(worker.now, float(self._links.run(back, begin)[rank]))
                 worker.waited += came - worker.now
                 worker.now = came
@@ -115,7 +111,7 @@ class Drift:
     def _push(self, rank: int, worker: Worker, bucket: int) -> None:
         """Gradients leave now, and servers treat them when they have come."""
         workers, servers = len(self._workers), len(self._free)
-        there, _ = _plans(workers, servers, rank, self._pieces[bucket])
+        there, _ = self._messages(rank, bucket)
         begin = np.zeros(workers + servers)
         begin[rank] = worker.now
         came = self._links.run(there, begin)[workers:]
@@ -131,6 +127,11 @@ class Drift:
         self._treated[bucket][rank].append(done)
         if backups is not None and updates:
             self.updates[key] = done
+
+    def _messages(self, rank: int, bucket: int) -> tuple[Waves, Waves]:
+        """A worker's, and what servers send back."""
+        workers, servers = len(self._workers), len(self._free)
+        return with_servers(range(rank, rank + 1), workers, servers, self._pieces[bucket])
 
     def _ready(self, rank: int, worker: Worker, bucket: int) -> float | None:
         """When servers have the weights that a worker's next iteration begins with; None: nobody
@@ -150,15 +151,3 @@ class Drift:
         """With backups, whether an iteration's updates were made without this worker."""
         at = [self.updates.get((bucket, worker.done), np.inf) for bucket in self._pieces]
         return max(at) <= worker.now
-
-
-@lru_cache(maxsize=4096)
-def _plans(workers: int, servers: int, rank: int, pieces: Pieces) -> tuple[Waves, Waves]:
-    """A worker's messages to the servers of some pieces, and what these send back."""
-    messages = [(workers + server, elements * ITEM) for server, elements in pieces]
-    ranks: list[list[RankStep]] = [[] for _ in range(workers + servers)]
-    ranks[rank] = [(messages, [], 0)]
-    for server, nbytes in messages:
-        ranks[server] = [([], [(rank, nbytes)], 0)]
-    back = [[(receives, sends, 0) for sends, receives, _ in steps] for steps in ranks]
-    return waves(ranks), waves(back)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
@@ -31,8 +30,8 @@ from ..parallel.plan import (
     Wait,
 )
 from .cluster import Cluster
-from .drift import Drift, Pieces
-from .messages import Planner, RankStep, Waves, waves
+from .drift import Drift
+from .messages import Pieces, Planner, Waves, with_servers
 from .network import SLICES, Network
 from .script import Ask, Compute, Script, plan_of, write
 from .servers.shards import Consistency, Piece, divide_net
@@ -343,7 +342,8 @@ class Run:
         """The gradients of a bucket leave now; its weights come when the servers have them."""
         self._pull(self._now.max())
         workers, servers = len(self._now), len(self._free)
-        pushes, pulls = _plans(workers, servers, pieces)
+        # In slices, as messages of several workers share a port.
+        pushes, pulls = with_servers(range(workers), workers, servers, pieces, SLICES)
         came = self._links.run(pushes, np.append(self._now, np.zeros(servers)))[workers:]
         for server, elements in pieces:
             begin = max(came[server], self._free[server])
@@ -358,17 +358,3 @@ class Run:
             bucket, pulls, begin = self._leaving.popleft()
             gone = self._links.run(pulls, np.append(np.zeros(workers), begin))
             self._pulled[bucket] = gone[:workers]
-
-
-@lru_cache(maxsize=1024)
-def _plans(workers: int, servers: int, pieces: Pieces) -> tuple[Waves, Waves]:
-    """All workers' messages to the servers of some pieces, and what these send back, cut into
-    slices: messages of several peers share a port."""
-    every = range(workers)
-    with_servers = [(workers + server, elements * ITEM // SLICES) for server, elements in pieces]
-    ranks: list[list[RankStep]] = [[(with_servers * SLICES, [], 0)] for _ in every]
-    ranks += [[] for _ in range(servers)]
-    for server, nbytes in with_servers:
-        ranks[server] = [([], [(worker, nbytes) for worker in every] * SLICES, 0)]
-    back = [[(receives, sends, 0) for sends, receives, _ in steps] for steps in ranks]
-    return waves(ranks), waves(back)

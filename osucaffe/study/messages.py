@@ -29,6 +29,8 @@ ALIKE_FROM = 32
 """Ranks above which arrays of similar sizes share a plan."""
 
 
+Pieces = tuple[tuple[int, int], ...]
+"""Of a bucket, (server from 0, elements) pairs."""
 Messages = list[tuple[int, int]]
 RankStep = tuple[Messages, Messages, int]
 """What a rank sends, what it receives (peer, bytes), and the bytes that it then adds."""
@@ -170,6 +172,22 @@ class Planner:
             rails = len({hosts.count(host) for host in {*hosts}}) == 1
             self._levels_of[rank] = Levels(rank, hosts, rails=rails)
         return self._levels_of[rank]
+
+
+@lru_cache(maxsize=4096)
+def with_servers(
+    senders: range, workers: int, servers: int, pieces: Pieces, slices: int = 1
+) -> tuple[Waves, Waves]:
+    """What these of the workers send to the servers of some pieces, and what comes back; each
+    message cut into that many slices. Servers are the ranks after the workers."""
+    parts = [(workers + server, elements * ITEM // slices) for server, elements in pieces]
+    ranks: list[list[RankStep]] = [[] for _ in range(workers + servers)]
+    for worker in senders:
+        ranks[worker] = [(parts * slices, [], 0)]
+    for server, nbytes in parts:
+        ranks[server] = [([], [(worker, nbytes) for worker in senders] * slices, 0)]
+    back = [[(receives, sends, 0) for sends, receives, _ in steps] for steps in ranks]
+    return waves(ranks), waves(back)
 
 
 def waves(ranks: Sequence[Sequence[RankStep]]) -> Waves:

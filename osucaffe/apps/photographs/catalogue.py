@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from io import BufferedReader, BytesIO
+from io import SEEK_END, BufferedReader, BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,6 +57,9 @@ def find_model(name: str) -> Path:
 
 def damage(file: BufferedReader | BytesIO, known: Published) -> str:
     """What is wrong with the content of a file of published weights; "" if it is whole."""
+    if file.seek(0, SEEK_END) != known.size:
+        return f"has another size than {known.file}: it is not that file"
+    file.seek(0)
     method = "sha256" if known.sha256 else "sha1"
     digest = hashlib.file_digest(file, method).hexdigest()
     if digest == getattr(known, method):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,7 @@ def test_a_file_of_weights_is_recognised(tmp_path: Path, monkeypatch: pytest.Mon
     assert ", whole; its net" in models._check(str(file))
     with pytest.raises(UserError, match=r"none: cannot read it: No such file"):
         models._check(str(tmp_path / "none"))
+
+
+def test_a_file_of_another_size_is_not_said_to_have_the_size() -> None:
+    assert "has another size than" in catalogue.damage(BytesIO(b"x"), catalogue.published()[0])
