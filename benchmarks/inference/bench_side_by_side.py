@@ -3,10 +3,11 @@
     python -m benchmarks.inference.bench_side_by_side WORK --mnist FOLDER [--tasks 1,2]
 
 It needs PyTorch with torchvision, Keras, fastai and scikit-image in addition to osucaffe. No
-weights are downloaded: random ones of ResNet-50 take the place of published ones, in each library's own format,
-MNIST comes from IDX files (--mnist), and photographs are parts of those that scikit-image has.
-Each program runs in a process of its own, with one thread; what is reported is the processor time
-of it and of its workers, as others may use the machine, and the time that passed.
+weights are downloaded: random ones of ResNet-50 take the place of published ones, in each library's
+own format, MNIST comes from IDX files (--mnist), and photographs are parts of those that
+scikit-image has. Each program runs in a process of its own, with one thread; what is reported is
+the processor time of it and of its workers, as others may use the machine, and the time that
+passed.
 """
 
 from __future__ import annotations
